@@ -16,7 +16,7 @@ from pipework.data.examples import TEXTS, Example, Source, validate_example
 from pipework.data.kept_rows import kept_source
 from pipework.data.readers import SUFFIXES, WITHOUT_COLUMNS, Format, read_cells
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable, file_digest, verify_files
 from pipework.run_folder.manifest import (
     Manifest,
@@ -255,7 +255,7 @@ def write_predictions(
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-    progress.note(f"wrote {count} predictions to {out}")
+    progress.note(f"wrote {counted(count, 'prediction')} to {out}")
     return count
 
 

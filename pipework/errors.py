@@ -119,6 +119,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # The extra of pipework that installs each optional package.
 EXTRAS = {
     "fsspec": "bulk",
+    "huggingface_hub": "train",
     "matplotlib": "bench",
     "mlflow": "mlflow",
     "pandas": "mlflow",

@@ -20,6 +20,7 @@ Columns = Annotated[
 EngineName = Annotated[
     str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")
 ]
+TARGETS = "folder:DIR, hf://ORG/NAME[@REVISION], oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME"
 
 
 def import_(
@@ -31,6 +32,9 @@ def import_(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
     ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="run Python code of the source (auto_map)")
+    ] = False,
 ) -> None:
     """Make a run folder from the checkpoint of another program, and prove that it is the same.
 
@@ -49,47 +53,65 @@ def import_(
         progress.note("loading torch")
         from pipework.export.importing.run import import_source  # imports torch: seconds
 
-        manifest = import_source(source, out, data or [], settings, progress)
+        manifest = import_source(
+            source, out, data or [], settings, progress, trust_remote_code=trust_remote_code
+        )
     show_imported(out, manifest)
 
 
 def publish(
     run: Annotated[Path, typer.Argument(help="run folder")],
-    to: Annotated[
-        str, typer.Option("--to", help="folder:DIR, oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME")
-    ],
+    to: Annotated[str, typer.Option("--to", help=TARGETS)],
 ) -> None:
-    """Write the model and its proven engines in a layout that other programs read."""
+    """Write the model and its proven engines in a layout that other programs read.
+
+    hf://ORG/NAME uploads the folder of folder:DIR to a model hub with the token of HF_TOKEN or of
+    `hf auth login`. With HF_HUB_OFFLINE=1 it writes the folder NAME, which is uploaded later.
+    """
     from pipework import console
 
-    kind, _, place = to.partition(":")
-    if kind not in ("folder", "oci", "mlflow") or not place.removeprefix("//"):
-        message = f"--to {to}: expected folder:DIR, oci:DIR, oci://HOST/NAME:TAG or mlflow:NAME"
-        raise ConfigError(message, "for example --to folder:published")
+    kind, remote, place = _target(to)
+    command: str | None = None
     with console.progress() as progress:
         if kind == "folder":
             from pipework.export.publish.folder import publish_folder
 
-            published = publish_folder(run, Path(place), progress)
-            lines = [f"{place}/{engine.file} ({engine.name})" for engine in published.engines]
-            lines = lines or [f"{place}, without engines"]
+            lines = publish_folder(run, Path(place), progress).lines(place)
+        elif kind == "hf":
+            from pipework.export.publish.hub import HubRepository, publish_hub
+
+            upload = publish_hub(run, HubRepository.parse(place), progress)
+            lines, command = upload.lines, upload.command
         elif kind == "mlflow":
             from pipework.export.publish.mlflow_model import publish_mlflow
 
             model = publish_mlflow(run, place, progress)
-            lines = [f"{model.uri} with {', '.join(model.engines)}"]
+            lines = (f"{model.uri} with {', '.join(model.engines)}",)
         else:
             from pipework.export.publish.oci import publish_oci, push_image
 
-            remote = place.removeprefix("//")
             image = (
-                publish_oci(run, Path(place), progress)
-                if remote == place
-                else push_image(run, remote, progress)
+                push_image(run, place, progress)
+                if remote
+                else publish_oci(run, Path(place), progress)
             )
-            lines = [f"{to} with {', '.join(image.engines)}, {image.digest}"]
+            lines = (f"{to} with {', '.join(image.engines)}, {image.digest}",)
     for line in lines:
         console.print_line(f"published: {line}")
+    if command is not None:
+        console.print_line(f"next: {command}")
+
+
+def _target(to: str) -> tuple[str, bool, str]:
+    """Return the kind of a target, whether it is remote, and its place."""
+    kind, _, place = to.partition(":")
+    remote = place.startswith("//")
+    place = place.removeprefix("//")
+    local = kind in ("folder", "oci", "mlflow")
+    if not place or not (kind in ("oci", "hf") if remote else local):
+        message = f"--to {to}: expected {TARGETS}"
+        raise ConfigError(message, "for example --to folder:published")
+    return kind, remote, place
 
 
 def predict(
@@ -153,19 +175,25 @@ def predict(
 
 def _score_files(run: Path, options: "BulkOptions") -> None:
     from pipework import console
+    from pipework.progress import counted
     from pipework.serve.bulk.job import score_files
 
     with console.progress() as progress:
         summary = score_files(run, options, progress)
     counts = summary.counts
     console.print_line(
-        f"scored: {options.out}, {counts.rows:,} rows in {summary.items:,} work items "
+        f"scored: {options.out}, {counted(counts.rows, 'row')} in "
+        f"{counted(summary.items, 'work item')} "
         f"({summary.skipped:,} were finished before)"
     )
     if summary.rejected:
-        console.print_line(f"{summary.rejected:,} rows could not be read: {options.out}/rejects")
+        console.print_line(
+            f"{counted(summary.rejected, 'row')} could not be read: {options.out}/rejects"
+        )
     if counts.truncated:
-        console.print_line(f"{counts.truncated:,} rows are longer than the model reads")
+        console.print_line(
+            f"truncated, because the model reads fewer tokens: {counted(counts.truncated, 'row')}"
+        )
     if counts.labels:
         rows = [(label, number) for label, number in counts.labels.most_common()]
         console.table("labels", ("label", "rows"), rows)

@@ -1,8 +1,13 @@
-"""The interface through which long operations report progress."""
+"""The interface through which long operations report progress, and counts in messages."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 row", "2,000 rows"; the plural has an s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 class Progress(Protocol):

@@ -6,14 +6,15 @@ from statistics import mean, stdev
 
 from pipework import console
 from pipework.export.doctor import DoctorReport
+from pipework.progress import counted
 from pipework.run_folder.engine_record import (
     EngineRecord,
     FallbackLayer,
     Parity,
     unreliable_ranking,
 )
-from pipework.run_folder.manifest import Manifest, SplitMetrics
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.run_folder.manifest import Manifest
+from pipework.run_folder.task import Metric, SplitMetrics, Task, TaskKind
 from pipework.scoring.evaluation import Evaluation
 from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine, faster_engines
@@ -58,10 +59,10 @@ def show_imported(run: Path, manifest: Manifest) -> None:
     if imported is not None:
         console.print_line(
             f"imported: {run}, logits within {imported.max_abs:.1e} of the source's over "
-            f"{imported.rows:,} rows"
+            f"{counted(imported.rows, 'row')}"
         )
     for name, metrics in manifest.data.metrics.items():
-        console.print_line(f"{name} {_format_metrics(metrics)} over {metrics.rows:,} rows")
+        console.print_line(f"{name} {_format_metrics(metrics)} over {counted(metrics.rows, 'row')}")
     for finding in manifest.data.findings:
         console.print_line(f"finding: {finding}")
     console.print_line(f"next: pipe export {run} --to auto")
@@ -78,8 +79,8 @@ def show_exported(run: Path, manifest: Manifest, records: Sequence[EngineRecord]
         tolerance = parity.tolerance.max_abs * parity.unit
         console.print_line(
             f"proven: {record.name}, logits within {parity.max_abs:.1e} of the checkpoint's "
-            f"(tolerance {tolerance:.2g}) over {parity.rows:,} rows in "
-            f"{len(parity.shapes)} shapes; changes {parity.describe_change(kind)}; "
+            f"(tolerance {tolerance:.2g}) over {counted(parity.rows, 'row')} in "
+            f"{counted(len(parity.shapes), 'shape')}; changes {parity.describe_change(kind)}; "
             f"{_scores(parity)}"
         )
     for line in _default_engine(run, manifest, DEFAULTS):
@@ -123,7 +124,7 @@ def show_evaluation(evaluation: Evaluation) -> None:
     if leaked is not None:
         others = "" if leaked.others is None else f", {leaked.others:.4f} for the others"
         console.print_line(
-            f"{leaked.rows:,} rows are also in train: "
+            f"{counted(leaked.rows, 'row')} also in train: "
             f"{evaluation.metric} {leaked.score:.4f} for them{others}"
         )
     rows = [
@@ -243,8 +244,10 @@ def _format_layers(layers: Sequence[FallbackLayer]) -> str:
 
 
 def _summary(manifest: Manifest) -> list[tuple[str, str]]:
-    identity, model = manifest.identity, manifest.model
-    source = model.base or (manifest.imported and manifest.imported.source)
+    identity, model, imported = manifest.identity, manifest.model, manifest.imported
+    source = model.base or (imported and imported.source)
+    splits, longest = manifest.data.splits, counted(manifest.input.max_length, "token")
+    code = [] if imported is None else sorted(imported.custom_code)
     base = f" from {source}" if source else ", from scratch"
     seed = "unknown: imported" if identity.seed is None else str(identity.seed)
     return [
@@ -254,11 +257,15 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
         ("task", ": ".join(filter(None, (manifest.task.kind, ", ".join(_labels(manifest.task)))))),
         (
             "input",
-            f"{' + '.join(manifest.input.fields)}, at most {manifest.input.max_length} tokens",
+            f"{' + '.join(manifest.input.fields)}, at most {longest}",
         ),
         ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
-        ("data", ", ".join(f"{n} {s.rows:,} rows" for n, s in manifest.data.splits.items())),
+        (
+            "data",
+            ", ".join(f"{n} {counted(s.rows, 'row')}" for n, s in splits.items()),
+        ),
         *([("kept", ", ".join(model.kept))] if model.kept else []),
+        *([("code", f"executed by the import: {', '.join(code)}")] if code else []),
     ]
 
 

@@ -16,6 +16,7 @@ from pipework.progress import NullProgress
 
 os.environ["PIPEWORK_CACHE"] = tempfile.mkdtemp(prefix="pipework-cache-")
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_MODULES_CACHE"] = f"{os.environ['PIPEWORK_CACHE']}/modules"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models, and machines that are shared
 gc.disable()  # while the modules of all tests are imported
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.

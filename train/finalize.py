@@ -19,10 +19,9 @@ from pipework.run_folder.manifest import (
     Manifest,
     Model,
     Split,
-    SplitMetrics,
     write_manifest,
 )
-from pipework.run_folder.task import Task
+from pipework.run_folder.task import SplitMetrics, Task
 from pipework.scoring.evaluation import Evaluation, evaluate, infer_all, label_array
 from pipework.text.encoding import TextEncoder, token_digest
 from pipework.train.config.run_config import Config

@@ -27,7 +27,8 @@ from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run
 from pipework.progress import Progress
 from pipework.run_folder.files import check_writable, write_atomically
-from pipework.run_folder.manifest import SplitMetrics, read_manifest
+from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.task import SplitMetrics
 from pipework.settings import dump_settings
 from pipework.train.config.run_config import Config, load_config
 from pipework.train.report.run_log import last_line

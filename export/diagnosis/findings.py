@@ -17,8 +17,11 @@ from pipework.export.diagnosis.first_divergence import (
     compare_layers,
     smallest_failing_call,
 )
-from pipework.export.diagnosis.intermediates import OnnxIntermediates, open_intermediates
-from pipework.export.diagnosis.reference_activations import reference_activations
+from pipework.export.diagnosis.intermediates import (
+    OnnxIntermediates,
+    open_intermediates,
+    reference_activations,
+)
 from pipework.export.parity.case import Case
 from pipework.export.rows.run_rows import RunRows
 from pipework.run_folder.engine_record import EngineFormat, Precision, Variant

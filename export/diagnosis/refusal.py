@@ -24,6 +24,7 @@ from pipework.export.diagnosis.intermediates import open_intermediates
 from pipework.export.parity.case import Case, EngineFailedError
 from pipework.export.parity.prove import ProofResult
 from pipework.export.rows.run_rows import RunRows
+from pipework.progress import counted
 from pipework.run_folder.engine_record import Variant
 from pipework.run_folder.task import Task
 from pipework.scoring.logit_diff import describe_derived
@@ -63,7 +64,7 @@ def parity_error(candidate: EngineCandidate, result: ProofResult) -> CheckFailed
     message = (
         f"{candidate.name} failed the parity check ({limits}): logits differ by up to "
         f"{parity.max_abs:.3g} (tolerance {parity.tolerance.max_abs * parity.unit:g}), "
-        f"{parity.flips} of {len(result.comparison.flipped)} predictions changed"
+        f"{parity.flips} of {counted(len(result.comparison.flipped), 'prediction')} changed"
     )
     if parity.scores is not None:
         score = f"{parity.scores.engine:.4f} instead of {parity.scores.reference:.4f}"

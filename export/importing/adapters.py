@@ -27,13 +27,14 @@ class Adapter:
         name: its folder or hub id.
         base: the folder or hub id of the base model.
         labels: the number of rows of the head.
-        stored: the names of the weights that replace those of the base, such as the head.
+        weights: the names of its weights: matrices that are added to weights of the base, and
+            weights that replace those of the base, such as the head.
     """
 
     name: str
     base: str
     labels: int
-    stored: tuple[str, ...]
+    weights: tuple[str, ...]
 
     @classmethod
     def of(cls, name: str) -> "Adapter | None":
@@ -68,7 +69,7 @@ class Adapter:
             name=name,
             base=str(base),
             labels=min(rows),
-            stored=tuple(sorted(key for key in shapes if LORA not in key)),
+            weights=tuple(sorted(shapes)),
         )
 
     def apply(self, model: PreTrainedModel) -> nn.Module:
@@ -80,17 +81,20 @@ class Adapter:
             adapted: nn.Module = PeftModel.from_pretrained(model, self.name).eval()
         return adapted
 
-    def merge(self, model: PreTrainedModel) -> PreTrainedModel:
-        """Return the base model with the adapter added to its weights."""
+    def merge(self, model: PreTrainedModel) -> tuple[PreTrainedModel, set[str]]:
+        """Return the base model with the adapter added, and the weights that match nothing."""
+        from peft import get_peft_model_state_dict  # noqa: PLC0415  (an extra)
+
         adapted: Any = self.apply(model)
+        unused = {*self.weights} - get_peft_model_state_dict(adapted).keys()
         merged: PreTrainedModel = adapted.merge_and_unload()
-        return merged
+        return merged, unused
 
     def without_head(self, loading: Mapping[str, Any]) -> dict[str, Any]:
         """Return what transformers reported for the base, without the adapter's own weights."""
 
         def own(name: str) -> bool:
-            return any(key.endswith(f".{name}") for key in self.stored)
+            return any(LORA not in key and key.endswith(f".{name}") for key in self.weights)
 
         missing, mismatched = loading["missing_keys"], loading["mismatched_keys"]
         return {
@@ -113,6 +117,16 @@ def find_file(name: str, file: str) -> Path | None:
         _raise_exceptions_for_connection_errors=False,
     )
     return None if path is None else Path(path)
+
+
+def find_revision(name: str) -> str | None:
+    """Return the commit of the files of a hub id; None for a folder."""
+    if Path(name).is_dir():
+        return None
+    paths = (find_file(name, file) for file in (CONFIG, "config.json", "bert_config.json"))
+    path = next(filter(None, paths), None)
+    # The cache of huggingface_hub stores a file as snapshots/COMMIT/FILE.
+    return None if path is None else path.parent.name
 
 
 def _is_head(key: str) -> bool:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
-from pipework.export.importing.source_tokenizer import open_tokenizer
+from pipework.export.config import TOLERANCES
+from pipework.export.importing.source_checks import open_tokenizer
 from pipework.export.importing.transformers_source import SourceModel
 from pipework.export.rows.edge_cases import edge_examples
-from pipework.export.rows.tolerances import TOLERANCES
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Precision
 from pipework.run_folder.task import Task
 from pipework.scoring.evaluation import Engine, infer_all
@@ -174,10 +174,10 @@ def _error(
     message = (
         f"the import answers differently from its source ({limits}): logits differ by up to "
         f"{largest_N.max():.3g} (tolerance {allowed:g}), {int(comparison.flipped.sum())} of "
-        f"{count} predictions changed"
+        f"{counted(count, 'prediction')} changed"
     )
     if tokens:
-        message += f", the token ids of {len(tokens)} of {count} inputs differ"
+        message += f", the token ids of {len(tokens)} of {counted(count, 'input')} differ"
     names = [*rows]
     head = f"{'input':<24} {'tokens':>6} {'max diff':>9}  source -> import"
     lines = [

@@ -24,6 +24,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig, P
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
+from pipework.progress import counted
 
 FILES = ("model.onnx", "onnx/model.onnx")
 WEIGHTS = [
@@ -106,7 +107,9 @@ class OnnxSource:
                     expected[name].copy_(torch.from_numpy(array.copy()))  # may be read-only
         missing = _used(model, self.inputs) - set(found)
         if missing:
-            message = f"{self.path}: {len(missing)} weights were not found, such as {min(missing)}"
+            message = (
+                f"{self.path}: {counted(len(missing), 'weight')} not found, such as {min(missing)}"
+            )
             hint = "export it from PyTorch without optimisations that fuse its layers"
             raise ConfigError(message, hint)
         return model, {"missing_keys": set(), "mismatched_keys": mismatched}

@@ -15,8 +15,9 @@ from pipework import __version__
 from pipework.data.examples import Example, Source
 from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
 from pipework.data.readers import Columns, column_names
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, DataError
 from pipework.export.config import ImportDataSettings, ImportSettings
+from pipework.export.importing.adapters import find_revision
 from pipework.export.importing.comparison import (
     COMPARED_ROWS,
     ImportedModel,
@@ -32,7 +33,7 @@ from pipework.export.importing.transformers_source import (
 from pipework.export.publish.folder import check_new, new_folder
 from pipework.export.rows.run_rows import sample_rows
 from pipework.git import CHECKOUT, git_commit
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.files import MANIFEST_FILE, file_digest, record_file
 from pipework.run_folder.manifest import (
     Data,
@@ -45,10 +46,9 @@ from pipework.run_folder.manifest import (
     ReadOptions,
     SourceKind,
     Split,
-    SplitMetrics,
     write_manifest,
 )
-from pipework.run_folder.task import Task, TaskKind
+from pipework.run_folder.task import SplitMetrics, Task, TaskKind
 from pipework.scoring.evaluation import evaluate, infer_all, label_array
 from pipework.text.encoding import TextEncoder, token_digest
 from pipework.text.padding import Padding
@@ -60,12 +60,17 @@ from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import open_checkpoint, padding_of
 from pipework.train.run_folder import TOKENIZER
 
-CONVERTED = "compared with the converted source in transformers: TensorFlow was not run"
 FOREIGN_TEXTS = "proven on texts that are not yours: import again with --data FILE"
 
 
 def import_source(
-    name: str, out: Path, files: Sequence[Path], settings: ImportSettings, progress: Progress
+    name: str,
+    out: Path,
+    files: Sequence[Path],
+    settings: ImportSettings,
+    progress: Progress,
+    *,
+    trust_remote_code: bool = False,
 ) -> Manifest:
     """Copy a checkpoint into the run folder `out`, and compare the copy with the source.
 
@@ -76,6 +81,7 @@ def import_source(
             some rows of the first are held out; without any, texts of the sample are used.
         settings: how to read the source and the files.
         progress: receives the stages.
+        trust_remote_code: whether to run Python code of the source.
 
     Raises:
         ConfigError: the source or the settings cannot be used.
@@ -84,7 +90,7 @@ def import_source(
         CheckFailedError: the copy answers differently.
     """
     _check_arguments(name, out, files)
-    source = open_any(name, settings.task)
+    source = open_any(name, settings.task, trust_remote_code=trust_remote_code)
     rows = ImportRows.open(files, settings, source)
     task, limit = source.task, source.max_length(settings.max_length)
     progress.note(f"{name}: {_describe(source, rows.pair, limit)}")
@@ -102,15 +108,9 @@ def import_source(
         sampled = sample_evenly(texts, len(texts), COMPARED_ROWS).values()
         reference = SourceReference(source, limit)
         comparison = compare_with_source(imported, reference, [*sampled], progress)
-        task, data = _data(source.kind, imported, rows, folder, comparison, progress)
+        task, data = _data(source.findings, imported, rows, folder, comparison, progress)
         manifest = Manifest(
-            identity=Identity(
-                name=out.absolute().name,
-                created_at=datetime.now(UTC),
-                pipework=__version__,
-                git_commit=git_commit(CHECKOUT),
-                seed=None,
-            ),
+            identity=_identity(out),
             task=task,
             input=input_,
             model=_model(source, folder),
@@ -131,9 +131,11 @@ def _check_arguments(name: str, out: Path, files: Sequence[Path]) -> None:
         raise ConfigError(message, f"for example: pipe export {name} --to auto")
 
 
-def open_any(name: str, settings: TaskSettings) -> SourceModel:
+def open_any(name: str, settings: TaskSettings, *, trust_remote_code: bool = False) -> SourceModel:
     """Open a source of any kind; see `open_source`."""
-    return open_setfit(name, settings) if is_setfit(name) else open_source(name, settings)
+    if is_setfit(name):
+        return open_setfit(name, settings)
+    return open_source(name, settings, trust_remote_code=trust_remote_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,16 +171,19 @@ class ImportRows:
             raise ConfigError(message, "set data.columns.text_pair, or pair")
         if not opened:
             return cls(pair=pair, sources={}, dev=())
-        dev = tuple(opened[0].rows())
-        sources = {"dev": opened[0], "train": opened[-1]}
-        held_out = min(CALIBRATION_ROWS, len(dev) // 4)
-        if len(opened) == 1 and held_out:
+        every = tuple(opened[0].rows())
+        if not every:
+            message = f"{opened[0].path} holds no rows"
+            raise DataError(message, "expected rows after the line with the names of the columns")
+        sources = {"dev": opened[0]}
+        if len(opened) > 1:
+            sources["train"] = opened[1]
+        elif held_out := min(CALIBRATION_ROWS, len(every) // 4):
             parts = {"dev": Part(rows=held_out), "train": Part(rows=held_out, held_out=True)}
-            sources = {name: replace(opened[0], part=part) for name, part in parts.items()}
-            dev = tuple(sources["dev"].rows())
-        elif len(opened) == 1:
-            del sources["train"]
-        return cls(pair=pair, sources=sources, dev=dev)
+            divided = {name: replace(opened[0], part=part) for name, part in parts.items()}
+            if dev := tuple(divided["dev"].rows()):  # equal texts are in the same part
+                return cls(pair=pair, sources=divided, dev=dev)
+        return cls(pair=pair, sources=sources, dev=every)
 
     @property
     def labelled(self) -> bool:
@@ -218,16 +223,16 @@ def _describe(source: SourceModel, pair: bool, max_length: int) -> str:
     task, count = source.task, len(source.task.labels)
     match task.kind:
         case TaskKind.SINGLE_LABEL:
-            decision = f"{count} labels, softmax"
+            decision = f"{counted(count, 'label')}, softmax"
         case TaskKind.MULTI_LABEL:
-            decision = f"{count} labels, a sigmoid each"
+            decision = f"{counted(count, 'label')}, a sigmoid each"
         case _:
             decision = "one score"
     more = source.longest is None or source.longest > max_length
     limit = "no limit" if source.longest is None else f"{source.longest:,}"
     longer = f" (the model takes {limit}: --set max_length=N)" if more else ""
     texts = "pairs" if pair else "single texts"
-    return f"{source.kind}, {decision}, {texts}, at most {max_length} tokens{longer}"
+    return f"{source.kind}, {decision}, {texts}, at most {counted(max_length, 'token')}{longer}"
 
 
 def _copy(source: SourceModel, folder: Path, pair: bool, max_length: int) -> Input:
@@ -249,7 +254,7 @@ def _copy(source: SourceModel, folder: Path, pair: bool, max_length: int) -> Inp
 
 
 def _data(
-    kind: SourceKind,
+    source_findings: Sequence[str],
     imported: ImportedModel,
     rows: ImportRows,
     folder: Path,
@@ -258,9 +263,7 @@ def _data(
 ) -> tuple[Task, Data]:
     """Score the rows, choose thresholds, and copy the rows into the run folder."""
     task, metrics = imported.task, dict[str, SplitMetrics]()
-    findings = [] if rows.sources else [FOREIGN_TEXTS]
-    if kind is SourceKind.TENSORFLOW:
-        findings.append(CONVERTED)
+    findings = [*([] if rows.sources else [FOREIGN_TEXTS]), *source_findings]
     if comparison.with_special_tokens:
         findings.append(
             f"inputs with a special token in their text: {comparison.with_special_tokens}, not "
@@ -275,7 +278,9 @@ def _data(
         scored = evaluate(logits_NC, truth, task).metrics()
         metrics["dev"] = scored.model_copy(update={"tokens": token_digest(encodings)})
     if rows.sources:
-        report = data_report(rows.sources, imported.encoder, task.labels, progress)
+        # The rows of the calibration are not scored: those that are also in dev do no harm.
+        dev = {"dev": rows.sources["dev"]}
+        report = data_report(dev, imported.encoder, task.labels, progress)
         findings += report.findings
     return task, Data(
         reading=rows.reading(task.kind),
@@ -300,6 +305,16 @@ def _split(folder: Path, name: str, source: Source, rows: Sequence[Example]) -> 
     )
 
 
+def _identity(out: Path) -> Identity:
+    return Identity(
+        name=out.absolute().name,
+        created_at=datetime.now(UTC),
+        pipework=__version__,
+        git_commit=git_commit(CHECKOUT),
+        seed=None,
+    )
+
+
 def _model(source: SourceModel, folder: Path) -> Model:
     classifier = source.classifier
     return Model(
@@ -317,12 +332,9 @@ def _record(source: SourceModel, comparison: SourceComparison) -> ImportRecord:
     return ImportRecord(
         kind=source.kind,
         source=source.name,
-        revision=(
-            None  # that of the config is of the base
-            if source.kind is SourceKind.LORA
-            else getattr(source.classifier.config, "_commit_hash", None)
-        ),
+        revision=find_revision(source.name),
         program=f"{library.__name__} {library.__version__}",
         rows=comparison.rows,
         max_abs=comparison.max_abs,
+        custom_code=dict(source.custom_code),
     )

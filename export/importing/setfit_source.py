@@ -23,13 +23,16 @@ from transformers import AutoModel, PreTrainedModel
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
-from pipework.export.importing.source_tokenizer import TokenizerFiles, longest_input
-from pipework.export.importing.transformers_source import (
-    SourceModel,
+from pipework.export.importing.custom_code import refuse_custom_code
+from pipework.export.importing.source_checks import (
+    TokenizerFiles,
     check_family,
     check_weights,
-    named_labels,
+    longest_input,
+    unused_weights,
 )
+from pipework.export.importing.transformers_source import SourceModel, named_labels
+from pipework.progress import counted
 from pipework.run_folder.manifest import SourceKind
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.data import TaskSettings
@@ -93,7 +96,7 @@ def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
         head = _head(name, fields)
         _check_inputs(name)
         pooling = _pooling(name, normalized=bool(fields.get("normalize_embeddings")))
-        encoder = _encoder(name)
+        encoder, findings = _encoder(name)
         longest = _fields(name, LENGTH).get("max_seq_length")
     labels = named_labels(settings, head.classes)
     task = Task(
@@ -119,6 +122,7 @@ def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
         type_ids=files.type_ids and padding_of(classifier).type_ids,
         longest=longest_input(classifier, limit),
         published=None,
+        findings=findings,
     )
 
 
@@ -163,7 +167,7 @@ def _head(name: str, fields: dict[str, Any]) -> LogisticRegression:
     if coef_KH.ndim != 2 or intercept_K.shape != (len(coef_KH),) or len(names) != classes:  # noqa: PLR2004
         message = (
             f"{path}: coef has the shape {[*coef_KH.shape]}, intercept {[*intercept_K.shape]}, and "
-            f"there are {len(names)} labels: they do not fit"
+            f"it has {counted(len(names), 'label')}: they do not fit"
         )
         raise ConfigError(message, f"correct labels in {SETTINGS}, or save the head again")
     return LogisticRegression(
@@ -202,14 +206,16 @@ def _list(path: Path) -> list[dict[str, str]]:
     return entries
 
 
-def _encoder(name: str) -> PreTrainedModel:
+def _encoder(name: str) -> tuple[PreTrainedModel, tuple[str, ...]]:
+    """Return the encoder, and findings about its weights."""
+    refuse_custom_code(name)
     config = read_config(name)
     check_family(name, config)
     model, loading = AutoModel.from_pretrained(
         name, dtype=torch.float32, output_loading_info=True, **no_pooler(config)
     )
     check_weights(name, model, loading)
-    return model.eval()
+    return model.eval(), unused_weights(model, loading, "pooler.")
 
 
 def _fill(module: nn.Module | None, head: LogisticRegression, name: str) -> None:
@@ -256,4 +262,4 @@ class SentenceClassifier(nn.Module):
 
 def _reopen(name: str, pooling: PoolingSettings, head: LogisticRegression) -> nn.Module:
     with opening(name):
-        return SentenceClassifier(_encoder(name), pooling, head)
+        return SentenceClassifier(_encoder(name)[0], pooling, head)

@@ -8,8 +8,8 @@ Shapes: N texts, C classes, T tokens of a text.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,27 +24,44 @@ from transformers import (
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import Adapter, find_file
+from pipework.export.importing.custom_code import (
+    SAVE_AGAIN,
+    TRUST,
+    CustomCode,
+    refuse_custom_code,
+)
 from pipework.export.importing.onnx_source import OnnxSource
-from pipework.export.importing.source_tokenizer import (
-    CUSTOM_CODE,
+from pipework.export.importing.source_checks import (
     TokenizerFiles,
+    check_family,
+    check_weights,
     longest_input,
-    not_an_encoder,
+    unused_weights,
 )
 from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
-from pipework.run_folder.manifest import SourceKind
+from pipework.progress import counted
+from pipework.run_folder.files import MANIFEST_FILE
+from pipework.run_folder.manifest import SourceKind, read_classifier
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import HeadSettings
 from pipework.train.data.labels import SCORE
+from pipework.train.model import checkpoint
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
 from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import output_activation
-from pipework.train.model.pretrained import PROBLEMS, LabelNames, check_vocabulary, load, opening
+from pipework.train.model.pretrained import (
+    PROBLEMS,
+    LabelNames,
+    check_vocabulary,
+    load,
+    opening,
+)
 from pipework.train.model.tensorflow_weights import find_index, label_count
 
 USUAL_LENGTH = 512  # tokens; the proof of longer inputs takes minutes, so they need a setting
 CLASSIFIER = "ForSequenceClassification"
+CONVERTED = "compared with the converted source in transformers: TensorFlow was not run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +79,8 @@ class SourceModel:
         type_ids: whether the source distinguishes the texts of a pair by type ids.
         longest: the largest number of tokens of an input; None if the model has no limit.
         published: what `pipe publish` wrote into the source; None for other sources.
+        findings: what to know about the source, for the manifest.
+        custom_code: the digests of the Python files of the source that were executed, by name.
     """
 
     kind: SourceKind
@@ -74,6 +93,8 @@ class SourceModel:
     type_ids: bool
     longest: int | None
     published: PublishedModel | None
+    findings: tuple[str, ...] = ()
+    custom_code: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pair(self) -> bool | None:
@@ -89,18 +110,23 @@ class SourceModel:
             ConfigError: the model has fewer positions than `wanted`.
         """
         if wanted is not None and self.longest is not None and wanted > self.longest:
-            message = f"max_length {wanted}: {self.name!r} takes at most {self.longest} tokens"
+            message = (
+                f"max_length {wanted}: {self.name!r} takes at most {counted(self.longest, 'token')}"
+            )
             raise ConfigError(message, "lower max_length")
         usual = USUAL_LENGTH if self.published is None else self.published.max_length
         return wanted or min(self.longest or usual, usual)
 
 
-def open_source(name: str, settings: TaskSettings) -> SourceModel:
+def open_source(
+    name: str, settings: TaskSettings, *, trust_remote_code: bool = False
+) -> SourceModel:
     """Open a folder or a hub id.
 
     Args:
         name: the folder or hub id.
         settings: overrides of the kind of task, its labels and its metric.
+        trust_remote_code: whether to run code of the source.
 
     Raises:
         ConfigError: the source cannot be opened, has no classification head, or its config, weights
@@ -108,20 +134,24 @@ def open_source(name: str, settings: TaskSettings) -> SourceModel:
     """
     silence_transformers()
     with opening(name):
-        return _open(name, settings)
+        return _open(name, settings, trust_remote_code)
 
 
-def _open(name: str, settings: TaskSettings) -> SourceModel:
+def _open(name: str, settings: TaskSettings, trust_remote_code: bool) -> SourceModel:
     with opening(name):
         adapter, graph = Adapter.of(name), OnnxSource.of(name)
     weights = name if adapter is None else adapter.base
-    config = _config(weights, adapter)
-    model, loading = _load(weights, config) if graph is None else graph.load(config)
+    code = _custom_code(weights, trust_remote_code, whole=adapter is None and graph is None)
+    config = _config(weights, adapter, code)
+    if code is not None:
+        model, loading = code.load(config)
+    else:
+        model, loading = _load(weights, config) if graph is None else graph.load(config)
     if adapter is not None:
-        model, loading = adapter.merge(model), adapter.without_head(loading)
+        model, unused = adapter.merge(model)
+        loading = {**adapter.without_head(loading), "unexpected_keys": unused}
     check_weights(name, model, loading)
-    file = find_file(name, PUBLISHED_FILE)
-    published = None if file is None else PublishedModel.read(file)
+    published = _published(name)
     task = _task(name, config, settings)
     if published is not None and task.labels == published.task.labels:
         changed = {key: getattr(task, key) for key in settings.model_fields_set}
@@ -137,7 +167,7 @@ def _open(name: str, settings: TaskSettings) -> SourceModel:
         classifier=classifier,
         tokenizer=files.tokenizer,
         tokenizer_name=tokenizer_name,
-        reopen=partial(_reopen, weights, adapter) if graph is None else graph.open,
+        reopen=partial(_reopen, weights, adapter, code) if graph is None else graph.open,
         task=task,
         type_ids=(
             files.type_ids
@@ -146,17 +176,44 @@ def _open(name: str, settings: TaskSettings) -> SourceModel:
         ),
         longest=longest_input(classifier, files.limit),
         published=published,
+        findings=(
+            *((CONVERTED,) if find_index(weights) is not None else ()),
+            *unused_weights(model, loading),
+        ),
+        custom_code={} if code is None else code.executed_files(),
     )
 
 
-def _config(name: str, adapter: Adapter | None) -> PreTrainedConfig:
+def _published(name: str) -> PublishedModel | None:
+    """Return what pipework recorded of a published folder or of the checkpoint of a run."""
+    file = find_file(name, PUBLISHED_FILE)
+    if file is not None:
+        return PublishedModel.read(file)
+    run = Path(name).absolute().parent
+    if (run / MANIFEST_FILE).is_file() and Path(name).name == checkpoint.FOLDER:
+        return PublishedModel.of(read_classifier(run), ())
+    return None
+
+
+def _custom_code(name: str, trusted: bool, *, whole: bool) -> CustomCode | None:
+    """Return the code of a source that may run; `whole` if it has the weights of a whole model."""
     with opening(name):
-        config = read_config(name)
+        if trusted and whole:
+            return CustomCode.of(name)
+        refuse_custom_code(name, TRUST if whole else SAVE_AGAIN)
+    return None
+
+
+def _config(name: str, adapter: Adapter | None, code: CustomCode | None = None) -> PreTrainedConfig:
+    with opening(name):
+        config = read_config(name) if code is None else code.config()
         check_family(name, config)
         if (index := find_index(name)) and (labels := label_count(index)):
             config.num_labels = labels  # such a config has none
         if adapter is None:
-            _check_head(name, config)
+            if code is None or not code.classifier:
+                _check_architecture(name, config)
+            _check_labels(name, config)
             _copy_activation(name, config)
         elif config.num_labels != adapter.labels:
             config.num_labels = adapter.labels  # those of the base are of another head
@@ -176,7 +233,9 @@ def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[st
         return load(AutoModelForSequenceClassification, name, config)
 
 
-def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
+def _reopen(name: str, adapter: Adapter | None, code: CustomCode | None) -> torch.nn.Module:
+    if code is not None:
+        return code.open()
     head = {}
     if adapter is not None:  # the base may have none, or another
         head = {"num_labels": adapter.labels, "ignore_mismatched_sizes": True}
@@ -190,55 +249,20 @@ def _reopen(name: str, adapter: Adapter | None) -> torch.nn.Module:
         return model if adapter is None else adapter.apply(model)
 
 
-def check_family(name: str, config: PreTrainedConfig) -> None:
-    """Check that a config is of an encoder that transformers has, with weights that are floats.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if getattr(config, "auto_map", None):
-        message = f"{name!r} needs code of its own (auto_map in config.json), which can do anything"
-        raise ConfigError(message, CUSTOM_CODE)
-    if getattr(config, "quantization_config", None):
-        message = f"{name!r} is quantised (quantization_config in config.json)"
-        raise ConfigError(message, "import the weights before quantisation; pipe export makes int8")
-    if config.is_encoder_decoder:
-        raise not_an_encoder(name, config)
-
-
-def _check_head(name: str, config: PreTrainedConfig) -> None:
+def _check_architecture(name: str, config: PreTrainedConfig) -> None:
     architecture = (config.architectures or [CLASSIFIER])[0]
     if not architecture.endswith(CLASSIFIER):
         message = f"{name!r} is a {architecture}, expected a sequence classifier"
         raise ConfigError(message, f"train a head first: pipe train CONFIG --set model.name={name}")
+
+
+def _check_labels(name: str, config: PreTrainedConfig) -> None:
     if sorted(config.id2label) != list(range(len(config.id2label))):
         message = (
             f"{name!r}: id2label has the ids {sorted(config.id2label)}, expected 0 to "
             f"{len(config.id2label) - 1}"
         )
         raise ConfigError(message, "correct id2label in config.json")
-
-
-def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
-    """Check that the head has a row for each label, and that all weights are there and finite."""
-    labels = int(model.config.num_labels)
-    for weight, found, expected in sorted(loading["mismatched_keys"]):
-        if expected[0] == labels != found[0]:
-            message = (
-                f"{name!r}: id2label in config.json has {labels} labels, but {weight} has "
-                f"{found[0]} rows"
-            )
-            raise ConfigError(message, "correct id2label: a name for each row, in their order")
-        message = f"{name!r}: {weight} has the shape {[*found]}, the config needs {[*expected]}"
-        raise ConfigError(message, "check that config.json belongs to the weights")
-    if missing := sorted(map(str, loading["missing_keys"])):
-        message = f"{name!r}: {len(missing)} weights are missing, such as {missing[0]}"
-        hint = f"if its head was never trained: pipe train CONFIG --set model.name={name}"
-        raise ConfigError(message, hint)
-    for weight, values in model.state_dict().items():
-        if values.is_floating_point() and not bool(values.isfinite().all()):
-            message = f"{name!r}: {weight} contains NaN or infinity"
-            raise ConfigError(message, "the training failed: use an earlier checkpoint")
 
 
 def _kind(
@@ -265,7 +289,8 @@ def _task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
         kind = settings.kind
     fits = config.num_labels == 1 if kind is TaskKind.REGRESSION else kind in kinds.values()
     if not fits or (kind is TaskKind.SINGLE_LABEL and config.num_labels == 1):
-        message = f"{name!r} has {config.num_labels} logits, which does not fit the task {kind}"
+        logits = counted(config.num_labels, "logit")
+        message = f"{name!r} has {logits}, which does not fit the task {kind}"
         raise ConfigError(message, "set task.kind: " + ", ".join(kinds.values()))
     if output_activation(config) is not None and kind is not TaskKind.REGRESSION:
         message = f"{name!r} applies an activation to its logits, expected this for one score only"
@@ -297,6 +322,6 @@ def named_labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, .
             raise ConfigError(message, 'name them: --set \'task.labels=["a", "b"]\'')
         return names
     if isinstance(settings.labels, Path) or len(settings.labels) != len(names):
-        message = f"expected task.labels to be a list of {len(names)} labels"
+        message = f"expected task.labels to be a list of {counted(len(names), 'label')}"
         raise ConfigError(message, f"they replace, in this order: {', '.join(names)}")
     return settings.labels

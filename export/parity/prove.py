@@ -20,7 +20,7 @@ from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint, Rou
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.edge_cases import Row
 from pipework.export.rows.run_rows import RunRows
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.logit_diff import Breach, Comparison, value_range
@@ -213,7 +213,9 @@ def _infer(engine: Engine, batch: ProofBatch, progress: Progress) -> Logits:
         lengths = [len(row.encoding) for row in batch.rows]
         case = batch.case(int(np.argmax(lengths)), None)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        message = f"error for {len(lengths)} inputs of up to {max(lengths)} tokens: {reason}"
+        message = (
+            f"error for {counted(len(lengths), 'input')} of up to {max(lengths)} tokens: {reason}"
+        )
         raise EngineFailedError(message, case) from error
     progress.advance(len(batch.rows))
     return found_BC

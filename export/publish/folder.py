@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from pipework.errors import ConfigError, RunFolderError
 from pipework.export.publish.model_card import PublishedEngine, base_model, model_card
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import (
     EngineFormat,
     EngineRecord,
@@ -50,6 +50,22 @@ class PublishedModel(Record):
     max_length: int
     engines: tuple[PublishedEngine, ...]
 
+    def lines(self, place: str) -> tuple[str, ...]:
+        """Return the path of each engine below a place, with its name in the run."""
+        lines = tuple(f"{place}/{engine.file} ({engine.name})" for engine in self.engines)
+        return lines or (f"{place}, without engines",)
+
+    @classmethod
+    def of(cls, manifest: Manifest, engines: tuple[PublishedEngine, ...]) -> "PublishedModel":
+        """Return the part of a manifest."""
+        return cls(
+            pipework=manifest.identity.pipework,
+            task=manifest.task,
+            fields=manifest.input.fields,
+            max_length=manifest.input.max_length,
+            engines=engines,
+        )
+
     @classmethod
     def read(cls, path: Path) -> "PublishedModel":
         """Read the file of a published folder.
@@ -65,8 +81,12 @@ class PublishedModel(Record):
             raise ConfigError(message, "publish the run again with this version") from error
 
 
-def publish_folder(run: Path, out: Path, progress: Progress) -> PublishedModel:
+def publish_folder(
+    run: Path, out: Path, progress: Progress, hub_id: str | None = None
+) -> PublishedModel:
     """Write the proven engines and the checkpoint of a run into a new folder.
+
+    `hub_id` is the name in the code of the model card, or else that of the folder.
 
     Raises:
         RunFolderError: the run or a file of it cannot be read, or `out` is not empty.
@@ -87,13 +107,7 @@ def publish_folder(run: Path, out: Path, progress: Progress) -> PublishedModel:
         for name, engine in names.items()
         if engine.parity is not None
     )
-    published = PublishedModel(
-        pipework=manifest.identity.pipework,
-        task=manifest.task,
-        fields=manifest.input.fields,
-        max_length=manifest.input.max_length,
-        engines=engines,
-    )
+    published = PublishedModel.of(manifest, engines)
     with new_folder(out) as folder:
         for record in manifest.model.checkpoint:
             _copy(run, record, folder / PurePosixPath(record.path).name)
@@ -102,7 +116,7 @@ def publish_folder(run: Path, out: Path, progress: Progress) -> PublishedModel:
             _copy_engine(run, engine, folder / name)
         text = published.model_dump_json(indent=2)
         (folder / PUBLISHED_FILE).write_text(f"{text}\n", encoding="utf-8")
-        card = model_card(run, manifest, engines, progress)
+        card = model_card(run, manifest, engines, progress, hub_id or out.absolute().name)
         (folder / "README.md").write_text(card, encoding="utf-8")
     return published
 
@@ -176,7 +190,8 @@ def proofs(manifest: Manifest) -> dict[str, str]:
     kind = manifest.task.kind
     return {
         f"pipework.engine.{engine.name}": (
-            f"proven on {engine.parity.rows} rows, logits within {engine.parity.max_abs:.2g}, "
+            f"proven on {counted(engine.parity.rows, 'row')}, "
+            f"logits within {engine.parity.max_abs:.2g}, "
             f"changes {engine.parity.describe_change(kind)}"
         )
         for engine in manifest.engines

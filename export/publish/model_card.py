@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from pipework.data.kept_rows import kept_source
 from pipework.export.inference import open_encoder
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Parity, Speed
 from pipework.run_folder.files import Record
 from pipework.run_folder.manifest import Manifest
@@ -40,16 +40,20 @@ print(classify({example}, truncation=True, max_length={length}))
 
 
 def model_card(
-    run: Path, manifest: Manifest, engines: Sequence[PublishedEngine], progress: Progress
+    run: Path,
+    manifest: Manifest,
+    engines: Sequence[PublishedEngine],
+    progress: Progress,
+    name: str,
 ) -> str:
-    """Return the card as Markdown with front matter."""
+    """Return the card as Markdown with front matter; `name` is the hub id, or that of a folder."""
     interval = _interval(run, manifest, progress)
     parts = [
         f"# {manifest.identity.name}",
         _summary(manifest),
         "## Use",
         USE.format(
-            name=manifest.identity.name,
+            name=name,
             example=_example(manifest),
             length=manifest.input.max_length,
         ),
@@ -96,12 +100,14 @@ def _front_matter(
     for split, metrics in manifest.data.metrics.items():
         for metric, score in metrics.scores.items():
             shown = metric is task.metric and split == "dev" and interval is not None
-            arguments = {"low": interval.low, "high": interval.high} if shown and interval else {}
+            arguments = {}
+            if shown and interval is not None:
+                arguments = {"low": round(interval.low, 6), "high": round(interval.high, 6)}
             results.append(
                 EvalResult(
                     task_type="text-classification",
                     dataset_type="own",
-                    dataset_name=f"{_file(manifest, split)}, {metrics.rows} rows",
+                    dataset_name=f"{_file(manifest, split)}, {counted(metrics.rows, 'row')}",
                     dataset_split=split,
                     metric_type=metric.value,
                     metric_value=round(score, 6),
@@ -137,15 +143,16 @@ def _summary(manifest: Manifest) -> str:
     else:
         names = ", ".join(f"`{label}`" for label in task.labels)
         more = " (several may apply)" if task.kind is TaskKind.MULTI_LABEL else ""
-        decision = f"{len(task.labels)} labels{more}: {names}"
+        decision = f"{counted(len(task.labels), 'label')}{more}: {names}"
     thresholds = ", ".join(
         f"`{label}` from {threshold:.3f}"
         for label, threshold in zip(task.labels, task.thresholds, strict=False)
     )
     fields = " and ".join(manifest.input.fields)
     text = (
-        f"{model.family}, {model.parameters / 1e6:.1f} M parameters{origin}. "
-        f"Input: {fields}, at most {manifest.input.max_length} tokens. Output: {decision}."
+        f"{model.family}, {model.parameters:,} parameters{origin}. "
+        f"Input: {fields}, at most {counted(manifest.input.max_length, 'token')}. "
+        f"Output: {decision}."
     )
     return f"{text}\nThresholds: {thresholds}." if thresholds else text
 
@@ -176,21 +183,37 @@ def _engines(manifest: Manifest, engines: Sequence[PublishedEngine]) -> str:
     ]
     for engine in engines:
         parity, speed = engine.parity, engine.speed
-        rate = "" if speed is None else f"{speed.texts_per_s:,.0f} ({speed.processor})"
-        if speed is not None and not speed.is_steady:
-            rate += f", unreliable: the rounds varied by {speed.variation:.0%}"
+        rate = "" if speed is None else f"{speed.texts_per_s:,.0f}"
         lines.append(
             f"| `{engine.file}` | {engine.name} | {parity.rows:,} | {parity.max_abs:.2g} "
             f"| {parity.describe_change(manifest.task.kind)} | {rate} |"
         )
-    return "\n".join(lines)
+    return "\n".join((*lines, *_speed_notes(engines)))
+
+
+def _speed_notes(engines: Sequence[PublishedEngine]) -> Iterator[str]:
+    """Describe how the speeds were measured."""
+    speeds = [engine.speed for engine in engines if engine.speed is not None]
+    kinds = dict.fromkeys(
+        f"{speed.processor} with {counted(speed.threads, 'thread')}, "
+        f"{counted(speed.batch, 'text')} per batch"
+        for speed in speeds
+    )
+    if kinds:
+        yield f"\nTexts/s were measured on {'; '.join(kinds)}."
+    if unsteady := [speed.variation for speed in speeds if not speed.is_steady]:
+        yield (
+            f"They are not reliable: the rounds varied by up to {max(unsteady):.0%}, because other "
+            "programs used the machine."
+        )
 
 
 def _data(manifest: Manifest) -> Iterator[str]:
     for split, recorded in manifest.data.splits.items():
         use = "calibration of int8" if manifest.imported and split == "train" else split
         digest = recorded.sha256[:12]
-        yield f"- {use}: {PurePath(recorded.path).name}, {recorded.rows:,} rows (sha256 {digest})"
+        rows = counted(recorded.rows, "row")
+        yield f"- {use}: {PurePath(recorded.path).name}, {rows} (sha256 {digest})"
     for finding in manifest.data.findings:
         yield f"- finding: {finding}"
     if not manifest.data.splits:
@@ -209,6 +232,14 @@ def _limits(manifest: Manifest, engines: Sequence[PublishedEngine]) -> Iterator[
         )
     imported = manifest.imported
     if imported is not None:
+        if imported.custom_code:
+            files = ", ".join(
+                f"`{name}` (sha256 {digest[:12]})" for name, digest in imported.custom_code.items()
+            )
+            yield (
+                f"The source has code of its own: {files}. It was executed to read and to compare "
+                "the source; this folder does not need it."
+            )
         yield "The training data of the source are unknown: it was trained by another program."
         if not engines:
             yield (
@@ -216,7 +247,7 @@ def _limits(manifest: Manifest, engines: Sequence[PublishedEngine]) -> Iterator[
                 "themselves to the files of this layout: `pipe publish RUN --to oci:DIR` has them."
             )
         yield (
-            f"The import was compared with its source on {imported.rows:,} rows: logits within "
-            f"{imported.max_abs:.1e}."
+            f"The import was compared with its source on {counted(imported.rows, 'row')}: "
+            f"logits within {imported.max_abs:.1e}."
         )
     yield "The licence of weights and data is not recorded: add it before you share the model."

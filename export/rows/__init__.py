@@ -1,1 +1,1 @@
-"""Rows and tolerances of a parity check."""
+"""Rows of a parity check."""

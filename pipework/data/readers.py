@@ -36,9 +36,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield from decoded_lines(stream, str(path))
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}"
-        raise DataError(
-            message, "check the path; files of a config are relative to data.root"
-        ) from error
+        raise DataError(message, "check the path and its permissions") from error
 
 
 @lru_cache(maxsize=1)

@@ -89,8 +89,8 @@ class Tolerance(Record):
     """The limits of the parity check; each is the largest accepted value.
 
     Differences of logits are measured in units: 1 for labels, because softmax and sigmoid fix the
-    scale of a logit; for a regression, whose values have any scale, the standard deviation of the
-    checkpoint's outputs.
+    scale of a logit, and more for logits that are usually above 33; for a regression, whose values
+    have any scale, the standard deviation of the checkpoint's outputs.
 
     Attributes:
         max_abs: the largest difference of a logit.

@@ -23,7 +23,14 @@ from pipework.run_folder.files import (
     is_locked,
     write_atomically,
 )
-from pipework.run_folder.task import Loss, Metric, TargetScale, Task, TaskKind, not_a_classifier
+from pipework.run_folder.task import (
+    Metric,
+    SplitMetrics,
+    TargetScale,
+    Task,
+    TaskKind,
+    not_a_classifier,
+)
 
 SCHEMA_VERSION = 3
 
@@ -155,18 +162,6 @@ class TrainingReadOptions(ReadOptions):
         return cls(text="text", text_pair=pair, label=None, format="tsv", header=True)
 
 
-class SplitMetrics(Record):
-    """Scores of the checkpoint on a split; `losses` are set for pretraining.
-
-    `tokens` is the digest of the token ids of all rows, see `pipework.text.encoding.token_digest`.
-    """
-
-    rows: int
-    scores: dict[Metric, float]
-    tokens: str | None = None
-    losses: dict[Loss, float] = Field(default_factory=dict)
-
-
 class BaselineRecord(Record):
     """A simple model trained on the same rows, with its scores on a split: test, or else dev.
 
@@ -217,6 +212,8 @@ class ImportRecord(Record):
         program: the library that ran the source, and its version.
         rows: number of compared inputs.
         max_abs: the largest difference of a logit.
+        custom_code: the digests of the Python files of the source that `--trust-remote-code`
+            executed, by name. The run folder does not need them.
     """
 
     kind: SourceKind
@@ -225,6 +222,7 @@ class ImportRecord(Record):
     program: str
     rows: int
     max_abs: float
+    custom_code: dict[str, str] = Field(default_factory=dict)
 
 
 class Manifest(Record):

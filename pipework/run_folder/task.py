@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.files import Record
@@ -95,6 +95,18 @@ class TargetScale(Record):
 
     mean: float
     std: float
+
+
+class SplitMetrics(Record):
+    """Scores of the checkpoint on a split; `losses` are set for pretraining.
+
+    `tokens` is the digest of the token ids of all rows, see `pipework.text.encoding.token_digest`.
+    """
+
+    rows: int
+    scores: dict[Metric, float]
+    tokens: str | None = None
+    losses: dict[Loss, float] = Field(default_factory=dict)
 
 
 def not_a_classifier(where: str = "this run") -> RunFolderError:

@@ -13,8 +13,15 @@ from pydantic import BaseModel, ConfigDict
 from pipework.data.examples import Example, Label, chunks
 from pipework.errors import DataError
 from pipework.progress import Progress
-from pipework.run_folder.manifest import SplitMetrics
-from pipework.run_folder.task import Loss, Metric, Task, TaskKind, not_a_classifier, resolve_label
+from pipework.run_folder.task import (
+    Loss,
+    Metric,
+    SplitMetrics,
+    Task,
+    TaskKind,
+    not_a_classifier,
+    resolve_label,
+)
 from pipework.scoring import metrics
 from pipework.scoring.metrics import Tally
 from pipework.scoring.predictions import predicted_labels

@@ -18,6 +18,7 @@ THRESHOLD = 0.5
 Truncated = Annotated[
     bool, Field(description="whether only a part of the text was read, because it is too long")
 ]
+MIN_GAP = 1e-4  # between the scores on both sides of a threshold
 MIN_RELATIVE_UNIT, MIN_UNIT = 0.03, 1e-9  # see difference_unit
 
 
@@ -157,11 +158,14 @@ def _single_label(ranked: dict[str, float]) -> SingleLabel:
 def difference_unit(logits_NC: Scores, task: Task) -> float:
     """Return the unit in which differences of logits are compared with a limit.
 
-    It is 1 for labels, because softmax and sigmoid fix the scale of a logit. The values of a
-    regression have any scale: the unit is their standard deviation.
+    It is 1 for labels, because softmax and sigmoid fix the scale of a logit; but logits that are
+    usually above 33 have larger rounding errors, and a larger unit. The values of a regression have
+    any scale: the unit is their standard deviation.
     """
     if task.kind is not TaskKind.REGRESSION:
-        return 1.0
+        finite_NC = np.where(np.isfinite(logits_NC), logits_NC, 0)
+        usual = float(np.median(np.abs(finite_NC).max(axis=1)))
+        return max(1.0, MIN_RELATIVE_UNIT * usual)
     values_N = logits_NC[:, 0].astype(np.float64)
     # If a model predicts nearly the same value for all inputs, rounding errors still remain.
     return float(max(values_N.std(), MIN_RELATIVE_UNIT * np.abs(values_N).max(), MIN_UNIT))
@@ -170,8 +174,10 @@ def difference_unit(logits_NC: Scores, task: Task) -> float:
 def choose_thresholds(logits_NC: Scores, truth_NC: NDArray[np.generic]) -> tuple[float, ...]:
     """Return the threshold of each label that maximises its F1 on labelled rows.
 
-    A threshold is the midpoint of two adjacent scores, or of the lowest score and 0. Of several
-    with the same F1 the highest is chosen; a label without rows gets 0.5.
+    A threshold is the midpoint of two adjacent scores, or of the lowest score and 0, that differ by
+    at least `MIN_GAP`: rounding errors of an engine must not change the prediction of a row. If no
+    scores do, any two different scores will do. Of several with the same F1 the highest is chosen;
+    a label without rows gets 0.5.
 
     Args:
         logits_NC: float32 [N, C] of a multi-label task.
@@ -191,6 +197,8 @@ def _threshold(scores_N: NDArray[np.float64], truth_N: NDArray[np.int64]) -> flo
     ranked_N, hits_N = scores_N[order_N], np.cumsum(truth_N[order_N])
     below_N = np.append(ranked_N[1:], 0)
     f1_N = 2 * hits_N / (np.arange(1, len(ranked_N) + 1) + truth_N.sum())
-    f1_N[ranked_N == below_N] = -1  # rows with equal scores get the same prediction
+    gap_N = ranked_N - below_N
+    apart_N = gap_N >= MIN_GAP
+    f1_N[~apart_N if apart_N.any() else gap_N == 0] = -1
     best = int(f1_N.argmax())
     return float((ranked_N[best] + below_N[best]) / 2)

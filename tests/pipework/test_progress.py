@@ -1,6 +1,8 @@
 import inspect
 
-from pipework.progress import NullProgress, Progress
+import pytest
+
+from pipework.progress import NullProgress, Progress, counted
 
 
 def signatures(kind):
@@ -23,3 +25,10 @@ def test_the_null_receiver_prints_nothing(capsys):
         progress.advance(5)
     progress.note("a line")
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (1234, "1,234 rows")]
+)
+def test_a_count_has_the_noun_of_its_number(count, text):
+    assert counted(count, "row") == text

@@ -142,7 +142,7 @@ def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path
     manifest = learn(small(*short), tmp_path / "run", progress)
     # The texts of dev (12 rows) and test (8 rows) are the first of train (40 rows).
     assert manifest.data.splits["train"].rows == 28
-    finding = "train: 12 rows are left out: their text is also in dev or test"
+    finding = "train: 12 rows left out: also in dev or test"
     assert manifest.data.findings[0] == finding
     assert f"data: {finding}" in progress.lines
     for split in ("dev", "test"):
@@ -370,7 +370,7 @@ def test_a_checkpoint_without_encoder_weights_is_refused(small, trained_run, tmp
     small()
     config = tmp_path / "c.toml"
     config.write_text(config.read_text().replace('preset = "tiny"\n', ""))
-    with pytest.raises(ConfigError, match=r"encoder weights are missing: bert\.encoder"):
+    with pytest.raises(ConfigError, match=r"encoder weights missing: bert\.encoder"):
         train(load_config(str(config), [f"model.name={base}"]), tmp_path / "run", NullProgress())
 
 

@@ -221,7 +221,7 @@ def check_openable(name: str) -> None:
         raise ConfigError(message, "expected a folder with config.json, or a hub id") from error
     except httpx.HTTPError as error:
         message = f"cannot download checkpoint {name!r} from {constants.ENDPOINT}: {error}"
-        raise ConfigError(message, "check the network, or set model.name to a folder") from error
+        raise ConfigError(message, "check the network, or name a folder") from error
 
 
 def _check_format(name: str) -> None:
@@ -269,7 +269,9 @@ def _read_options(path: Path) -> WordPieceOptions:
     except ValidationError as error:
         first = error.errors()[0]
         message = f"{path}: {'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
-        raise ConfigError(message, "fix it, or delete it and set model.lowercase") from error
+        raise ConfigError(
+            message, "fix it, or delete it: the vocabulary then decides the casing"
+        ) from error
 
 
 def check_unknown_rate(rate: float, name: str) -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from pipework.data.examples import DECIMAL, Source
 from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError
-from pipework.progress import Progress
+from pipework.progress import Progress, counted
 from pipework.run_folder.task import TaskKind
 from pipework.settings import SUFFIXES
 from pipework.text.encoding import TextEncoder
@@ -212,14 +212,14 @@ def _values(values_N: NDArray[np.float64]) -> ValueStats | None:
 def _findings(splits: Mapping[str, SplitReport], shared: Sequence[SharedRows]) -> Iterable[str]:
     for name, split in splits.items():
         if split.dropped:
-            yield f"{name}: {split.dropped} rows are left out: their text is also in dev or test"
+            yield f"{name}: {counted(split.dropped, 'row')} left out: also in dev or test"
         yield from _split_findings(name, split)
     yield from _label_findings(splits)
     for pair in shared:
         advice = ", data.drop_leaked drops them" if pair.earlier == "train" else ""
         if pair.rows:
             yield (
-                f"{pair.rows} rows of {pair.later} are also in {pair.earlier}: "
+                f"{counted(pair.rows, 'row')} of {pair.later} also in {pair.earlier}: "
                 f"scores on {pair.later} are too high (pipe check --rows FILE lists them{advice})"
             )
     first, *others = splits
@@ -248,7 +248,7 @@ def _label_findings(splits: Mapping[str, SplitReport]) -> Iterable[str]:
     rows = sum((Counter(split.labels) for split in splits.values()), Counter())
     groups = (list(group) for _, group in groupby(sorted(rows, key=_folded), _folded))
     for labels in islice((group for group in groups if len(group) > 1), 5):
-        names = " and ".join(f"{label!r} ({rows[label]:,} rows)" for label in labels)
+        names = " and ".join(f"{label!r} ({counted(rows[label], 'row')})" for label in labels)
         yield f"the labels {names} differ only by case or spaces: correct them in the data"
 
 
@@ -263,18 +263,18 @@ def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
             f"{split.header!r}: set data.header = true"
         )
     if split.duplicates:
-        yield f"{name}: {split.duplicates} rows repeat the text of an earlier row"
+        yield f"{name}: {counted(split.duplicates, 'row')} with the text of an earlier row"
     if split.conflicting:
-        yield f"{name}: {split.conflicting} texts occur with different labels"
+        yield f"{name}: {counted(split.conflicting, 'text')} with different labels"
     if split.empty:
-        yield f"{name}: {split.empty} rows have an empty text"
+        yield f"{name}: {counted(split.empty, 'row')} with an empty text"
     if split.unknown_rate is not None and split.unknown_rate > UNKNOWN_RATE:
         yield (
             f"{name}: {split.unknown_rate:.1%} of the tokens are unknown in the vocabulary: "
             "check its language"
         )
     if (split.truncated_rate or 0) > TRUNCATED_RATE:
-        yield f"{name}: {_share(split)} are longer than max_length and are truncated"
+        yield f"{name}: {_share(split)} longer than max_length and truncated"
     mean = sum(split.labels.values()) / max(len(split.labels), 1)
     rare = [label for label, count in split.labels.items() if count < RARE_LABEL * mean]
     if rare:
@@ -282,8 +282,10 @@ def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
 
 
 def _share(split: SplitReport) -> str:
-    rows = f"of {split.tokenized:,} tokenized rows" if split.tokenized < split.rows else "rows"
-    return f"{split.truncated} {rows} ({split.truncated_rate:.1%})"
+    rate = f"({split.truncated_rate:.1%})"
+    if split.tokenized < split.rows:
+        return f"{split.truncated} of {split.tokenized:,} tokenized rows {rate}"
+    return f"{counted(split.truncated or 0, 'row')} {rate}"
 
 
 def is_config(name: str) -> bool:
@@ -317,7 +319,7 @@ def check_config(
 
 def _list_leaks(sources: Mapping[str, Source], out: Path | None, progress: Progress) -> None:
     if out is not None:
-        progress.note(f"wrote {write_leaks(list_leaks(sources), out):,} leaked rows to {out}")
+        progress.note(f"leaked rows written to {out}: {write_leaks(list_leaks(sources), out):,}")
 
 
 def check_files(
@@ -326,12 +328,10 @@ def check_files(
     progress: Progress,
     rows: Path | None = None,
 ) -> DataReport:
-    """Report on data files without a config; `columns.NAME=COLUMN` sets the columns.
-
-    `rows` as in `check_config`.
+    """Report on data files without a config; `rows` as in `check_config`.
 
     Raises:
-        PipeError: an override is not a column, or a file cannot be read.
+        PipeError: an override is not columns.NAME=COLUMN, or a file cannot be read.
     """
     if rows is not None:
         check_leaks_file(rows)

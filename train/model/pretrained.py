@@ -19,6 +19,7 @@ from transformers import (
 
 from pipework.errors import ConfigError
 from pipework.memory import is_out_of_memory
+from pipework.progress import counted
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import check_openable, library_errors, summary
@@ -124,7 +125,7 @@ def load(
         None, config=converted.config, state_dict=converted.weights, **arguments
     )
     if unmatched := converted.unmatched(loading["unexpected_keys"]):
-        message = f"{index}: {len(unmatched)} variables match no weight of the model: "
+        message = f"{index}: {counted(len(unmatched), 'variable')} without a weight in the model: "
         raise ConfigError(message + listing(unmatched), CHECK_SIZES)
     return model, loading
 
@@ -185,7 +186,9 @@ def check_loaded(
     encoder = sorted(key for key in missing if key.startswith(prefix))
     encoder = [key for key in encoder if "pooler." not in key]  # some checkpoints have no pooler
     if encoder:
-        message = f"checkpoint {name!r}: {len(encoder)} encoder weights are missing: {encoder[0]}"
+        message = (
+            f"checkpoint {name!r}: {counted(len(encoder), 'encoder weight')} missing: {encoder[0]}"
+        )
         raise ConfigError(message, CHECK_SIZES)
     return {key for key in missing if not key.startswith(prefix)} if prefix else missing
 

@@ -25,8 +25,7 @@ from pydantic_core import PydanticUndefined
 from pipework.benchmarks.studies.documents.study_tables import markdown
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import CheckFailedError, ConfigError
-from pipework.export.config import ExportSettings, RoundedToleranceSettings
-from pipework.export.rows.tolerances import TOLERANCES
+from pipework.export.config import TOLERANCES, ExportSettings, RoundedToleranceSettings
 from pipework.git import CHECKOUT
 from pipework.run_folder.engine_record import Tolerance
 from pipework.run_folder.files import write_atomically

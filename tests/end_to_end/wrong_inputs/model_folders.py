@@ -150,7 +150,7 @@ FOLDERS = {
     ),
     "a config of another family": model(
         edited(model_type="distilbert"),
-        "checkpoint 'model': 36 encoder weights are missing: distilbert.embeddings.LayerNorm.bias",
+        "checkpoint 'model': 36 encoder weights missing: distilbert.embeddings.LayerNorm.bias",
     ),
     "a config of a decoder": model(
         edited(model_type="whisper"),
@@ -166,7 +166,7 @@ FOLDERS = {
     ),
     "a width of other weights": model(
         edited(hidden_size=64, num_attention_heads=2),
-        "checkpoint 'model': 35 encoder weights are missing: bert.embeddings.LayerNorm.bias",
+        "checkpoint 'model': 35 encoder weights missing: bert.embeddings.LayerNorm.bias",
     ),
     "a negative width": model(
         edited(hidden_size=-128),
@@ -180,7 +180,7 @@ FOLDERS = {
     ),
     "more layers than weights": model(
         edited(num_hidden_layers=5),
-        "checkpoint 'model': 48 encoder weights are missing: "
+        "checkpoint 'model': 48 encoder weights missing: "
         "bert.encoder.layer.2.attention.output.LayerNorm.bias",
     ),
     "an unknown activation": model(
@@ -188,7 +188,7 @@ FOLDERS = {
     ),
     "more tokens than rows": model(
         edited(vocab_size=50),
-        "checkpoint 'model': 1 encoder weights are missing: bert.embeddings.word_embeddings.weight",
+        "checkpoint 'model': 1 encoder weight missing: bert.embeddings.word_embeddings.weight",
     ),
     "texts longer than the positions": model(
         edited(), "model.max_length 600: 'model' has 64 positions", " --set model.max_length=600"
@@ -215,7 +215,7 @@ FOLDERS = {
     ),
     "weights of another model": model(
         written(WEIGHTS, struct.pack("<Q", len(HEADER)) + HEADER + bytes(36)),
-        "checkpoint 'model': 37 encoder weights are missing: bert.embeddings.LayerNorm.bias",
+        "checkpoint 'model': 37 encoder weights missing: bert.embeddings.LayerNorm.bias",
     ),
     "weights as a pickle with code": model(
         replaced("pytorch_model.bin", pickle.dumps({"a": print}, protocol=2), WEIGHTS),

@@ -16,8 +16,7 @@ from pipework.export.diagnosis.first_divergence import (
     locate_input,
     smallest_failing_call,
 )
-from pipework.export.diagnosis.intermediates import open_intermediates
-from pipework.export.diagnosis.reference_activations import reference_activations
+from pipework.export.diagnosis.intermediates import open_intermediates, reference_activations
 from pipework.export.parity.case import Case
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress

@@ -54,6 +54,7 @@ def test_an_adapter_is_merged_into_its_base(adapter_folder, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "LoRA adapter, 4 labels, softmax" in done.stderr
     manifest = read_manifest(run)
+    assert not any("weights" in finding for finding in manifest.data.findings)
     assert manifest.task.labels == (*LABELS, "other")
     assert manifest.imported.max_abs < 1e-5
     # The copy contains no adapter: transformers opens it without peft.
@@ -63,8 +64,17 @@ def test_an_adapter_is_merged_into_its_base(adapter_folder, tmp_path):
     assert record.proven
 
 
+def test_weights_of_an_adapter_that_match_nothing_are_named(copy, tmp_path):
+    weights = load_file(copy / "adapter_model.safetensors")
+    name = "base_model.model.bert.encoder.layer.9.attention.self.query.lora_A.weight"
+    save_file(weights | {name: torch.ones(4, 32)}, copy / "adapter_model.safetensors")
+    done = pipe("import", copy, "--out", tmp_path / "run", "--set", f"task.labels={NAMES}")
+    assert f"finding: weights of the source that the model does not use: {name}\n" in done.stdout
+
+
 def test_a_lost_adapter_is_refused(adapter_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipework.export.importing.adapters.Adapter.merge", lambda _, model: model)
+    merge = "pipework.export.importing.adapters.Adapter.merge"
+    monkeypatch.setattr(merge, lambda _, model: (model, set()))
     done = pipe("import", adapter_folder, "--out", tmp_path / "run")
     assert done.returncode == 3
     assert "the import answers differently from its source" in done.stderr

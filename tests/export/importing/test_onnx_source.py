@@ -129,7 +129,7 @@ def more_labels(folder):
 
 FAULTS = [
     (quantised, "is quantised (DequantizeLinear), expected the float32 graph"),
-    (anonymous, "12 weights were not found, such as bert.encoder.layer.0.attention.output."),
+    (anonymous, "12 weights not found, such as bert.encoder.layer.0.attention.output."),
     (other_input, "token_type_ids, found input_ids tensor(int64), attention_mask tensor(int64)"),
     (half, "model.onnx: bert.embeddings.word_embeddings.weight is not float32"),
     (truncated, "model.onnx: onnxruntime cannot open it: "),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import normalizers
 from transformers import (
     AutoModelForSequenceClassification,
@@ -24,9 +25,9 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing import run as importing
-from pipework.export.importing.run import CONVERTED, FOREIGN_TEXTS, import_source
-from pipework.export.importing.source_tokenizer import open_tokenizer
-from pipework.export.importing.transformers_source import open_source
+from pipework.export.importing.run import FOREIGN_TEXTS, import_source
+from pipework.export.importing.source_checks import open_tokenizer
+from pipework.export.importing.transformers_source import CONVERTED, open_source
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
@@ -142,6 +143,31 @@ def test_few_rows_leave_none_for_the_calibration(classifier_folder, rows_file, t
     assert len(rows.calibration_rows()) == 300  # texts of the sample
 
 
+def test_equal_rows_leave_none_for_the_calibration(classifier_folder, rows_file, tmp_path):
+    manifest = imported(classifier_folder, tmp_path / "run", rows_file(*["rain\tsport"] * 8))
+    assert {name: split.rows for name, split in manifest.data.splits.items()} == {"dev": 8}
+
+
+def test_a_single_row_is_counted_in_the_singular(classifier_folder, rows_file, tmp_path):
+    done = pipe(
+        "import", classifier_folder, "--out", tmp_path / "run", "--data", rows_file("rain\tsport")
+    )
+    assert " over 1 row\n" in done.stdout
+    assert "data    dev 1 row\n" in pipe("show", tmp_path / "run").stdout
+
+
+def test_a_file_without_rows_is_refused(classifier_folder, rows_file, tmp_path):
+    with pytest.raises(DataError, match=r"rows\.tsv holds no rows"):
+        imported(classifier_folder, tmp_path / "run", rows_file())
+    assert not (tmp_path / "run").exists()
+
+
+def test_rows_of_the_calibration_may_be_those_of_the_proof(classifier_folder, rows_file, tmp_path):
+    path = rows_file(*labelled(12))
+    findings = imported(classifier_folder, tmp_path / "run", path, path).data.findings
+    assert not any("train" in finding for finding in findings)
+
+
 def test_a_second_file_calibrates(classifier_folder, rows_file, tmp_path):
     second = rows_file(*TEXTS, header="text", name="more.tsv")
     first = rows_file(*labelled(12))
@@ -210,6 +236,14 @@ def test_a_cross_encoder_scores_pairs_with_its_activation(activation, largest, t
     assert copy.config.sentence_transformers == own
 
 
+def test_a_cross_encoder_of_several_classes_labels_pairs(tmp_path):
+    own = {"version": "5.1.0", "activation_fn": "torch.nn.modules.linear.Identity"}
+    source = save_classifier(tmp_path / "source", sentence_transformers=own)
+    manifest = imported(source, tmp_path / "run")
+    assert (manifest.imported.kind, manifest.input.pair) == ("cross-encoder", True)
+    assert (manifest.task.kind, manifest.task.labels) == (TaskKind.SINGLE_LABEL, LABELS)
+
+
 def test_a_cross_encoder_of_a_newer_version_is_recognised(tmp_path):
     source = save_classifier(tmp_path / "source", labels=1)
     fields = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.activation.Sigmoid"}
@@ -241,6 +275,29 @@ def test_the_first_line_describes_the_task(classifier_folder, tmp_path):
     assert "seed    unknown: imported" in shown
 
 
+def test_weights_that_match_nothing_are_named(classifier_folder, tmp_path):
+    source = shutil.copytree(classifier_folder, tmp_path / "source")
+    weights = load_file(source / "model.safetensors")
+    weights |= {"gate.weight": torch.ones(2), "bert.embeddings.position_ids": torch.arange(512)}
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    findings = imported(source, tmp_path / "run").data.findings
+    assert findings[1] == "weights of the source that the model does not use: gate.weight"
+    assert not any(
+        "weights" in finding
+        for finding in imported(classifier_folder, tmp_path / "whole").data.findings
+    )
+
+
+def test_the_checkpoint_of_a_run_keeps_what_the_run_knows(rows_file, tmp_path):
+    source = save_classifier(tmp_path / "source", problem_type="multi_label_classification")
+    rows = [f"{text}\tsun\tsport,money" for text in TEXTS]
+    path, run = rows_file(*rows, header="text\ttext_pair\tlabel"), tmp_path / "run"
+    before = imported(source, run, path, data__separator='","', max_length=32)
+    after = imported(run / "checkpoint", tmp_path / "again")
+    assert (after.task, after.input.fields) == (before.task, ("text", "text_pair"))
+    assert after.input.max_length == 32
+
+
 def test_an_import_without_rows_reads_files(classifier_folder, rows_file, tmp_path):
     run = tmp_path / "run"
     imported(classifier_folder, run)
@@ -260,6 +317,18 @@ def without_lowercase(source):
     return source
 
 
+def test_large_logits_have_larger_rounding_errors(tmp_path):
+    source, run = save_classifier(tmp_path / "source"), tmp_path / "run"
+    model = AutoModelForSequenceClassification.from_pretrained(source)
+    with torch.no_grad():
+        model.classifier.weight *= 1e5
+    model.save_pretrained(source)
+    imported(source, run)
+    (record,) = export(run, NullProgress(), [onnx(Layout.PACKED)], settings=SPEED)
+    assert record.proven
+    assert record.parity.unit > 100
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -273,7 +342,9 @@ def without_lowercase(source):
 )
 def test_a_different_copy_is_refused(change, message, classifier_folder, tmp_path, monkeypatch):
     opened = importing.open_source
-    monkeypatch.setattr(importing, "open_source", lambda *words: change(opened(*words)))
+    monkeypatch.setattr(
+        importing, "open_source", lambda *words, **options: change(opened(*words, **options))
+    )
     with pytest.raises(CheckFailedError, match=message) as error:
         imported(classifier_folder, tmp_path / "run", pair="true")
     assert "source -> import" in error.value.details
@@ -376,5 +447,5 @@ def test_a_tensorflow_checkpoint_without_head_is_refused(tensorflow_folder, tmp_
     variables = {stored.name: stored for stored in read_index(index)}
     encoder = {name: stored.read().numpy() for name, stored in variables.items() if "/" in name}
     write_checkpoint(tensorflow_folder / "model.ckpt-9", encoder)
-    with pytest.raises(ConfigError, match=r"2 weights are missing, such as classifier\.bias"):
+    with pytest.raises(ConfigError, match=r"2 weights missing, such as classifier\.bias"):
         imported(tensorflow_folder, tmp_path / "run")

@@ -198,14 +198,14 @@ def custom_code(folder, head):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (missing_norm, "1 weights are missing, such as embeddings.LayerNorm.weight"),
+        (missing_norm, "1 weight missing, such as embeddings.LayerNorm.weight"),
         (prompt, "adds the prompt 'find: ' to each text"),
         (lower_case, "has do_lower_case in sentence_bert_config.json"),
         (custom_code, "needs code of its own (auto_map in config.json)"),
         (max_pooling, "has the pooling pooling_mode_max"),
         (dense, "has the modules Transformer, Pooling, Dense"),
         (without_modules, "has no modules.json, expected a folder of sentence-transformers"),
-        (fewer_labels, "there are 2 labels: they do not fit"),
+        (fewer_labels, "it has 2 labels: they do not fit"),
         (without_intercept, "expected numbers at coef and intercept"),
         (narrow_head, "the head reads states of 8, the encoder has 32"),
     ],

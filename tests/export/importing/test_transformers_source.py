@@ -11,6 +11,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertForTokenClassification,
     GPT2Config,
+    T5Config,
 )
 
 from pipework.benchmarks.studies.imports import save_classifier
@@ -112,6 +113,12 @@ def decoder(folder):
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
 
 
+def t5(folder):
+    config = T5Config(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=400)
+    config.num_labels = 3
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+
+
 def encoder_decoder(folder):
     edit_json(folder / "config.json", is_encoder_decoder=True)
 
@@ -180,7 +187,7 @@ FAULTS = [
     (too_few_labels, "id2label in config.json has 2 labels, but classifier.bias has 3 rows", ()),
     (gap_in_the_labels, "id2label has the ids [0, 1, 3], expected 0 to 2", ()),
     (other_vocabulary, "has 600 ids, the embedding has 400 rows", ()),
-    (without_head, "2 weights are missing, such as classifier.bias", ()),
+    (without_head, "2 weights missing, such as classifier.bias", ()),
     (an_encoder, "is a BertModel, expected a sequence classifier", ()),
     (
         token_classifier,
@@ -193,9 +200,10 @@ FAULTS = [
     (without_pad_token, "has no pad token", ()),
     (nan_weights, "classifier.bias contains NaN or infinity", ()),
     (other_width, "intermediate.dense.bias has the shape [64], the config needs [48]", ()),
-    (missing_weight, "1 weights are missing, such as classifier.bias", ()),
+    (missing_weight, "1 weight missing, such as classifier.bias", ()),
     (softmax_of_a_cross_encoder, "activation_fn torch.nn.modules.activation.Tanh is not", ()),
     (decoder, "is of the family gpt2, expected an encoder such as bert", ()),
+    (t5, "is of the family t5, expected an encoder such as bert", ()),
     (encoder_decoder, "is of the family bert, expected an encoder", ()),
     (encoder_decoder_adapter, "is of the family bert, expected an encoder", ()),
     (damaged_activation, "cannot be opened: Expecting property name", ()),

@@ -9,13 +9,12 @@ from tokenizers import Tokenizer
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
-from pipework.export.config import ExportSettings
+from pipework.export.config import TOLERANCES, ExportSettings
 from pipework.export.inference import open_encoder, split_source
 from pipework.export.parity.case import SIZES, EngineFailedError, batch_mixes
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.rows.edge_cases import EDGE_TEXTS, edge_case_rows
 from pipework.export.rows.run_rows import RunRows
-from pipework.export.rows.tolerances import TOLERANCES
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipework.export.config import ExportSettings
+from pipework.export.config import TOLERANCES, ExportSettings
 from pipework.export.parity.rounding import (
     NumberFormat,
     RoundedCheckpoint,
@@ -14,7 +14,6 @@ from pipework.export.parity.rounding import (
     rounded,
 )
 from pipework.export.rows.run_rows import RunRows
-from pipework.export.rows.tolerances import TOLERANCES
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Precision, Scaling
 from pipework.run_folder.manifest import read_manifest

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from pipework.export.config import TOLERANCES
 from pipework.export.parity.score_change import compare_scores
-from pipework.export.rows.tolerances import TOLERANCES
 from pipework.run_folder.engine_record import Precision
 from pipework.run_folder.task import Metric, Task, TaskKind
 

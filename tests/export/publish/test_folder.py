@@ -178,7 +178,9 @@ def test_a_head_that_transformers_does_not_have_is_refused(exported, tmp_path):
     assert "has the head cnn, which transformers does not have; expected linear" in done.stderr
 
 
-@pytest.mark.parametrize("target", ["folder", "folder:", "zip:out", "out"])
+@pytest.mark.parametrize(
+    "target", ["folder", "folder:", "folder://x", "zip:out", "hf:x/y", "mlflow://x", "out"]
+)
 def test_an_unknown_target_is_refused(target, exported):
     done = pipe("publish", exported, "--to", target)
     assert done.returncode == 2
@@ -248,7 +250,9 @@ def test_the_card_shows_unreliable_speeds_and_rows_of_the_calibration(exported):
         texts_per_s=10, batch=1, p50_ms=1, rows=1, threads=1, processor="cpu", variation=0.89
     )
     engine = PublishedEngine(file="a", name="b", parity=first.parity, speed=speed)
-    card = model_card(exported, imported, (engine,), NullProgress())
-    assert "10 (cpu), unreliable: the rounds varied by 89%" in card
+    card = model_card(exported, imported, (engine,), NullProgress(), "topics")
+    assert "| 10 |\n" in card
+    assert "Texts/s were measured on cpu with 1 thread, 1 text per batch." in card
+    assert "not reliable: the rounds varied by up to 89%" in card
     assert "- calibration of int8: train.tsv" in card
     assert "truncation=True, max_length=" in card

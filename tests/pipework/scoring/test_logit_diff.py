@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from pipework.run_folder.engine_record import LengthBand, Tolerance
+from pipework.export.config import TOLERANCES
+from pipework.run_folder.engine_record import LengthBand, Precision, Tolerance
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.logit_diff import Comparison
 
@@ -111,6 +112,24 @@ def test_the_unit_of_a_regression_is_its_standard_deviation():
     assert compare(values, values + 1, VALUE).unit == pytest.approx(50, rel=0.1)
     assert compare([[2]] * 5, [[2]] * 5, VALUE).unit > 0
     assert compare([[1, 2, 3]], [[1, 2, 3]]).unit == 1
+
+
+def test_the_unit_of_large_logits_is_relative_to_their_usual_size():
+    large = np.array([[1, -1e4, 3], [2e4, 3, 3], [1e4, 0, 0]])
+    compared = compare(large, large * (1 + 1e-6))
+    assert compared.unit == pytest.approx(300)
+    assert compared.breaches(TOLERANCES[Precision.FP32]) == ()
+    wrong = compare(large, large * (1 + 1e-5))
+    assert "max_abs" in [breach.limit for breach in wrong.breaches(TOLERANCES[Precision.FP32])]
+    assert compare([[1, 2, 3], [0, 1, 2], [0, 1, 1e4]], [[1, 2, 3]] * 3).unit == 1  # an outlier
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_infinite_logits_have_no_infinite_limit():
+    infinite = [[np.inf, 0, 0], [np.inf, 0, 0], [0, 0, 1]]
+    compared = compare(infinite, infinite)
+    assert compared.unit == 1
+    assert "max_abs" in [breach.limit for breach in compared.breaches(TOLERANCES[Precision.FP32])]
 
 
 WIDE = Tolerance(max_abs=99, mean_abs=99, spread=99, flips=1, flips_outside=1, score_drop=1)

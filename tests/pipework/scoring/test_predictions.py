@@ -5,6 +5,7 @@ from sklearn.metrics import f1_score
 
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.predictions import (
+    MIN_GAP,
     MultiLabel,
     Prediction,
     RegressionValue,
@@ -109,8 +110,9 @@ def test_predictions_are_formatted_as_text_fields():
 
 
 def best_f1(scores_N, truth_N):
-    """Return the best F1 of all possible thresholds."""
-    thresholds = [*np.unique(scores_N), 2.0]
+    """Return the best F1 of all thresholds with a gap below."""
+    scores = np.unique(scores_N).astype(np.float64)
+    thresholds = [*scores[np.diff(scores, prepend=0) >= MIN_GAP], 2.0]
     return max(
         f1_score(truth_N, scores_N >= threshold, zero_division=0) for threshold in thresholds
     )
@@ -140,8 +142,26 @@ def test_a_threshold_is_the_midpoint_of_two_scores():
     assert lowest == pytest.approx(0.1)
 
 
+def test_the_scores_on_both_sides_of_a_threshold_differ():
+    logits_N1 = np.array([[1], [0.00002], [0], [-2]], np.float32)
+    truth_N1 = np.array([[1], [1], [0], [0]])
+    (threshold,) = choose_thresholds(logits_N1, truth_N1)  # 0.5 would have the best F1
+    assert np.abs(probabilities(logits_N1, MULTI)[:, 0] - threshold).min() > MIN_GAP / 2
+    f1 = f1_score(truth_N1[:, 0], probabilities(logits_N1, MULTI)[:, 0] >= threshold)
+    assert f1 == pytest.approx(0.8)  # of the first three rows
+
+
+@pytest.mark.parametrize("shift", [0, 1e-7])
+def test_scores_of_which_none_differ_much_have_a_threshold(shift):
+    """As of a label with few rows, whose scores are all near 0."""
+    logits_N1 = np.array([[-11], [-12 + shift], [-12], [-13]], np.float32)
+    (threshold,) = choose_thresholds(logits_N1, np.array([[1], [0], [0], [0]]))
+    scores_N1 = probabilities(logits_N1, MULTI)
+    assert (scores_N1[:, 0] >= threshold).tolist() == [True, False, False, False]
+
+
 def test_a_threshold_separates_adjacent_float32_scores():
-    low = np.float32(0.3)
+    low = np.float32(-12)
     logits_N1 = np.array([[np.nextafter(low, np.float32(1))], [low]], np.float32)
     truth_N1 = np.array([[1], [0]])
     scores = probabilities(logits_N1, MULTI)

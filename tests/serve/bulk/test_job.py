@@ -300,8 +300,8 @@ def test_the_command_prints_a_summary(run, tmp_path, monkeypatch):
     words = ("predict", run, "--in", "in.csv", "--columns", "text=text", "--out", "out")
     result = pipe(*words, "--keep", "n")
     assert result.returncode == 0, result.stderr
-    assert "scored: out, 3 rows in 1 work items (0 were finished before)" in result.stdout
-    assert "1 rows could not be read: out/rejects" in result.stdout
+    assert "scored: out, 3 rows in 1 work item (0 were finished before)" in result.stdout
+    assert "1 row could not be read: out/rejects" in result.stdout
     assert "weather" in result.stdout
     for wrong in (
         ("predict", run, "text", "--in", "in.csv", "--out", "out"),

@@ -54,9 +54,9 @@ def test_duplicates_conflicts_and_shared_rows_are_counted(tmp_path):
     assert shared == [("test", "train", 2)]
     text = "\n".join(report.findings)
     for part in (
-        "1 rows repeat",
-        "1 texts occur with different labels",
-        "2 rows of test are also in train",
+        "1 row with the text of an earlier row",
+        "1 text with different labels",
+        "2 rows of test also in train",
     ):
         assert part in text
 
@@ -72,7 +72,7 @@ def test_the_leaked_rows_are_listed(tmp_path):
     out = tmp_path / "leaks.csv"
     done = pipe("check", *paths, "--rows", out)
     assert done.returncode == 0, done.stderr
-    assert f"wrote 3 leaked rows to {out}" in done.stderr
+    assert f"leaked rows written to {out}: 3" in done.stderr
     assert "pipe check --rows FILE lists them" in done.stdout
     train, dev, test = map(str, paths)
     with out.open(newline="") as stream:
@@ -139,7 +139,7 @@ def test_labels_that_are_probably_ids_or_values_are_reported(tmp_path, labels, f
 def test_labels_that_differ_by_case_or_spaces_are_reported(tmp_path):
     train = [("a", "Very good"), ("b", "very good"), ("c", "bad"), ("d", "very good")]
     report = report_of(sources(tmp_path, train=train, dev=[("e", "verygood"), ("f", "bad ")]))
-    names = "'Very good' (1 rows) and 'very good' (2 rows) and 'verygood' (1 rows)"
+    names = "'Very good' (1 row) and 'very good' (2 rows) and 'verygood' (1 row)"
     assert report.findings == (
         f"the labels {names} differ only by case or spaces: correct them in the data",
         "dev has labels that train lacks: verygood",
@@ -197,7 +197,7 @@ def test_every_row_of_a_small_file_is_tokenized(tmp_path):
     assert (train.tokenized, train.tokens) == (4, (1, 8, 8))
     assert (train.truncated, train.truncated_rate) == (1, 0.25)  # the last row fits exactly
     assert train.unknown_rate == pytest.approx(1 / 18)
-    finding = "train: 1 rows (25.0%) are longer than max_length and are truncated"
+    finding = "train: 1 row (25.0%) longer than max_length and truncated"
     assert finding in report.findings
     assert "<td>25.00%</td>" in data_section(report)
 

@@ -110,7 +110,7 @@ def test_missing_encoder_weights_are_refused_for_every_head(tmp_path):
     model = BertModel(BertConfig(**SIZES))
     settings = old_folder(tmp_path, model, rename=lambda name: name.replace("layer.1", "layer.9"))
     for head, prefix in ((Head.LINEAR, r"bert\."), (Head.GRU, "")):
-        with pytest.raises(ConfigError, match=rf"16 encoder weights are missing: {prefix}enc"):
+        with pytest.raises(ConfigError, match=rf"16 encoder weights missing: {prefix}enc"):
             open_classifier(settings.model_copy(update={"head": head}))
 
 

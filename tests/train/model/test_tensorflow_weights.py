@@ -159,7 +159,7 @@ def bert_folder(folder, config=SIZES, **variables):
 def test_variables_that_match_nothing_are_named(tmp_path):
     values = np.zeros(2, np.float32)
     name = bert_folder(tmp_path, **{"crf/transitions": values, "bert/encoder/gate": values})
-    message = r"2 variables match no weight of the model: bert/encoder/gate, crf/transitions$"
+    message = r"2 variables without a weight in the model: bert/encoder/gate, crf/transitions$"
     for kind in (AutoModel, AutoModelForSequenceClassification, AutoModelForMaskedLM):
         with pytest.raises(ConfigError, match=message):
             opened(name, kind)
@@ -167,7 +167,7 @@ def test_variables_that_match_nothing_are_named(tmp_path):
 
 def test_variables_of_more_layers_than_in_the_config_are_named(tmp_path):
     name = bert_folder(tmp_path, SIZES | {"num_hidden_layers": 1})
-    message = r"16 variables match no weight .*: bert/encoder/layer_1/attention/.* and 6 more$"
+    message = r"16 variables without a weight .*: bert/encoder/layer_1/attention/.* and 6 more$"
     with pytest.raises(ConfigError, match=message):
         opened(name)
 
@@ -177,7 +177,7 @@ def test_variables_of_more_layers_than_in_the_config_are_named(tmp_path):
     [
         ({"num_hidden_layers": 3}, "16 .* bert.encoder.layer.2.attention.output.LayerNorm.bias"),
         ({"intermediate_size": 48}, "6 .* bert.encoder.layer.0.intermediate.dense.bias"),
-        ({"vocab_size": 51}, "1 encoder weights are missing: bert.embeddings.word_embeddings.w"),
+        ({"vocab_size": 51}, "1 encoder weight missing: bert.embeddings.word_embeddings.w"),
     ],
 )
 def test_weights_without_a_variable_of_their_shape_are_named(tmp_path, size, missing):

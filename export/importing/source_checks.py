@@ -1,20 +1,30 @@
-"""Open the tokenizer of a source, and find the maximum length of its inputs."""
+"""Check family, weights and tokenizer of a source, and find the maximum length of its inputs."""
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import (
+    AutoTokenizer,
+    BertTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
+from pipework.export.importing.custom_code import SAVE_AGAIN, custom_classes
+from pipework.progress import counted
 from pipework.train.config.model import ModelSettings
 from pipework.train.data.tokenizer import checkpoint_tokenizer
 from pipework.train.model.classifier import Classifier
 from pipework.train.model.packed_encoder import first_position
+from pipework.train.model.pretrained import listing
 from pipework.train.model.tensorflow_weights import find_index
 
-CUSTOM_CODE = "save it with a class of transformers, then import that folder"
+CONFIG = "tokenizer_config.json"
 SHORTEST = 3  # tokens
 UNLIMITED = 1 << 20  # tokenizers without a limit have a huge number
 
@@ -40,10 +50,9 @@ class TokenizerFiles:
         Raises:
             ConfigError: they cannot be read, or there is no pad token.
         """
-        path = find_file(name, "tokenizer_config.json")
-        if path is not None and "auto_map" in json.loads(path.read_bytes()):
-            message = f"the tokenizer of {name!r} needs code of its own (auto_map in {path.name})"
-            raise ConfigError(message, CUSTOM_CODE)
+        if custom_classes(name, CONFIG):
+            message = f"the tokenizer of {name!r} needs code of its own (auto_map in {CONFIG})"
+            raise ConfigError(message, SAVE_AGAIN)
         tokenizer = checkpoint_tokenizer(ModelSettings(name=name), name)
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -61,6 +70,57 @@ class TokenizerFiles:
             type_ids="token_type_ids" in options.model_input_names,
             limit=limit,
         )
+
+
+def check_family(name: str, config: PreTrainedConfig) -> None:
+    """Check that a config is of an encoder that transformers has, with weights that are floats.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if getattr(config, "quantization_config", None):
+        message = f"{name!r} is quantised (quantization_config in config.json)"
+        raise ConfigError(message, "import the weights before quantisation; pipe export makes int8")
+    if config.is_encoder_decoder:
+        raise not_an_encoder(name, config)
+
+
+def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
+    """Check that the head has a row for each label, and that all weights are there and finite."""
+    labels = int(model.config.num_labels)
+    for weight, found, expected in sorted(loading["mismatched_keys"]):
+        if expected[0] == labels != found[0]:
+            message = (
+                f"{name!r}: id2label in config.json has {counted(labels, 'label')}, but {weight} "
+                f"has {counted(found[0], 'row')}"
+            )
+            raise ConfigError(message, "correct id2label: a name for each row, in their order")
+        message = f"{name!r}: {weight} has the shape {[*found]}, the config needs {[*expected]}"
+        raise ConfigError(message, "check that config.json belongs to the weights")
+    if missing := sorted(map(str, loading["missing_keys"])):
+        message = f"{name!r}: {counted(len(missing), 'weight')} missing, such as {missing[0]}"
+        hint = f"if its head was never trained: pipe train CONFIG --set model.name={name}"
+        raise ConfigError(message, hint)
+    for weight, values in model.state_dict().items():
+        if values.is_floating_point() and not bool(values.isfinite().all()):
+            message = f"{name!r}: {weight} contains NaN or infinity"
+            raise ConfigError(message, "the training failed: use an earlier checkpoint")
+
+
+def unused_weights(
+    model: PreTrainedModel, loading: Mapping[str, Any], ignored: str = ""
+) -> tuple[str, ...]:
+    """Return a finding about stored weights that match nothing in the model; empty if all match.
+
+    Args:
+        model: the opened model.
+        loading: `unexpected_keys` as transformers reports them.
+        ignored: the start of the names that are known to be unused, or "".
+    """
+    buffers = {name for name, _ in model.named_buffers()}  # older versions stored them
+    names = sorted({*loading.get("unexpected_keys", ())} - buffers)
+    names = [name for name in names if not (ignored and name.startswith(ignored))]
+    return (f"weights of the source that the model does not use: {listing(names)}",) * bool(names)
 
 
 def not_an_encoder(name: str, config: PreTrainedConfig) -> ConfigError:
