@@ -5,6 +5,7 @@ therefore made by a fork server: a process that only imports modules, none of wh
 """
 
 import gc
+import importlib
 import io
 import multiprocessing
 import os
@@ -13,19 +14,33 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 from unittest.mock import patch
 
 from pipework.cli import main
 
 TIMEOUT_S = 180
 FORKS = multiprocessing.get_context("forkserver")
-# Without onnxruntime and OpenVINO, whose imports start threads.
-FORKS.set_forkserver_preload(["pipework.train.run", "pipework.serve.run", "tests.commands"])
+# What commands import, without onnxruntime and OpenVINO, whose imports start threads.
+PRELOADED = [
+    "pipework.benchmarks.run",
+    "pipework.console",
+    "pipework.export.predict",
+    "pipework.export.ranking",
+    "pipework.serve.run",
+    "pipework.terminal",
+    "pipework.train.run",
+    "sklearn.feature_extraction.text",
+    "sklearn.svm",
+    "tests.commands",
+    "transformers.models.bert.modeling_bert",
+]
+FORKS.set_forkserver_preload(PRELOADED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +68,40 @@ def pipe(*words: object, stdin: bytes = b"") -> FinishedCommand:
         except SystemExit as stopped:
             code = stopped.code if isinstance(stopped.code, int) else 1
     return FinishedCommand(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+def start_fork_server() -> None:
+    """Start the fork server as a fork of this process, which saves the time of its imports.
+
+    Must be called before this process imports a module that starts a thread.
+    """
+    for name in PRELOADED:
+        importlib.import_module(name)
+    resource_tracker.ensure_running()
+    with patch.object(util, "spawnv_passfds", _fork_server):
+        forkserver.ensure_running()
+
+
+def _fork_server(_program: bytes, arguments: Sequence[str], fds: Sequence[int]) -> int:
+    """Run the program of the fork server in a fork; replaces `spawnv_passfds`."""
+    pid = os.fork()
+    if pid == 0:
+        _run_program(arguments[-1], fds)
+    return pid
+
+
+def _run_program(program: str, fds: Sequence[int]) -> NoReturn:
+    """Run a Python program without the files of the forked process, and end."""
+    try:
+        gc.enable()
+        forkserver._forkserver.__init__()  # noqa: SLF001  (its lock is held in the forked process)
+        for fd in map(int, os.listdir("/dev/fd")):  # noqa: PTH208
+            if fd > 2 and fd not in fds:
+                with suppress(OSError):  # the descriptor of this listing is closed
+                    os.close(fd)
+        exec(program)
+    finally:
+        os._exit(0)
 
 
 def fork(target: Callable[..., object], *arguments: object, **environment: str) -> BaseProcess:

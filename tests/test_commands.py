@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.commands import ForkedPipe, ForkedProcess
+from tests.commands import ForkedPipe, ForkedProcess, start_fork_server
 
 
 def print_threads_of_parent():
@@ -49,3 +49,24 @@ def test_the_first_line_is_returned_as_soon_as_it_is_complete():
         silent.send_signal(signal.SIGTERM)
         assert silent.first_line() == ""
         assert silent.wait() == -signal.SIGTERM
+
+
+MARK = Path()
+
+
+def print_mark():
+    print(MARK)  # noqa: T201
+
+
+def fork_with_mark(mark):
+    global MARK  # noqa: PLW0603
+    MARK = mark
+    start_fork_server()
+    with ForkedProcess(print_mark) as process:
+        print(process.finish().stdout, end="")  # noqa: T201
+
+
+def test_a_fork_server_can_share_the_imports_of_its_process(tmp_path):
+    with ForkedProcess(fork_with_mark, tmp_path) as process:
+        done = process.finish()
+    assert done.stdout == f"{tmp_path}\n", done
