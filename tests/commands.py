@@ -91,7 +91,7 @@ def _fork_server(_program: bytes, arguments: Sequence[str], fds: Sequence[int]) 
 
 
 def _run_program(program: str, fds: Sequence[int]) -> NoReturn:
-    """Run a Python program without the files of the forked process, and end."""
+    """Run a Python program without the files and the output of the forked process, and end."""
     try:
         gc.enable()
         forkserver._forkserver.__init__()  # noqa: SLF001  (its lock is held in the forked process)
@@ -99,6 +99,7 @@ def _run_program(program: str, fds: Sequence[int]) -> NoReturn:
             if fd > 2 and fd not in fds:
                 with suppress(OSError):  # the descriptor of this listing is closed
                     os.close(fd)
+        _redirect([Path(os.devnull)] * 2)
         exec(program)
     finally:
         os._exit(0)
@@ -228,15 +229,20 @@ def _call(
 def _with_outputs(
     outputs: Sequence[Path], target: Callable[..., object], arguments: Sequence[object]
 ) -> None:
+    _redirect(outputs)
+    sys.stdout, sys.stderr = (
+        os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2)
+    )
+    target(*arguments)
+
+
+def _redirect(outputs: Sequence[Path]) -> None:
+    """Replace the input of this process by nothing, and its outputs by files."""
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, path in enumerate(outputs, 1):
         with path.open("w") as file:
             os.dup2(file.fileno(), number)
-    sys.stdout, sys.stderr = (
-        os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2)
-    )
-    target(*arguments)
 
 
 def _run(argv: Sequence[str], before: Callable[[], object] | None) -> None:
