@@ -13,8 +13,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.process import BaseProcess
@@ -41,6 +42,12 @@ PRELOADED = [
     "transformers.models.bert.modeling_bert",
 ]
 FORKS.set_forkserver_preload(PRELOADED)
+IGNORED_WARNINGS = (  # by default
+    DeprecationWarning,
+    ImportWarning,
+    PendingDeprecationWarning,
+    ResourceWarning,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +82,10 @@ def start_fork_server() -> None:
 
     Must be called before this process imports a module that starts a thread.
     """
-    for name in PRELOADED:
-        importlib.import_module(name)
     resource_tracker.ensure_running()
-    with patch.object(util, "spawnv_passfds", _fork_server):
+    with _default_warnings(), patch.object(util, "spawnv_passfds", _fork_server):
+        for name in PRELOADED:
+            importlib.import_module(name)
         forkserver.ensure_running()
 
 
@@ -91,9 +98,11 @@ def _fork_server(_program: bytes, arguments: Sequence[str], fds: Sequence[int]) 
 
 
 def _run_program(program: str, fds: Sequence[int]) -> NoReturn:
-    """Run a Python program without the files and the output of the forked process, and end."""
+    """Run a Python program without the state, files and output of the forked process, and end."""
     try:
         gc.enable()
+        # The finder of pytest rewrites the assertions of each imported test module.
+        sys.meta_path[:] = [one for one in sys.meta_path if type(one).__module__[:7] != "_pytest"]
         forkserver._forkserver.__init__()  # noqa: SLF001  (its lock is held in the forked process)
         for fd in map(int, os.listdir("/dev/fd")):  # noqa: PTH208
             if fd > 2 and fd not in fds:
@@ -103,6 +112,16 @@ def _run_program(program: str, fds: Sequence[int]) -> NoReturn:
         exec(program)
     finally:
         os._exit(0)
+
+
+@contextmanager
+def _default_warnings() -> Iterator[None]:
+    """Set the filters of warnings that Python starts with."""
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        for category in IGNORED_WARNINGS:
+            warnings.simplefilter("ignore", category)
+        yield
 
 
 def fork(target: Callable[..., object], *arguments: object, **environment: str) -> BaseProcess:

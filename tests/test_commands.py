@@ -1,9 +1,12 @@
 """Commands of tests run in forks of a process without threads."""
 
+import gc
 import os
 import signal
+import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 from tests.commands import ForkedPipe, ForkedProcess, start_fork_server
@@ -40,6 +43,21 @@ def print_surroundings():
 def print_line():
     print("ready", flush=True)  # noqa: T201
     print("more", end="")  # noqa: T201
+
+
+def print_state():
+    with warnings.catch_warnings(record=True) as messages:
+        for category in (DeprecationWarning, ResourceWarning, UserWarning):
+            warnings.warn("of a category", category, stacklevel=1)
+    finders = [type(finder).__module__ for finder in sys.meta_path]
+    finders = [name for name in finders if "pytest" in name]
+    print([one.category.__name__ for one in messages], finders, gc.isenabled())  # noqa: T201
+
+
+def test_a_command_has_the_defaults_of_python():
+    with ForkedPipe("--help", before=print_state) as process:
+        done = process.finish()
+    assert done.stdout.startswith("['UserWarning'] [] True\n"), done
 
 
 def test_the_first_line_is_returned_as_soon_as_it_is_complete():
