@@ -3,6 +3,7 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip --disable-pip-version-check -q
 # A file's tests share what they set up; files that wait long come early in the order of their names.
 PYTEST = .venv/bin/pytest -n auto --dist loadfile --no-loadscope-reorder
+STUDIES = tests/benchmarks/studies
 
 .PHONY: demo test test-all check results tables triton clean
 
@@ -10,7 +11,7 @@ demo: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.demo
 
 test: .venv/ready-dev
-	$(PYTEST) -m "not slow and not study"
+	$(PYTEST) -m "not slow and not study" --ignore=$(STUDIES)
 
 test-all: .venv/ready-dev
 	$(PYTEST)
@@ -21,7 +22,7 @@ check: .venv/ready-dev
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(MAKE) test
-	$(PYTEST) -m "study and not slow"
+	$(PYTEST) -m "not slow" $(STUDIES)
 
 results: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.studies.documents.readme

@@ -1,5 +1,6 @@
 """From labelled text to a classifier in production: train, export, serve, measure."""
 
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ try:
     __version__ = version("pipework")
 except PackageNotFoundError:  # a checkout that is not installed
     __version__ = "0+unknown"
+
+# When OpenVINO is imported, it sends a report to its maker in another process if it finds the
+# package openvino_telemetry, which is installed with it.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> "type[Client]":

@@ -5,6 +5,7 @@ therefore made by a fork server: a process that only imports modules, none of wh
 """
 
 import gc
+import importlib
 import io
 import multiprocessing
 import os
@@ -12,20 +13,41 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 from unittest.mock import patch
 
 from pipework.cli import main
 
 TIMEOUT_S = 180
 FORKS = multiprocessing.get_context("forkserver")
-# Without onnxruntime and OpenVINO, whose imports start threads.
-FORKS.set_forkserver_preload(["pipework.train.run", "pipework.serve.run", "tests.commands"])
+# What commands import, without onnxruntime and OpenVINO, whose imports start threads.
+PRELOADED = [
+    "pipework.benchmarks.run",
+    "pipework.console",
+    "pipework.export.predict",
+    "pipework.export.ranking",
+    "pipework.serve.run",
+    "pipework.terminal",
+    "pipework.train.run",
+    "sklearn.feature_extraction.text",
+    "sklearn.svm",
+    "tests.commands",
+    "transformers.models.bert.modeling_bert",
+]
+FORKS.set_forkserver_preload(PRELOADED)
+IGNORED_WARNINGS = (  # by default
+    DeprecationWarning,
+    ImportWarning,
+    PendingDeprecationWarning,
+    ResourceWarning,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +75,53 @@ def pipe(*words: object, stdin: bytes = b"") -> FinishedCommand:
         except SystemExit as stopped:
             code = stopped.code if isinstance(stopped.code, int) else 1
     return FinishedCommand(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+def start_fork_server() -> None:
+    """Start the fork server as a fork of this process, which saves the time of its imports.
+
+    Must be called before this process imports a module that starts a thread.
+    """
+    resource_tracker.ensure_running()
+    with _default_warnings(), patch.object(util, "spawnv_passfds", _fork_server):
+        for name in PRELOADED:
+            importlib.import_module(name)
+        forkserver.ensure_running()
+
+
+def _fork_server(_program: bytes, arguments: Sequence[str], fds: Sequence[int]) -> int:
+    """Run the program of the fork server in a fork; replaces `spawnv_passfds`."""
+    pid = os.fork()
+    if pid == 0:
+        _run_program(arguments[-1], fds)
+    return pid
+
+
+def _run_program(program: str, fds: Sequence[int]) -> NoReturn:
+    """Run a Python program without the state, files and output of the forked process, and end."""
+    try:
+        gc.enable()
+        # The finder of pytest rewrites the assertions of each imported test module.
+        sys.meta_path[:] = [one for one in sys.meta_path if type(one).__module__[:7] != "_pytest"]
+        forkserver._forkserver.__init__()  # noqa: SLF001  (its lock is held in the forked process)
+        for fd in map(int, os.listdir("/dev/fd")):  # noqa: PTH208
+            if fd > 2 and fd not in fds:
+                with suppress(OSError):  # the descriptor of this listing is closed
+                    os.close(fd)
+        _redirect([Path(os.devnull)] * 2)
+        exec(program)
+    finally:
+        os._exit(0)
+
+
+@contextmanager
+def _default_warnings() -> Iterator[None]:
+    """Set the filters of warnings that Python starts with."""
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        for category in IGNORED_WARNINGS:
+            warnings.simplefilter("ignore", category)
+        yield
 
 
 def fork(target: Callable[..., object], *arguments: object, **environment: str) -> BaseProcess:
@@ -179,15 +248,20 @@ def _call(
 def _with_outputs(
     outputs: Sequence[Path], target: Callable[..., object], arguments: Sequence[object]
 ) -> None:
+    _redirect(outputs)
+    sys.stdout, sys.stderr = (
+        os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2)
+    )
+    target(*arguments)
+
+
+def _redirect(outputs: Sequence[Path]) -> None:
+    """Replace the input of this process by nothing, and its outputs by files."""
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
     for number, path in enumerate(outputs, 1):
         with path.open("w") as file:
             os.dup2(file.fileno(), number)
-    sys.stdout, sys.stderr = (
-        os.fdopen(number, "w", encoding="utf-8", closefd=False) for number in (1, 2)
-    )
-    target(*arguments)
 
 
 def _run(argv: Sequence[str], before: Callable[[], object] | None) -> None:

@@ -29,6 +29,13 @@ def pytest_xdist_auto_num_workers():
     return round(1.5 * cpu_limit())
 
 
+def pytest_configure():
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        from tests.commands import start_fork_server  # noqa: PLC0415  (in parallel processes only)
+
+        start_fork_server()
+
+
 def pytest_collection_finish():
     gc.freeze()  # a collection that searches all imported modules takes seconds
     gc.enable()

@@ -1,12 +1,15 @@
 """Commands of tests run in forks of a process without threads."""
 
+import gc
 import os
 import signal
+import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
-from tests.commands import ForkedPipe, ForkedProcess
+from tests.commands import ForkedPipe, ForkedProcess, start_fork_server
 
 
 def print_threads_of_parent():
@@ -42,6 +45,21 @@ def print_line():
     print("more", end="")  # noqa: T201
 
 
+def print_state():
+    with warnings.catch_warnings(record=True) as messages:
+        for category in (DeprecationWarning, ResourceWarning, UserWarning):
+            warnings.warn("of a category", category, stacklevel=1)
+    finders = [type(finder).__module__ for finder in sys.meta_path]
+    finders = [name for name in finders if "pytest" in name]
+    print([one.category.__name__ for one in messages], finders, gc.isenabled())  # noqa: T201
+
+
+def test_a_command_has_the_defaults_of_python():
+    with ForkedPipe("--help", before=print_state) as process:
+        done = process.finish()
+    assert done.stdout.startswith("['UserWarning'] [] True\n"), done
+
+
 def test_the_first_line_is_returned_as_soon_as_it_is_complete():
     with ForkedProcess(time.sleep, 60) as silent, ForkedProcess(print_line) as process:
         assert process.first_line() == "ready"
@@ -49,3 +67,24 @@ def test_the_first_line_is_returned_as_soon_as_it_is_complete():
         silent.send_signal(signal.SIGTERM)
         assert silent.first_line() == ""
         assert silent.wait() == -signal.SIGTERM
+
+
+MARK = Path()
+
+
+def print_mark():
+    print(MARK)  # noqa: T201
+
+
+def fork_with_mark(mark):
+    global MARK  # noqa: PLW0603
+    MARK = mark
+    start_fork_server()
+    with ForkedProcess(print_mark) as process:
+        print(process.finish().stdout, end="")  # noqa: T201
+
+
+def test_a_fork_server_can_share_the_imports_of_its_process(tmp_path):
+    with ForkedProcess(fork_with_mark, tmp_path) as process:
+        done = process.finish()
+    assert done.stdout == f"{tmp_path}\n", done

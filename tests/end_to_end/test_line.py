@@ -92,7 +92,7 @@ def wait_for(process, path):
 )
 def test_a_stopped_training_leaves_no_finished_run(tmp_path, moment, signal_number):
     run = tmp_path / "run"
-    words = ("train", "sample", "--out", run, *FEW_STEPS, "--set", "train.eval_every=2")
+    words = ("train", "sample", "--out", run, *FEW_STEPS, "--set", "train.eval_every=20")
     with ForkedPipe(*words) as process:
         wait_for(process, run / moment)
         process.send_signal(signal_number)

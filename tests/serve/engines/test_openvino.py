@@ -18,6 +18,7 @@ from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openvino import PRECISION_PATH, ROW_STEP, OpenVinoEngine, precision_hint
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.text.padding import Padding
+from tests.commands import ForkedProcess
 
 TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
 
@@ -267,3 +268,16 @@ with OpenVinoEngine(Path(sys.argv[1]), collate(), precision=Precision.FP32, thre
 
 def test_threads_that_compute_step_back(model: Path) -> None:
     assert ran(STEPPING_BACK, model) == (0, f"{NICE}\n", "")
+
+
+def print_telemetry_modules() -> None:
+    from pipework.export.convert import onnx2openvino  # noqa: F401, PLC0415  (in the fork only)
+
+    loaded = [name for name, module in sys.modules.items() if module is not None]
+    print("openvino" in loaded, [name for name in loaded if "openvino_telemetry" in name])  # noqa: T201
+
+
+def test_no_usage_data_are_sent_to_the_maker_of_openvino() -> None:
+    with ForkedProcess(print_telemetry_modules) as process:
+        done = process.finish()
+    assert done.stdout == "True []\n", done
