@@ -34,7 +34,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipework.closeable import Closeable
-from pipework.errors import OutputError, PipeError
+from pipework.errors import OutputError, PipeError, StoppedError
 
 LINE_EVERY_S = 10.0
 STDOUT = 1  # file descriptor
@@ -102,6 +102,8 @@ def exit_on_interrupt() -> Iterator[None]:
     signal.signal(signal.SIGINT, interrupt)
     try:
         yield
+    except StoppedError:
+        raise  # its line names the next step
     except Exception:
         if interrupted.is_set():
             sys.exit(128 + signal.SIGINT)
