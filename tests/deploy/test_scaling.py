@@ -77,8 +77,10 @@ def overload(server: str) -> Iterator[None]:
     with ThreadPoolExecutor(CLIENTS) as threads:
         for _ in range(CLIENTS):
             threads.submit(client)
-        yield
-        ended.set()
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 def test_the_query_rises_with_overload_and_falls_after_it(server, prometheus):
