@@ -144,7 +144,7 @@ class ChangeLimits(Settings):
     def reason(self, engine: EngineRecord, kind: TaskKind) -> str:
         """Return the limits that the default engine holds, or its changes beyond them, as text."""
         if engine.parity is None or self.allow(engine, kind):
-            return f"it may change {self.describe(kind)}"
+            return f"within the limits: {self.describe(kind)}"
         return f"changes {engine.parity.describe_change(kind)}: beyond the limits"
 
     def _hold(self, change: PredictionChange, kind: TaskKind) -> bool:

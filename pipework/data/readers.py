@@ -60,9 +60,10 @@ def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str
 
 def _check_text(line: bytes, where: str) -> None:
     """Check that a first line is not that of a packed file or of another binary format."""
-    if line.startswith(PACKED_MARKS):
-        message = f"{where}:1: expected text, found a packed file"
-        raise DataError(message, "unpack it first, for example with gunzip or unzip")
+    for marks, kind, hint in BINARY_FILES:
+        if line.startswith(marks):
+            message = f"{where}:1: expected text, found a {kind} file"
+            raise DataError(message, hint)
     if b"\0" in line and not line.startswith(UTF16_MARKS):  # NUL is valid UTF-8
         utf16 = not any(line[1:16:2]) or not any(line[0:16:2])
         hint = _encoding_hint(UTF16_MARKS[0]) if utf16 else "check the path"
@@ -83,7 +84,9 @@ def _encoding_hint(line: bytes) -> str:
 
 
 Column = str | int
-PACKED_MARKS = (b"\x1f\x8b", b"PK\x03\x04")
+UNPACK = "unpack it first, for example with gunzip or unzip"
+PREDICT = "pipe predict RUN --in FILES --out FOLDER reads parquet"
+BINARY_FILES = (((b"\x1f\x8b", b"PK\x03\x04"), "packed", UNPACK), ((b"PAR1",), "parquet", PREDICT))
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # Three Chinese characters: letters of Western European words have ASCII letters next to them.
 GB18030_WORDS = re.compile(rb"(?:[\x81-\xfe][\x40-\x7e\x80-\xfe]){3}")
@@ -143,9 +146,8 @@ def format_from_suffix(path: Path) -> Format:
     """
     if path.suffix not in SUFFIXES:
         message = f"{path}: no file format is known for the suffix {path.suffix!r}"
-        raise DataError(
-            message, f"rename it to {', '.join(SUFFIXES)}, or set data.format: {', '.join(Format)}"
-        )
+        hint = f"rename it to {', '.join(SUFFIXES)}, or set data.format: {', '.join(Format)}"
+        raise DataError(message, PREDICT if path.suffix == ".parquet" else hint)
     return SUFFIXES[path.suffix]
 
 

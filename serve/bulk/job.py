@@ -101,7 +101,11 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
         mine = [item for item in job.ledger.plan.items if item.number % shards == index]
         title = f"score with {scorer.record.name}"
         with progress.stage(title, sum(item.rows for item in mine), "rows"):
-            return job.run(mine, progress)
+            try:
+                return job.run(mine, progress)
+            except KeyboardInterrupt:
+                progress.note("interrupted: the same command continues after the finished items")
+                raise
 
 
 def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int, int]:

@@ -236,7 +236,7 @@ def _agree(folder: Path, plan: BulkPlan) -> None:
         raise ConfigError(message, OTHER) from error
     if plan != known:
         message = f"{folder}: {_difference(known, plan)}"
-        raise ConfigError(message, OTHER)
+        raise ConfigError(message, f"repeat the first command with its options, or {OTHER}")
 
 
 def _difference(known: BulkPlan, plan: BulkPlan) -> str:

@@ -43,6 +43,8 @@ def _check_run(target: Path) -> None:
     if target.is_dir() and not (target / MANIFEST).exists() and not unfinished:
         message = f"{target} has no {MANIFEST} and no models: neither a run folder nor a repository"
         hint = f"expected a run folder, or a repository with NAME/VERSION/{MANIFEST}"
+        if (target / "config.json").exists():  # of transformers
+            hint = f"a checkpoint becomes a run folder by: pipe import {target} --out RUN"
         raise RunFolderError(message, hint)
 
 

@@ -86,12 +86,12 @@ def test_the_default_engine_and_the_cost_of_a_faster_one_are_shown(manifest, tmp
     show_manifest(tmp_path, both)
     shown = capsys.readouterr().out
     limits = "0.200% of the labels, probabilities by up to 0.1"
-    assert f"default engine: onnx-fp32 (it may change {limits}; " in shown
+    assert f"default engine: onnx-fp32 (within the limits: {limits}; " in shown
     cost = "1.5 times as fast, changes 1.20% of the labels, probabilities by up to 0.26"
     assert f"faster: fast, {cost}: pipe serve {tmp_path} --engine fast\n" in shown
     show_manifest(tmp_path, both, EngineSettings(label_changes=0.02, probability_change=0.3))
     shown = capsys.readouterr().out
-    assert "default engine: fast (it may change 2.000% of the labels, " in shown
+    assert "default engine: fast (within the limits: 2.000% of the labels, " in shown
     assert "faster:" not in shown
     assert "warning: the speed" not in shown
     loud = exact.model_copy(update={"speed": speed.model_copy(update={"variation": 0.5})})

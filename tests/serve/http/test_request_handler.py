@@ -573,7 +573,7 @@ def test_requests_in_progress_are_limited_together(
         for connection, _ in opened:
             connection.data_received(request(zlib.compress(body), url, "Content-Encoding: deflate"))
         # On a busy machine connections are parsed in several ticks, so that tasks start later.
-        while not any(parsed(transport.written) for _, transport in opened):
+        while not any(parsed(transport.written) for _, transport in opened):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         go.set()
         for _, transport in opened:
