@@ -3,13 +3,14 @@
 Heavy imports are inside the commands so that `pipe --help` is fast.
 """
 
+import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, StoppedError
 from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
 
 if TYPE_CHECKING:
@@ -236,11 +237,17 @@ def predict(
             sys.stdout.write(format_prediction(example, prediction) + "\n")
 
 
+def _stop(number: int, _: object) -> NoReturn:
+    message = "the bulk job was stopped"
+    raise StoppedError(message, "the same command continues after the finished items", number)
+
+
 def _score_files(run: Path, options: "BulkOptions") -> None:
     from pipework import console
     from pipework.progress import counted
     from pipework.serve.bulk.job import score_files
 
+    signal.signal(signal.SIGTERM, _stop)  # the first process of a container ignores it otherwise
     with console.progress() as progress:
         summary = score_files(run, options, progress)
     counts = summary.counts

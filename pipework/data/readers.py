@@ -49,7 +49,7 @@ def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str
     """Decode lines as `numbered_lines` does; `where` names their source in errors."""
     for number, raw in enumerate(lines, start=1):
         if number == 1:
-            _check_text(raw, where)
+            check_text(raw, where)
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -58,7 +58,7 @@ def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str
         yield number, text.removesuffix("\n").removesuffix("\r")
 
 
-def _check_text(line: bytes, where: str) -> None:
+def check_text(line: bytes, where: str) -> None:
     """Check that a first line is not that of a packed file or of another binary format."""
     for marks, kind, hint in BINARY_FILES:
         if line.startswith(marks):

@@ -6,18 +6,20 @@ record ends at a line feed after an even number of quotes (RFC 4180).
 
 import hashlib
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from pipework.data.examples import Source
-from pipework.data.readers import SUFFIXES, Format
+from pipework.data.readers import MAX_FIELD, SUFFIXES, Format, check_text
 from pipework.errors import ConfigError, DataError, InputError, MissingDependencyError
 from pipework.run_folder.files import Record
-from pipework.serve.bulk.records import parse_record, split_records
+from pipework.serve.bulk.records import CSV_RECORD, parse_record, split_records
 
 ITEM_BYTES = 2**20
-MAX_RECORD = 64 * 2**20  # bytes; a quote without its end takes the rest of the file
+MAX_RECORD = 16 * 2**20  # bytes; a quote without its end takes the rest of the file
 READ_BYTES = 8 * 2**20
 PARQUET = ".parquet"
 
@@ -46,18 +48,43 @@ class StoredFile:
         """
         try:
             stream: IO[bytes] = self.files.open(self.path, "rb")
-        except OSError as error:
+        except Exception as error:  # of any package for object stores
             raise unreadable(self.name, error) from error
         return stream
 
+    def first_line(self) -> str:
+        """Return the first line of a text file, without its end."""
+        with self.open() as stream:
+            return stream.readline(MAX_FIELD).decode("utf-8-sig", "replace").rstrip("\r\n")
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return some bytes of the file."""
+        with self.open() as stream:
+            stream.seek(start)
+            return stream.read(end - start)
+
 
 class InputFile(Record):
-    """A file of a job: its name, size, column names, and the digest of the footer of parquet."""
+    """A file of a job.
+
+    Attributes:
+        name, size: see `StoredFile`.
+        columns: its column names; in jsonl the keys of all rows.
+        types: their types in parquet; empty in a text file, whose values are texts.
+        footer_sha256: digest of the footer of parquet.
+    """
 
     name: str
     size: int
     columns: tuple[str, ...]
+    types: tuple[str, ...] = ()
     footer_sha256: str | None = None
+
+    @property
+    def by_column(self) -> dict[str, str]:
+        """The type of each column."""
+        types = self.types or ("string",) * len(self.columns)
+        return dict(zip(self.columns, types, strict=True))
 
 
 class WorkItem(Record):
@@ -89,25 +116,30 @@ def unreadable(name: str, error: Exception) -> DataError:
     return DataError(f"{name} cannot be read: {reason}", "restore the file, or leave it out")
 
 
-def find_files(pattern: str) -> list[StoredFile]:
+def find_files(pattern: str, out: Path | None = None) -> list[StoredFile]:
     """Return the files of a path, a folder or a glob pattern in the order of their names.
 
     A folder stands for its .parquet, .csv, .tsv, .txt and .jsonl files, at any depth. Files whose
-    name starts with a dot or an underscore are left out.
+    name starts with a dot or an underscore, and those below the folder `out`, are left out.
 
     Raises:
         ConfigError: nothing was found, or a file has another suffix.
+        DataError: a folder cannot be read.
         MissingDependencyError: the package for a kind of URL is not installed.
     """
     files, path = _file_system(pattern)
     known = (PARQUET, *SUFFIXES)
-    if files.isdir(path):
-        base, paths = path, [found for found in files.find(path) if found.endswith(known)]
-    else:
-        magic = min((path.index(sign) for sign in "*?[" if sign in path), default=len(path))
-        base = posixpath.dirname(path[:magic])
-        paths = files.glob(path) if magic < len(path) else [path] * files.exists(path)
-    paths = [found for found in paths if not posixpath.basename(found).startswith((".", "_"))]
+    try:
+        base, paths = _list(files, path)
+    except Exception as error:  # of any package for object stores
+        name = f"--in {pattern}"
+        raise unreadable(name, error) from error
+    below = f"{out.resolve()}/" if out is not None else "/\0"
+    paths = [
+        found
+        for found in paths
+        if not (posixpath.basename(found).startswith((".", "_")) or found.startswith(below))
+    ]
     if not paths:
         message = f"--in {pattern}: no file found"
         raise ConfigError(message, f"expected a file, a folder or a pattern of {', '.join(known)}")
@@ -124,6 +156,18 @@ def find_files(pattern: str) -> list[StoredFile]:
         )
         for found in sorted(paths)
     ]
+
+
+def _list(files: Any, path: str) -> tuple[str, list[str]]:  # noqa: ANN401  (no types)
+    """Return the folder of a path or a pattern, and the files."""
+    if files.isdir(path):
+        found = files.find(path, on_error="raise")
+        return path, [name for name in found if name.endswith((PARQUET, *SUFFIXES))]
+    magic = min((path.index(sign) for sign in "*?[" if sign in path), default=len(path))
+    base = posixpath.dirname(path[:magic])
+    if magic < len(path):
+        return base, files.glob(path, on_error="raise")
+    return base, [path] * files.exists(path)
 
 
 def _file_system(pattern: str) -> tuple[Any, str]:
@@ -172,7 +216,7 @@ def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile
             footer = hashlib.sha256(stream.read()).hexdigest()
         except (pa.ArrowException, OSError) as error:
             raise unreadable(stored.name, error) from error
-    columns = tuple(metadata.schema.to_arrow_schema().names)
+    schema = metadata.schema.to_arrow_schema()
     items, row = list[WorkItem](), 1
     for group in range(metadata.num_row_groups):
         parts = metadata.row_group(group)
@@ -193,7 +237,13 @@ def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile
             )
             items.append(item)
         row += parts.num_rows
-    file = InputFile(name=stored.name, size=stored.size, columns=columns, footer_sha256=footer)
+    file = InputFile(
+        name=stored.name,
+        size=stored.size,
+        columns=tuple(schema.names),
+        types=tuple(map(str, schema.types)),
+        footer_sha256=footer,
+    )
     return file, items
 
 
@@ -201,13 +251,18 @@ def _plan_text(
     stored: StoredFile, source: Source, index: int, first: int
 ) -> tuple[InputFile, list[WorkItem]]:
     options = source.read_options()
-    file_format, header = Format(options.format), options.header
-    columns, items, row, start = tuple[str, ...](), list[WorkItem](), 1, 0
+    file_format = Format(options.format)
+    columns, items, row, start = dict[str, None](), list[WorkItem](), 1, 0
     with stored.open() as stream:
-        for part in _records(stream, stored.name, quoted=file_format is Format.CSV):
+        for part in _records(stream, stored.name, file_format):
             skipped = 0
             if start == 0:
-                columns, skipped = _first_record(part, source, file_format, header=header)
+                check_text(part.partition(b"\n")[0], stored.name)
+            if file_format is Format.JSONL:
+                columns |= _keys(part)
+            elif start == 0:
+                names, skipped = _first_record(part, source, file_format, header=options.header)
+                columns |= dict.fromkeys(names)
             item = WorkItem(
                 number=first + len(items),
                 file=index,
@@ -224,36 +279,42 @@ def _plan_text(
     if start == 0:
         message = f"{stored.name} is empty, expected rows"
         raise DataError(message, "leave it out")
-    return InputFile(name=stored.name, size=stored.size, columns=columns), items
+    if not columns:
+        message = f"{stored.name}: expected JSON objects in UTF-8, found none"
+        raise DataError(message, "convert it, or leave it out")
+    return InputFile(name=stored.name, size=stored.size, columns=tuple(columns)), items
+
+
+def _keys(part: bytes) -> dict[str, None]:
+    """Return the keys of the rows of jsonl in their order, without those of invalid rows."""
+    keys = dict[str, None]()
+    for record in split_records(part, quoted=False):
+        with suppress(InputError):
+            cells = parse_record(record, Format.JSONL)
+            keys |= dict.fromkeys(cells)
+    return keys
 
 
 def _first_record(
     part: bytes, source: Source, file_format: Format, *, header: bool
-) -> tuple[tuple[str, ...], int]:
-    """Return the column names of a text file and the length of its header in bytes."""
+) -> tuple[Sequence[str], int]:
+    """Return the column names of a csv, tsv or txt file, and the length of its header in bytes."""
     if file_format is Format.TEXT:
         return ("text",), 0
-    error: InputError | None = None
-    for record in split_records(part, quoted=file_format is Format.CSV):
-        try:
-            cells = parse_record(record, file_format)
-        except InputError as reason:
-            error = error or reason
-            if file_format is Format.JSONL:
-                continue
-            break
-        if isinstance(cells, dict):
-            return tuple(cells), 0
-        if header:
-            return tuple(cells), len(record)
-        return tuple(f"column_{number}" for number in range(len(cells))), 0
-    message = f"{source.path}:1: {error}"
-    raise DataError(message, "leave the file out, or correct it")
+    record = next(split_records(part, quoted=file_format is Format.CSV))
+    try:
+        cells = list(parse_record(record, file_format))
+    except InputError as error:
+        message = f"{source.path}:1: {error}"
+        raise DataError(message, "leave the file out, or correct it") from error
+    if header:
+        return cells, len(record)
+    return [f"column_{number}" for number in range(len(cells))], 0
 
 
-def _records(stream: IO[bytes], name: str, *, quoted: bool) -> Iterator[bytes]:
+def _records(stream: IO[bytes], name: str, file_format: Format) -> Iterator[bytes]:
     """Yield parts of about ITEM_BYTES that end at the end of a record."""
-    rest = b""
+    rest, quoted = b"", file_format is Format.CSV
     while data := stream.read(ITEM_BYTES):
         rest += data
         end = _last_end(rest, quoted=quoted)
@@ -262,19 +323,22 @@ def _records(stream: IO[bytes], name: str, *, quoted: bool) -> Iterator[bytes]:
             rest = rest[end:]
         elif len(rest) > MAX_RECORD:
             break
-    if len(rest) > MAX_RECORD or (quoted and rest.count(b'"') % 2):
+    if quoted and rest and CSV_RECORD.match(rest) is None:
         message = f"{name}: a quoted field does not end"
         raise DataError(message, "add the missing quote; a file without quoting is a .tsv file")
+    if len(rest) > MAX_RECORD:
+        message = f"{name}: a row is longer than {MAX_RECORD // 2**20} MiB"
+        raise DataError(message, "leave the row out")
     if rest:
         yield rest
 
 
 def _last_end(data: bytes, *, quoted: bool) -> int:
     """Return the end of the last complete record; 0 if there is none."""
-    end = data.rfind(b"\n") + 1
-    odd = quoted and data.count(b'"', 0, end) % 2 == 1
-    while end and odd:
-        before = data.rfind(b"\n", 0, end - 1) + 1
-        odd ^= data.count(b'"', before, end) % 2 == 1
-        end = before
+    last = data.rfind(b"\n") + 1
+    if not quoted:
+        return last
+    end = 0
+    while end < last and (found := CSV_RECORD.match(data, end)) and found[0].endswith(b"\n"):
+        end = found.end()
     return end

@@ -4,6 +4,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,23 @@ from pipework.serve.bulk.ledger import (
     Ledger,
     RowCounts,
     digest,
+    part_name,
 )
-from pipework.serve.bulk.records import Reject, RowReader, RowWindow
+from pipework.serve.bulk.records import Reject, RowReader, RowWindow, check_types, is_text_list
 from pipework.serve.bulk.scorer import LABEL, SCORE, TRUNCATED, ScoredBatch, Scorer, column_name
 
 ROW, TEXT = "source_row", "text"
 ADDED = (ROW, LABEL, SCORE, TRUNCATED)
-# Environment variables of an array job: index, its first value, and the number of jobs.
+# Environment variables of an array job: index, its first value and step, and the number of jobs.
 SHARDS = (
-    ("JOB_COMPLETION_INDEX", None, "JOB_COMPLETIONS"),  # a Kubernetes Job sets only the first
-    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
-    ("RANK", None, "WORLD_SIZE"),
+    ("JOB_COMPLETION_INDEX", "", "", "JOB_COMPLETIONS"),  # a Kubernetes Job sets the first
+    (
+        "SLURM_ARRAY_TASK_ID",
+        "SLURM_ARRAY_TASK_MIN",
+        "SLURM_ARRAY_TASK_STEP",
+        "SLURM_ARRAY_TASK_COUNT",
+    ),
+    ("RANK", "", "", "WORLD_SIZE"),
 )
 
 
@@ -94,12 +101,16 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
         DataError: some items could not be read; all others are finished.
         ChangedFileError: the input of a finished item, or a file of the engine, has changed.
     """
+    if "://" in str(options.out) or str(options.out).partition(":/")[1]:
+        message = f"--out {options.out}: expected a folder of this machine, found a URL"
+        raise ConfigError(message, "mount the object store, or copy the folder afterwards")
     index, shards = parse_shard(options.shard, os.environ)
-    stored = find_files(options.pattern)
+    stored = find_files(options.pattern, options.out)
     with Scorer(run, options.engine) as scorer:
         job = BulkJob(scorer, stored, options)
         mine = [item for item in job.ledger.plan.items if item.number % shards == index]
-        title = f"score with {scorer.record.name}"
+        part = f", shard {index + 1} of {shards}" if shards > 1 else ""
+        title = f"score with {scorer.record.name}{part}"
         with progress.stage(title, sum(item.rows for item in mine), "rows"):
             try:
                 return job.run(mine, progress)
@@ -112,8 +123,8 @@ def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int
     """Return the index of a shard, from 0, and the number of shards.
 
     Raises:
-        ConfigError: the option is not I/N with 1 <= I <= N, or only one of the two numbers is in
-            the environment.
+        ConfigError: the option is not I/N with 1 <= I <= N, or the numbers in the environment are
+            incomplete or are not those of a shard.
     """
     if option is not None:
         number, slash, count = option.partition("/")
@@ -121,14 +132,22 @@ def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int
             return int(number) - 1, int(count)
         message = f"--shard {option}: expected I/N with I from 1 to N"
         raise ConfigError(message, "for example --shard 1/4")
-    for name, first, total in SHARDS:
+    for name, first, step, total in SHARDS:
         if name not in environment:
             continue
         if total not in environment:
             message = f"{name} is set, but {total} is not: the number of shards is unknown"
             raise ConfigError(message, f"set {total}, or use --shard I/N")
-        start = environment.get(first or "", "0")
-        return int(environment[name]) - int(start), int(environment[total])
+        try:
+            start, width = int(environment.get(first, "0")), int(environment.get(step, "1"))
+            shard = (int(environment[name]) - start) // width, int(environment[total])
+        except (ValueError, ZeroDivisionError):
+            shard = -1, 0
+        if 0 <= shard[0] < shard[1]:
+            return shard
+        found = f"{name}={environment[name]} and {total}={environment[total]}"
+        message = f"expected the number of a shard and the number of shards, found {found}"
+        raise ConfigError(message, "use --shard I/N, for example in an array with gaps")
     return 0, 1
 
 
@@ -153,7 +172,7 @@ class BulkJob:
             planned, parts = plan_file(file, source, index, len(items))
             files.append(planned)
             items += parts
-        keep = tuple(files[0].columns if options.keep is None else options.keep)
+        keep = tuple(dict.fromkeys(files[0].columns if options.keep is None else options.keep))
         if clash := [name for name in keep if name in ADDED]:
             message = f"column {clash[0]!r} has the name of a column of the output"
             raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
@@ -168,6 +187,7 @@ class BulkJob:
         ]
         for reader in self._readers:
             reader.check()
+        check_types({file.name: file.by_column for file in files}, keep)
         self.ledger = Ledger(options.out, self._plan(keep, files, items))
 
     def run(self, items: Sequence[WorkItem], progress: Progress) -> BulkSummary:
@@ -198,37 +218,36 @@ class BulkJob:
         import pyarrow.parquet as pq  # noqa: PLC0415  (optional)
 
         stored = self._stored[item.file]
-        sha256 = digest(stored, item)
+        sha256, rejects, counts = digest(stored, item), list[Reject](), RowCounts()
         if item.sha256 not in (None, sha256):
-            message = f"{stored.name} has changed since the job was planned"
-            raise DataError(message)
-        part, rejects, counts = self.ledger.temporary(item, ".parquet"), list[Reject](), RowCounts()
-        writer = None
-        try:
+            raise _changed(stored)
+        path = f"{PARTS}/{part_name(item)}.parquet"
+        with self.ledger.new_file(path) as part, ExitStack() as stack:
+            writer = None
             for window in self._windows(item, stored):
                 table = self._table(window, counts)
-                writer = writer or pq.ParquetWriter(part, table.schema)
+                if writer is None:
+                    writer = stack.enter_context(pq.ParquetWriter(part.stream, table.schema))
                 writer.write_table(table)
                 rejects += window.rejects
                 progress.advance(len(window.rows) + len(window.rejects))
-            if writer is None:
-                raise unreadable(stored.name, ValueError("its rows are gone"))
+            rows = counts.rows + len(rejects)
+            if writer is None or digest(stored, item) != sha256:
+                raise _changed(stored)
+            if item.row_group is not None and rows != item.rows:
+                raise _changed(stored)
             writer.close()
-            return self.ledger.finish(item, part, rejects, counts, sha256)
-        finally:
-            if writer is not None:
-                writer.close()
-            part.unlink(missing_ok=True)
+            record = part.finish()
+        return self.ledger.finish(item, record, rejects, counts, sha256)
 
     def _windows(self, item: WorkItem, stored: StoredFile) -> Iterator[RowWindow]:
         import pyarrow as pa  # noqa: PLC0415  (optional)
 
         reader = self._readers[item.file]
+        if item.row_group is None:
+            yield from reader.text_rows(stored.read(item.start, item.end), item.row)
+            return
         with stored.open() as stream:
-            if item.row_group is None:
-                stream.seek(item.start)
-                yield from reader.text_rows(stream.read(item.end - item.start), item.row)
-                return
             try:
                 yield from reader.table_rows(stream, item.row_group, item.row)
             except (pa.ArrowException, OSError) as error:
@@ -296,7 +315,11 @@ class BulkJob:
         if self._options.columns is not None:
             source = source.with_columns(self._options.columns)
         suffix, columns = source.path.suffix, source.columns
-        if suffix == ".txt":  # a list of texts
+        if (
+            suffix == ".txt"
+            and self._options.columns is None
+            and is_text_list(stored.first_line(), columns)
+        ):
             columns = replace(columns, text=TEXT)
             return replace(source, columns=columns, format=Format.TEXT)
         if suffix in (PARQUET, ".jsonl"):  # its columns have no numbers
@@ -308,6 +331,11 @@ class BulkJob:
             )
         known = source.format if suffix == PARQUET else SUFFIXES[suffix]
         return replace(source, columns=columns, format=known)
+
+
+def _changed(stored: StoredFile) -> DataError:
+    message = f"{stored.name} has changed since the job was planned"
+    return DataError(message, "restore the file, or use another --out folder")
 
 
 def _count(scored: ScoredBatch) -> Counter[str]:

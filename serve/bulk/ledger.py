@@ -7,19 +7,22 @@ that ends at any moment leaves nothing unfinished that looks finished. Work item
 so that several processes, also on several machines, may write to one folder.
 """
 
+import fcntl
 import hashlib
 import os
-import socket
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
+from uuid import uuid4
 
 from pydantic import ValidationError
 
 from pipework.errors import ChangedFileError, ConfigError
-from pipework.run_folder.files import FileRecord, Record, record_file
+from pipework.run_folder.files import FileRecord, Record, file_digest, record_file
 from pipework.run_folder.task import Task
 from pipework.serve.bulk.input_files import READ_BYTES, InputFile, StoredFile, WorkItem
 from pipework.serve.bulk.records import Reject
@@ -27,6 +30,7 @@ from pipework.serve.bulk.records import Reject
 PLAN = "plan.json"
 FOLDERS = PARTS, REJECTS, FINISHED, TEMPORARY = ("parts", "rejects", "finished", "temporary")
 OTHER = "use another --out folder"
+UNLOCKED_S = 60
 
 
 class EngineIdentity(Record):
@@ -71,6 +75,7 @@ class FinishedItem(Record):
     """The entry of a finished work item.
 
     Attributes:
+        plan_sha256: digest of the plan of the job.
         input_sha256: digest of the bytes of the item.
         part: its part.
         rejects: the file with its rejected rows; None if there are none.
@@ -78,6 +83,7 @@ class FinishedItem(Record):
         labels: number of scored rows by label; empty for a regression.
     """
 
+    plan_sha256: str
     input_sha256: str
     part: FileRecord
     rejects: FileRecord | None
@@ -102,30 +108,46 @@ class Ledger:
                 or holds other files.
         """
         self._folder = folder
-        if folder.exists() and not (folder / PLAN).exists() and any(_foreign(folder)):
-            message = f"{folder} holds other files: expected a new folder, or one of a bulk job"
+        if folder.exists() and not (folder / PLAN).exists() and _foreign(folder):
+            message = f"{folder} holds files and no {PLAN}: expected a new folder, or that of a job"
             raise ConfigError(message, OTHER)
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
         self._remove_temporary()
         self.plan = plan
-        _agree(folder, plan)
+        self._plan_sha256 = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()
+        _agree(folder, plan, self)
 
-    def temporary(self, item: WorkItem, suffix: str) -> Path:
-        """Return the path of a temporary file that no other process writes."""
-        return self._folder / TEMPORARY / f"{_name(item)}.{_process()}{suffix}"
+    @contextmanager
+    def new_file(self, path: str) -> Iterator["NewFile"]:
+        """Open a temporary file, which `NewFile.finish` moves to a path in the job folder.
+
+        It has a name of its own and is locked, because other processes may work on the same item
+        and may have the same host name and process number. It is removed if it is not finished.
+        """
+        temporary = self._folder / TEMPORARY / f"{uuid4().hex}-{Path(path).name}"
+        with temporary.open("xb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            try:
+                yield NewFile(folder=self._folder, path=path, temporary=temporary, stream=stream)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def find(self, item: WorkItem, stored: StoredFile) -> FinishedItem | None:
         """Return the entry of a finished item; None if its entry or one of its files is missing.
 
         Raises:
             ChangedFileError: the input of a finished item has changed.
+            ConfigError: the entry is that of another job.
         """
-        path = self._folder / FINISHED / f"{_name(item)}.json"
+        path = self._folder / FINISHED / f"{part_name(item)}.json"
         try:
             entry = FinishedItem.model_validate_json(path.read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
+        if entry.plan_sha256 != self._plan_sha256:
+            message = f"{path} belongs to a job with another plan"
+            raise ConfigError(message, OTHER)
         files = [entry.part, *([entry.rejects] if entry.rejects else [])]
         for record in files:
             part = self._folder / record.path
@@ -139,58 +161,93 @@ class Ledger:
     def finish(
         self,
         item: WorkItem,
-        part: Path,
+        part: FileRecord,
         rejects: Sequence[Reject],
         counts: "RowCounts",
         sha256: str,
     ) -> FinishedItem:
-        """Move the part of an item to its place, and write its rejected rows and its entry.
+        """Write the rejected rows of an item, and its entry.
 
         Args:
             item: the work item.
-            part: a temporary file, see `temporary`.
+            part: its part.
             rejects: its rejected rows.
             counts: numbers of its scored rows.
             sha256: digest of the bytes that were read.
         """
-        record = self._move(part, f"{PARTS}/{_name(item)}.parquet")
         rejected = None
         if rejects:
             lines = "".join(f"{reject.model_dump_json()}\n" for reject in rejects)
-            rejected = self._write(item, lines, f"{REJECTS}/{_name(item)}.jsonl")
+            rejected = self._write(f"{REJECTS}/{part_name(item)}.jsonl", lines)
         entry = FinishedItem(
+            plan_sha256=self._plan_sha256,
             input_sha256=sha256,
-            part=record,
+            part=part,
             rejects=rejected,
             rows=counts.rows,
             rejected=len(rejects),
             truncated=counts.truncated,
             labels=dict(sorted(counts.labels.items())),
         )
-        content = entry.model_dump_json(indent=1)
-        self._write(item, content, f"{FINISHED}/{_name(item)}.json")
+        self._write(f"{FINISHED}/{part_name(item)}.json", entry.model_dump_json(indent=1))
         return entry
 
-    def _write(self, item: WorkItem, content: str, path: str) -> FileRecord:
-        temporary = self.temporary(item, ".txt")
-        temporary.write_text(content, encoding="utf-8")
-        return self._move(temporary, path)
-
-    def _move(self, temporary: Path, path: str) -> FileRecord:
-        """Sync a file, move it to its place in the job folder, and sync the folder."""
-        target = self._folder / path
-        _sync(temporary)
-        temporary.replace(target)
-        _sync(target.parent)
-        return record_file(self._folder, target)
+    def _write(self, path: str, content: str) -> FileRecord:
+        with self.new_file(path) as file:
+            file.stream.write(content.encode())
+            return file.finish()
 
     def _remove_temporary(self) -> None:
-        """Remove the temporary files of processes of this machine that have ended."""
-        host = socket.gethostname()
-        for path in (self._folder / TEMPORARY).glob(f"*.{host}-*.*"):
-            process = path.name.rpartition(f"{host}-")[2].partition(".")[0]
-            if process.isdecimal() and not _is_running(int(process)):
-                path.unlink(missing_ok=True)
+        """Remove the temporary files of processes that have ended: nobody holds their locks."""
+        for path in (self._folder / TEMPORARY).iterdir():
+            with suppress(OSError), path.open("rb") as stream:
+                # A young file may have been opened, but not locked yet.
+                if time.time() - path.stat().st_mtime > UNLOCKED_S:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewFile:
+    """An open temporary file.
+
+    Attributes:
+        folder, path: the job folder, and the final path in it.
+        temporary: the path until it is finished.
+        stream: takes the content.
+    """
+
+    folder: Path
+    path: str
+    temporary: Path
+    stream: IO[bytes]
+
+    def finish(self) -> FileRecord:
+        """Sync the file, move it to its path, and sync the folder."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        record = FileRecord(
+            path=self.path,
+            sha256=file_digest(self.temporary),
+            size=self.temporary.stat().st_size,
+        )
+        target = self.folder / self.path
+        self.temporary.replace(target)
+        _sync(target.parent)
+        return record
+
+    def finish_first(self) -> None:
+        """Move the file to its path unless another process has written that."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        target = self.folder / self.path
+        try:
+            os.link(self.temporary, target)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without links
+            self.temporary.replace(target)
+        _sync(self.folder)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -219,16 +276,13 @@ def digest(stored: StoredFile, item: WorkItem) -> str:
     return hashed.hexdigest()
 
 
-def _agree(folder: Path, plan: BulkPlan) -> None:
+def _agree(folder: Path, plan: BulkPlan, ledger: Ledger) -> None:
     """Write the plan of a new job, or compare it with that of the job."""
-    path, temporary = folder / PLAN, folder / TEMPORARY / f"{PLAN}.{_process()}.json"
+    path = folder / PLAN
     if not path.exists():
-        temporary.write_text(plan.model_dump_json(indent=1), encoding="utf-8")
-        _sync(temporary)
-        with suppress(FileExistsError):  # another process of this job was faster
-            os.link(temporary, path)
-        temporary.unlink()
-        _sync(folder)
+        with ledger.new_file(PLAN) as file:
+            file.stream.write(plan.model_dump_json(indent=1).encode())
+            file.finish_first()
     try:
         known = BulkPlan.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -269,27 +323,15 @@ def _short(value: object) -> str:
     return "other files" if isinstance(value, EngineIdentity) else str(value)
 
 
-def _foreign(folder: Path) -> list[str]:
-    """Return the entries of a folder that are not those of a job."""
-    return [path.name for path in folder.iterdir() if path.name not in FOLDERS]
+def _foreign(folder: Path) -> bool:
+    """Return whether a folder has other entries than a job, or finished items."""
+    names = {path.name for path in folder.iterdir()}
+    return not names <= set(FOLDERS) or any((folder / FINISHED).glob("*"))
 
 
-def _name(item: WorkItem) -> str:
+def part_name(item: WorkItem) -> str:
+    """Return the name of the files of an item, without suffix."""
     return f"part-{item.number:06d}"
-
-
-def _process() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _sync(path: Path) -> None:

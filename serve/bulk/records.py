@@ -5,19 +5,22 @@ Shapes: W rows of a window.
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import IO, Any
 
-from pipework.data.examples import Example, Source, fit_input
-from pipework.data.readers import FIELDS, MAX_FIELD, Column, Format, RawRow
+from pipework.data.examples import SURROGATE, Example, Source, fit_input
+from pipework.data.readers import FIELDS, MAX_FIELD, Column, Columns, Format, RawRow
 from pipework.errors import ConfigError, InputError
 from pipework.run_folder.files import Record
 from pipework.run_folder.manifest import Input
 
-WINDOW = 2048
+WINDOW, WINDOW_BYTES = 2048, 4 * 2**20  # rows, and bytes of their values
+# A quote opens a field only at its start, as in Python's csv module.
+_FIELD = rb'(?:"(?:[^"]++|"")*+"[^,\n]*+|(?!")[^,\n]*+)'
+CSV_RECORD = re.compile(rb"%s(?:,%s)*+(?:\n|\Z)" % (_FIELD, _FIELD))
 Cells = list[str] | dict[str, object]
 
 
@@ -62,17 +65,20 @@ class RowReader:
     def text_rows(self, data: bytes, first_line: int) -> Iterator["RowWindow"]:
         """Yield the windows of a part of a text file; `first_line` is the number of its line."""
         file_format = Format(self.source.read_options().format)
-        records = numbered_records(data, first_line, quoted=file_format is Format.CSV)
-        while chunk := list(islice(records, WINDOW)):
-            window = RowWindow()
-            for line, record in chunk:
-                try:
-                    cells = self._cells(record, file_format)
-                except InputError as error:
-                    window.reject(str(self.source.path), line, error)
-                    continue
-                window.add(self, line, cells, [_text(cells.get(name)) for name in self.keep])
-            yield window
+        window, size = RowWindow(), 0
+        for line, record in numbered_records(data, first_line, file_format):
+            if size > WINDOW_BYTES or len(window.rows) + len(window.rejects) == WINDOW:
+                yield window
+                window, size = RowWindow(), 0
+            size += len(record)
+            try:
+                cells = self._cells(record, file_format)
+                kept = [_text(cells.get(name)) for name in self.keep]
+            except InputError as error:
+                window.reject(str(self.source.path), line, error)
+            else:
+                window.add(self, line, cells, kept)
+        yield window
 
     def table_rows(
         self, stream: IO[bytes], row_group: int, first_row: int
@@ -81,7 +87,10 @@ class RowReader:
         import pyarrow.parquet as pq  # noqa: PLC0415  (optional)
 
         names = list(dict.fromkeys([*self.names.values(), *self.keep]))
-        batches = pq.ParquetFile(stream).iter_batches(WINDOW, [row_group], names)
+        file = pq.ParquetFile(stream)
+        group = file.metadata.row_group(row_group)
+        rows = WINDOW_BYTES * group.num_rows // max(1, group.total_byte_size)
+        batches = file.iter_batches(min(max(1, rows), WINDOW), [row_group], names)
         for batch in batches:
             window = RowWindow()
             texts = {field: batch.column(name).to_pylist() for field, name in self.names.items()}
@@ -172,10 +181,36 @@ class RowWindow:
         return True
 
 
-def numbered_records(data: bytes, line: int, *, quoted: bool) -> Iterator[tuple[int, bytes]]:
+def is_text_list(first_line: str, columns: Columns) -> bool:
+    """Return whether a .txt file has a text per line, and not the columns of the training data."""
+    if not first_line or "\t" in first_line or columns.text_pair is not None:
+        return False
+    return columns.text != first_line if isinstance(columns.text, str) else columns.text > 0
+
+
+def check_types(files: Mapping[str, Mapping[str, str]], keep: Sequence[str]) -> None:
+    """Check that a copied column has the same type in all files: parts are read as one table.
+
+    Args:
+        files: the type of each column, by file.
+        keep: the columns that are copied.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    for name in keep:
+        types = {columns[name]: file for file, columns in reversed([*files.items()])}
+        if len(types) > 1:
+            found = ", ".join(f"{kind} in {file}" for kind, file in sorted(types.items()))
+            message = f"column {name!r} has several types: {found}"
+            raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
+
+
+def numbered_records(data: bytes, line: int, file_format: Format) -> Iterator[tuple[int, bytes]]:
     """Yield the records that are not blank, with the number of their first line."""
-    for record in split_records(data, quoted=quoted):
-        if record.strip(b"\r\n"):
+    blank = None if file_format is Format.TEXT else b"\r\n"  # None: any white space
+    for record in split_records(data, quoted=file_format is Format.CSV):
+        if record.strip(blank):
             yield line, record
         line += record.count(b"\n")
 
@@ -184,11 +219,11 @@ def split_records(data: bytes, *, quoted: bool) -> Iterator[bytes]:
     """Yield the records of a part of a text file, with their line ends."""
     start = 0
     while start < len(data):
-        end = (data.find(b"\n", start) + 1) or len(data)
-        quotes = data.count(b'"', start, end) if quoted else 0
-        while quotes % 2 and end < len(data):
-            before, end = end, (data.find(b"\n", end) + 1) or len(data)
-            quotes += data.count(b'"', before, end)
+        found = CSV_RECORD.match(data, start) if quoted else None
+        if found is not None:
+            end = found.end()
+        else:  # in csv a quoted field that does not end
+            end = len(data) if quoted else (data.find(b"\n", start) + 1) or len(data)
         yield data[start:end]
         start = end
 
@@ -234,10 +269,16 @@ def _json_object(text: str) -> dict[str, object]:
     if not isinstance(row, dict):
         message = f"expected an object, found {type(row).__name__}"
         raise InputError(message)
+    for key in row:
+        _text(key)
     return row
 
 
 def _text(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if SURROGATE.search(text):
+        message = "a value is not valid Unicode: it contains a lone surrogate (\\uD800)"
+        raise InputError(message)
+    return text

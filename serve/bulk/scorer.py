@@ -122,8 +122,11 @@ class Scorer(Closeable):
         A row that is not a valid input has no prediction; the column `error` gives the reason.
 
         Raises:
-            InputError: a column of the texts is missing.
+            InputError: a column of the texts is missing, or a column has the name of an added one.
         """
+        if clash := [name for name in (LABEL, SCORE, TRUNCATED, ERROR) if name in batch]:
+            message = f"column {clash[0]!r} has the name of a column that is added"
+            raise InputError(message, "rename it before")
         rows = len(next(iter(batch.values()), ()))
         examples, errors = list[Example](), list[str | None]()
         for example in self._examples(batch, rows):
@@ -158,7 +161,11 @@ class Scorer(Closeable):
                 message = f"no column {name!r}; found {', '.join(batch)}"
                 raise InputError(message, "name it: Scorer(run, text=COLUMN)")
         for row in range(rows):
-            values = {field: batch[name][row] for field, name in named.items()}
+            cells = {field: batch[name][row] for field, name in named.items()}
+            values = {
+                field: cell.item() if isinstance(cell, np.generic) else cell
+                for field, cell in cells.items()
+            }
             try:
                 yield fit_input(
                     self._source.parse(RawRow(line=row + 1, **values)), self.manifest.input

@@ -242,5 +242,5 @@ def test_the_scaling_query_names_a_metric_of_the_server():
 def test_the_jobs_set_the_variables_of_a_shard():
     job = yaml.safe_load((DEPLOY / "jobs/bulk.yaml").read_text())["spec"]
     (container,) = job["template"]["spec"]["containers"]
-    total = {index: count for index, _, count in SHARDS}["JOB_COMPLETION_INDEX"]
+    total = {index: count for index, *_, count in SHARDS}["JOB_COMPLETION_INDEX"]
     assert {"name": total, "value": str(job["completions"])} in container["env"]

@@ -1,7 +1,9 @@
 """Files are found, and cut into work items at the ends of records."""
 
 import csv
+import errno
 import io
+import os
 import random
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
+from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError, DataError, MissingDependencyError
 from pipework.serve.bulk import input_files
 from pipework.serve.bulk.input_files import find_files, plan_file
@@ -92,7 +94,7 @@ def test_items_of_csv_end_at_the_end_of_a_record(tmp_path, monkeypatch, item_byt
         part = content[item.start : item.end]
         assert digest(stored, item) == item.sha256
         assert item.rows == part.count(b"\n")
-        for line, record in numbered_records(part, item.row, quoted=True):
+        for line, record in numbered_records(part, item.row, Format.CSV):
             assert lines[line - 1] == record.split(b"\n")[0]
             found += [row[1] for row in csv.reader(io.StringIO(record.decode(), newline=""))]
     assert found == texts
@@ -136,6 +138,59 @@ def test_an_empty_file_and_one_that_is_not_json_are_refused(tmp_path):
     (tmp_path / "x.csv").touch()
     with pytest.raises(DataError, match=r"x.csv is empty"):
         plan(tmp_path / "x.csv")
-    (tmp_path / "x.jsonl").write_text("rain\n")
-    with pytest.raises(DataError, match=r"x.jsonl:1: not JSON"):
+    for name, content, message in (
+        ("x.csv", '"rain"sun\n', "x.csv:1: not CSV"),
+        ("y.csv", "text\n".encode("utf-16"), "y.csv:1: not UTF-8|expected text, found"),
+        (
+            "z.jsonl",
+            '{"text": 1}'.encode("utf-16"),
+            "z.jsonl: expected JSON objects in UTF-8",
+        ),
+    ):
+        raw = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / name).write_bytes(raw)
+        with pytest.raises(DataError, match=message):
+            plan(tmp_path / name)
+
+
+def test_the_columns_of_jsonl_are_the_keys_of_all_rows(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"text": "rain"}\nrain\n{"id": 1, "text": "sun"}\n')
+    _, file, _ = plan(tmp_path / "x.jsonl")
+    assert file.columns == ("text", "id")
+
+
+def test_a_quote_inside_an_unquoted_field_is_part_of_the_text(tmp_path):
+    content = b'id,text\n1,a 5" disk\n2,"b\nc"\n3,6" and "7"\n4,d\n'
+    (tmp_path / "x.csv").write_bytes(content)
+    _, _, (item,) = plan(tmp_path / "x.csv")
+    part = content[item.start : item.end]
+    found = [record for _, record in numbered_records(part, item.row, Format.CSV)]
+    assert found == [b'1,a 5" disk\n', b'2,"b\nc"\n', b'3,6" and "7"\n', b"4,d\n"]
+
+
+def test_a_row_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(input_files, "ITEM_BYTES", 10)
+    monkeypatch.setattr(input_files, "MAX_RECORD", 2**20)
+    (tmp_path / "x.jsonl").write_text("x" * 2_000_000)
+    with pytest.raises(DataError, match=r"x.jsonl: a row is longer than 1 MiB"):
         plan(tmp_path / "x.jsonl")
+
+
+def test_files_below_the_output_are_left_out(tmp_path):
+    for name in ("a.csv", "out/b.csv", "outer/c.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    names = [file.name for file in find_files(str(tmp_path), tmp_path / "out")]
+    assert names == ["a.csv", "outer/c.csv"]
+
+
+def test_an_unreadable_folder_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "a.csv").write_text("x")
+
+    def refuse(*_: object, **__: object):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "x")
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(DataError, match=r"--in .* cannot be read: Permission denied"):
+        find_files(str(tmp_path))

@@ -16,9 +16,10 @@ import pytest
 
 from pipework.errors import ChangedFileError, ConfigError, DataError
 from pipework.progress import NullProgress
-from pipework.serve.bulk import input_files, job
+from pipework.serve.bulk import input_files, job, ledger
 from pipework.serve.bulk.job import BulkOptions, parse_shard, part_files, score_files
-from tests.commands import ForkedProcess, pipe
+from pipework.serve.bulk.records import RowReader
+from tests.commands import ForkedPipe, ForkedProcess, pipe
 
 WORDS = ["rain", "sun", "wind", "goal", "team", "match", "bank", "rate", "stock"]
 GROUPS = [1, 700, 40, 2500]
@@ -122,7 +123,7 @@ def run_job(run: Path, files: Path, out: Path, most_bytes: int = 0) -> None:
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
-def test_a_job_that_is_killed_continues(deep_run, files, whole, tmp_path, kills):
+def test_a_job_that_is_killed_continues(deep_run, files, whole, tmp_path, kills, monkeypatch):
     out, rng = tmp_path / "out", random.Random(3)
     for _ in range(kills):
         before = len(list(out.glob("*/*")))
@@ -136,6 +137,7 @@ def test_a_job_that_is_killed_continues(deep_run, files, whole, tmp_path, kills)
         finished = {path.stem for path in out.glob("finished/*.json")}
         complete = {name: part for name, part in parts(out).items() if Path(name).stem in finished}
         assert complete.items() <= whole.items()
+    monkeypatch.setattr(ledger, "UNLOCKED_S", 0)
     score(deep_run, files, out)
     assert parts(out) == whole
     assert list((out / "temporary").iterdir()) == []
@@ -188,8 +190,77 @@ def test_another_job_is_refused_and_changes_nothing(run, multi_run, files, tmp_p
     assert snapshot(out) == before
     (inputs / "file1.parquet").write_bytes(content)
     assert again().skipped == 8
-    with pytest.raises(ConfigError, match=r"in holds other files: expected a new folder"):
-        score(run, inputs, inputs)
+
+
+def test_a_folder_with_other_files_is_refused(run, files, tmp_path):
+    (tmp_path / "notes.md").touch()
+    with pytest.raises(ConfigError, match=r"holds files and no plan.json: expected a new folder"):
+        score(run, files, tmp_path)
+
+
+def test_parts_of_another_plan_are_not_mixed_in(run, multi_run, files, tmp_path):
+    out = tmp_path / "out"
+    score(run, files, out)
+    plan = (out / "plan.json").read_bytes()
+    (out / "plan.json").unlink()
+    with pytest.raises(ConfigError, match=r"out holds files and no plan.json"):
+        score(multi_run, files, out)
+    score(multi_run, files, tmp_path / "other")
+    (out / "plan.json").write_bytes((tmp_path / "other" / "plan.json").read_bytes())
+    with pytest.raises(ConfigError, match=r"part-000000.json belongs to a job with another plan"):
+        score(multi_run, files, out)
+    (out / "plan.json").write_bytes(plan)
+    assert score(run, files, out).skipped == 8
+
+
+def test_a_file_that_changes_during_the_job_is_not_scored(run, tmp_path, monkeypatch):
+    path = tmp_path / "in.parquet"
+    write_parquet(path, [40])
+    windows = RowReader.table_rows
+
+    def change(*arguments):
+        yield from windows(*arguments)
+        write_parquet(path, [40], seed=9)
+
+    monkeypatch.setattr(RowReader, "table_rows", change)
+    with pytest.raises(DataError, match=r"in.parquet has changed since the job was planned"):
+        score(run, path, tmp_path / "out")
+    assert parts(tmp_path / "out") == {}
+
+
+def test_two_processes_may_score_the_same_item(deep_run, files, whole, tmp_path):
+    out = tmp_path / "out"
+    start = partial(ForkedProcess, score, deep_run, files, out)
+    with start() as first, start() as second:
+        assert (first.wait(), second.wait()) == (0, 0)
+    assert parts(out) == whole
+    assert score(deep_run, files, out).skipped == 8
+
+
+def test_columns_of_several_types_are_refused(run, tmp_path):
+    (tmp_path / "in").mkdir()
+    for name, values in (("a", [1]), ("b", ["1"])):
+        pq.write_table(pa.table({"text": ["rain"], "id": values}), tmp_path / f"in/{name}.parquet")
+    message = r"column 'id' has several types: int64 in a.parquet, string in b.parquet"
+    with pytest.raises(ConfigError, match=message):
+        score(run, tmp_path / "in", tmp_path / "out")
+    assert score(run, tmp_path / "in", tmp_path / "out", keep=["text", "text"]).counts.rows == 2
+
+
+def test_a_txt_file_has_the_columns_of_the_training_data_or_a_text_per_line(run, tmp_path):
+    (tmp_path / "table.txt").write_text("rain\tgoal\n")
+    (tmp_path / "list.txt").write_text("goal\n \nrain, sun\n")
+    score(run, tmp_path / "table.txt", tmp_path / "table")
+    assert pq.read_table(tmp_path / "table/parts")["predicted_label"].to_pylist() == ["weather"]
+    score(run, tmp_path / "table.txt", tmp_path / "second", columns="text=1")
+    assert pq.read_table(tmp_path / "second/parts")["predicted_label"].to_pylist() == ["sport"]
+    score(run, tmp_path / "list.txt", tmp_path / "list")
+    assert pq.read_table(tmp_path / "list/parts")["source_row"].to_pylist() == [1, 2, 3]
+
+
+def test_a_url_as_output_is_refused(run, files):
+    with pytest.raises(ConfigError, match=r"--out s3:/bucket: expected a folder of this machine"):
+        score(run, files, Path("s3://bucket"))
 
 
 def test_a_changed_text_file_is_refused(run, tmp_path, monkeypatch):
@@ -257,7 +328,7 @@ def test_labels_of_a_multi_label_task_are_lists(multi_run, regression_run, tmp_p
     assert lengths == [len(labels) for labels in table["predicted_label"].to_pylist()]
     score(regression_run, tmp_path / "in.txt", tmp_path / "value")
     table = pq.read_table(tmp_path / "value" / "parts")
-    assert table.column_names == ["text", "source_row", "predicted_score", "truncated"]
+    assert table.column_names == ["column_0", "source_row", "predicted_score", "truncated"]
 
 
 @pytest.mark.parametrize(
@@ -276,6 +347,16 @@ def test_labels_of_a_multi_label_task_are_lists(multi_run, regression_run, tmp_p
             },
             (2, 4),
         ),
+        (
+            None,
+            {
+                "SLURM_ARRAY_TASK_ID": "4",
+                "SLURM_ARRAY_TASK_MIN": "0",
+                "SLURM_ARRAY_TASK_STEP": "2",
+                "SLURM_ARRAY_TASK_COUNT": "3",
+            },
+            (2, 3),
+        ),
         (None, {"RANK": "1", "WORLD_SIZE": "2"}, (1, 2)),
     ],
 )
@@ -289,9 +370,32 @@ def test_an_invalid_shard_is_refused(option):
         parse_shard(option, {})
 
 
+@pytest.mark.parametrize(("index", "count"), [("3", "3"), ("x", "3"), ("-1", "3"), ("0", "")])
+def test_an_invalid_shard_of_the_environment_is_refused(index, count):
+    with pytest.raises(ConfigError, match=f"found RANK={index} and WORLD_SIZE={count}"):
+        parse_shard(None, {"RANK": index, "WORLD_SIZE": count})
+
+
 def test_a_shard_without_the_number_of_shards_is_refused():
     with pytest.raises(ConfigError, match="JOB_COMPLETION_INDEX is set, but JOB_COMPLETIONS is"):
         parse_shard(None, {"JOB_COMPLETION_INDEX": "2"})
+
+
+def test_a_signal_ends_the_command_with_one_line(deep_run, files, tmp_path):
+    words = ("predict", deep_run, "--in", files, "--out", tmp_path / "out")
+    for number, line in (
+        (signal.SIGTERM, "error: the bulk job was stopped"),
+        (signal.SIGINT, "interrupted: the same command continues after the finished items"),
+    ):
+        with ForkedPipe(*words) as process:
+            before = len(list(tmp_path.glob("out/*/*")))
+            while process.poll() is None and len(list(tmp_path.glob("out/*/*"))) <= before:
+                time.sleep(0.001)
+            process.send_signal(number)
+            result = process.finish()
+        assert result.returncode == 128 + number
+        assert line in result.stderr
+        assert "Traceback" not in result.stderr
 
 
 def test_the_command_prints_a_summary(run, tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipework.data.examples import Source
@@ -63,10 +65,28 @@ def test_rows_of_tsv_and_text(reader):
     assert read(lines, b"rain, sun\n\n a\tb", 1)[0] == [(1, "rain, sun"), (3, " a\tb")]
 
 
-def test_windows_are_bounded(reader, monkeypatch):
+def test_windows_are_bounded(reader, monkeypatch, tmp_path):
     monkeypatch.setattr(records, "WINDOW", 3)
-    windows = list(reader("x.tsv", ("text",)).text_rows(b"rain\n" * 8, 1))
+    lines = reader("x.tsv", ("text",))
+    windows = list(lines.text_rows(b"rain\n" * 8, 1))
     assert [window.rows for window in windows] == [[1, 2, 3], [4, 5, 6], [7, 8]]
+    monkeypatch.setattr(records, "WINDOW_BYTES", 9)
+    windows = list(lines.text_rows(b"rain\n" * 5, 1))
+    assert [window.rows for window in windows] == [[1, 2], [3, 4], [5]]
+    table = pa.table({"text": ["rain " * 1000] * 10})
+    pq.write_table(table, tmp_path / "x.parquet", use_dictionary=False, compression=None)
+    monkeypatch.setattr(records, "WINDOW_BYTES", 12_000)
+    with (tmp_path / "x.parquet").open("rb") as stream:
+        windows = list(reader("x.parquet", ("text",)).table_rows(stream, 0, 1))
+    assert [len(window.rows) for window in windows] == [2, 2, 2, 2, 2]
+
+
+def test_a_value_that_is_not_unicode_is_set_aside(reader):
+    data = b'{"text": "rain", "n": "\\ud800"}\n{"text": "sun", "\\ud800": 1}\n{"text": "wind"}\n'
+    rows, rejects, _ = read(reader("x.jsonl", ("text", "n"), ("n",)), data, 1)
+    assert rows == [(3, "wind")]
+    assert [line for line, _ in rejects] == [1, 2]
+    assert "lone surrogate" in rejects[0][1]
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,13 @@ def test_a_batch_of_columns(run):
     assert columns["truncated"].tolist() == [False, None, False]
     assert columns["error"].tolist() == [None, "expected a string at 'text', found NoneType", None]
     assert columns["predicted_score"][1] is None
+    with Scorer(run) as scorer:
+        numbers = scorer({"text": np.array([1, 2])})
+        with pytest.raises(
+            InputError, match="column 'error' has the name of a column that is added"
+        ):
+            scorer({"text": batch["text"], "error": batch["id"]})
+    assert numbers["error"].tolist() == [None, None]
 
 
 def test_other_columns_can_be_named(pair_run):
