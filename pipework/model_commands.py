@@ -5,6 +5,8 @@ Heavy imports are inside the commands so that `pipe --help` is fast.
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -237,9 +239,30 @@ def predict(
             sys.stdout.write(format_prediction(example, prediction) + "\n")
 
 
-def _stop(number: int, _: object) -> NoReturn:
-    message = "the bulk job was stopped"
-    raise StoppedError(message, "the same command continues after the finished items", number)
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Raise StoppedError if SIGINT or SIGTERM ends the block, also through another exception.
+
+    The first process of a container would ignore SIGTERM. Libraries replace exceptions that are
+    raised in their callbacks.
+    """
+    received = list[int]()
+
+    def stop(number: int, _: object) -> NoReturn:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except BaseException as error:
+        if not received:
+            raise
+        message, hint = "the command was stopped", "the same command continues with the next item"
+        raise StoppedError(message, hint, received[0]) from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _score_files(run: Path, options: "BulkOptions") -> None:
@@ -247,8 +270,7 @@ def _score_files(run: Path, options: "BulkOptions") -> None:
     from pipework.progress import counted
     from pipework.serve.bulk.job import score_files
 
-    signal.signal(signal.SIGTERM, _stop)  # the first process of a container ignores it otherwise
-    with console.progress() as progress:
+    with console.progress() as progress, _stopped_by_signals():
         summary = score_files(run, options, progress)
     counts = summary.counts
     console.print_line(

@@ -112,11 +112,7 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
         part = f", shard {index + 1} of {shards}" if shards > 1 else ""
         title = f"score with {scorer.record.name}{part}"
         with progress.stage(title, sum(item.rows for item in mine), "rows"):
-            try:
-                return job.run(mine, progress)
-            except KeyboardInterrupt:
-                progress.note("interrupted: the same command continues after the finished items")
-                raise
+            return job.run(mine, progress)
 
 
 def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
