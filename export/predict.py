@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipework.data.examples import Example, Source, parse_columns, split_pair
 from pipework.data.readers import Format, column_names, decoded_lines, numbered_lines
-from pipework.errors import ConfigError, DataError
+from pipework.errors import ConfigError, DataError, without_password
 from pipework.export.inference import predict_run, unlabelled_source
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
@@ -82,7 +82,8 @@ def _check_inputs(
         message = "expected a run folder or --url, found neither"
         raise ConfigError(message, "pipe predict RUN TEXT, or pipe predict --url URL TEXT")
     if url is not None and words and (Path(words[0]) / MANIFEST).is_file():
-        message = f"expected a run folder or --url, found both: {words[0]} and {url}"
+        both = f"{words[0]} and {without_password(url)}"
+        message = f"expected a run folder or --url, found both: {both}"
         raise ConfigError(message, "remove one of them")
     if texts and file is not None:
         message = "expected texts or --file, found both"

@@ -1,6 +1,7 @@
 """Errors that a user can fix: each has a message, a hint, an exit code and an HTTP status."""
 
 import errno
+import re
 
 
 class PipeError(Exception):
@@ -135,6 +136,11 @@ EXTRAS = {
     "transformers": "train",
     "tritonclient": "triton",
 }
+
+
+def without_password(url: str) -> str:
+    """Return a URL or path for a message: `***` replaces a user and password."""
+    return re.sub(r"^([^/?#]*//)[^/?#]*@", r"\1***@", url)
 
 
 def as_pipe_error(error: Exception) -> PipeError | None:

@@ -32,6 +32,7 @@ class Repository:
         default_factory=lambda: {"main": ("0" * 40, {".gitattributes": b"*.bin filter=lfs\n"})}
     )
     commits: int = 0
+    private: bool = False
 
     def at(self, revision: str) -> tuple[str, dict[str, bytes]]:
         """Return digest and files of a branch or commit."""
@@ -114,7 +115,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         name = f"{fields['organization']}/{fields['name']}"
         exists = name in self.hub.repositories
-        self.hub.repositories.setdefault(name, Repository())
+        private = fields.get("visibility") == "private"
+        self.hub.repositories.setdefault(name, Repository(private=private))
         self.answer({"url": f"{self.hub.address}/{name}"}, 409 if exists else 200)
 
     def branch(self, _: bytes, __: object, name: str, revision: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, without_password
 from pipework.serve.client.address import check_key
 from pipework.serve.client.client import KEY_VARIABLE
 
@@ -46,7 +46,7 @@ class TargetAddress:
         except ValueError:
             parts, port = urlsplit(""), None
         if port is None or not parts.hostname:
-            message = f"{url} is not a valid http, https, grpc or grpcs URL"
+            message = f"{without_password(url)} is not a valid http, https, grpc or grpcs URL"
             raise ConfigError(message, "for example http://127.0.0.1:8000")
         key = os.environ.get(KEY_VARIABLE, "")
         check_key(key)

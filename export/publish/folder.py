@@ -102,6 +102,8 @@ def publish_folder(
     elif not names:
         message = f"{run} has no proven padded engine of onnx or openvino"
         raise ConfigError(message, f"build one first: pipe export {run} --to onnx")
+    else:
+        _note_left_out(manifest, names, progress)
     engines = tuple(
         PublishedEngine(file=str(name), name=engine.name, parity=engine.parity, speed=engine.speed)
         for name, engine in names.items()
@@ -255,6 +257,20 @@ def published_names(manifest: Manifest) -> Mapping[PurePosixPath, EngineRecord]:
             if name is not None:
                 names.setdefault(name, engine)
     return names
+
+
+def _note_left_out(
+    manifest: Manifest, names: Mapping[PurePosixPath, EngineRecord], progress: Progress
+) -> None:
+    """Print the proven engines without a name in the layout."""
+    left_out = [
+        engine.name for engine in manifest.engines if engine.proven and engine not in names.values()
+    ]
+    if left_out:
+        onnx, openvino = (", ".join(precisions) for precisions in (ONNX_NAMES, OPENVINO_NAMES))
+        layout = f"the fastest padded engine of onnx ({onnx}) and openvino ({openvino})"
+        engines = ", ".join(left_out)
+        progress.note(f"not published: {engines}; the layout of model hubs has only {layout}")
 
 
 def _name(engine: EngineRecord) -> PurePosixPath | None:

@@ -27,7 +27,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # not in its 
     validate_repo_id,
 )
 
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, without_password
 from pipework.export.publish.folder import check_new, publish_folder
 from pipework.progress import Progress, counted
 
@@ -72,7 +72,8 @@ class HubRepository:
         """Return the command that uploads a folder later."""
         revision = [] if self.revision is None else ["--revision", self.revision]
         deleted = [word for place in ENGINES for word in ("--delete", f"{place}*")]
-        return shlex.join(["hf", "upload", self.name, str(folder), ".", *revision, *deleted])
+        words = [*revision, *deleted]
+        return shlex.join(["hf", "upload", self.name, str(folder), ".", "--private", *words])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +116,7 @@ def _unreachable() -> str | None:
     try:
         get_session().head(constants.ENDPOINT, timeout=REACH_S)
     except ConnectionFailed as error:
-        return f"{constants.ENDPOINT} cannot be reached: {error}"
+        return f"{without_password(constants.ENDPOINT)} cannot be reached: {error}"
     return None
 
 
@@ -153,16 +154,24 @@ def _hub_errors(repository: HubRepository) -> Iterator[None]:
         wrapped = error.__cause__ if isinstance(error, RuntimeError) else None  # of a file
         cause = wrapped or error
         status = cause.response.status_code if isinstance(cause, HfHubHTTPError) else 0
-        reason = f"status {status}" if status else str(cause).splitlines()[0]
-        message = f"the upload to {constants.ENDPOINT}/{repository.name} failed: "
+        text = str(cause).strip() or type(cause).__name__
+        reason = f"status {status}" if status else text.splitlines()[0]
+        place = f"{without_password(constants.ENDPOINT)}/{repository.name}"
+        message = f"the upload to {place} failed: "
         hint = LOG_IN if status in REFUSED else "try again: files that were uploaded are skipped"
         raise ConfigError(message + REFUSED.get(status, reason), hint) from error
 
 
 def _upload(folder: Path, repository: HubRepository, token: str, progress: Progress) -> str:
-    """Make the repository equal to the folder where both have files; return the commit's URL."""
+    """Make the repository equal to the folder where both have files; return the commit's URL.
+
+    A new repository is private; the visibility of an old one does not change.
+    """
     api, name, revision = HfApi(token=token), repository.name, repository.revision
-    api.create_repo(name, exist_ok=True)
+    new = not api.repo_exists(name)
+    api.create_repo(name, private=True, exist_ok=True)
+    if new:
+        progress.note(f"{name} is a new private repository: make it public on its settings page")
     if revision is not None:
         api.create_branch(name, branch=revision, exist_ok=True)
     files = {
@@ -182,4 +191,4 @@ def _upload(folder: Path, repository: HubRepository, token: str, progress: Progr
         commit_message="Publish with pipework",
         revision=revision,
     )
-    return str(commit.commit_url)
+    return without_password(str(commit.commit_url))

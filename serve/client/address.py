@@ -9,7 +9,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from pipework.closeable import Closeable
-from pipework.errors import ConfigError, PipeError
+from pipework.errors import ConfigError, PipeError, without_password
 from pipework.serve.client.transport import (
     closed,
     error_for_status,
@@ -55,7 +55,8 @@ class ServerUrl:
         match = URL.fullmatch(url)
         if match is None or not _valid_host(match["host"]) or not url.isprintable():
             expected = "expected http://, https://, grpc:// or grpcs:// and HOST:PORT"
-            message = f"{url if url.isprintable() else ascii(url)}: {expected}"
+            shown = without_password(url)
+            message = f"{shown if shown.isprintable() else ascii(shown)}: {expected}"
             raise ConfigError(message, "to name a model, append /v2/models/NAME")
         return cls(**{name: value or "" for name, value in match.groupdict().items()})
 

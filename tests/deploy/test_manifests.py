@@ -32,7 +32,13 @@ VALUES: dict[str, dict[str, Any]] = {
     "claim": CLAIM,
     "image": {"model": {"image": "registry.example/topics:1", "path": "topics"}},
     "hpa": {**CLAIM, "autoscaling": {"kind": "hpa"}},
-    "keda": {**CLAIM, "autoscaling": {"kind": "keda"}},
+    "keda": {**CLAIM, "autoscaling": {"kind": "keda"}, "serviceMonitor": {"enabled": True}},
+    "slow scrapes": {
+        **CLAIM,
+        "autoscaling": {"kind": "keda"},
+        "serviceMonitor": {"enabled": True, "interval": "15s"},
+    },
+    "no pre-stop": {**CLAIM, "preStopSeconds": 0},
     "all": {
         **CLAIM,
         "keysSecret": "keys",
@@ -175,11 +181,34 @@ def test_a_typo_in_any_key_is_found(resource):
         {**CLAIM, "autoscaling": {"kind": "keda", "queueSeconds": "fast"}},
         {**CLAIM, "settings": ["queue.batch_tokens"]},
         {**CLAIM, "image": {"repository": ""}},
+        {**CLAIM, "serviceMonitor": {"enabled": True, "interval": "1m"}},
+        {**CLAIM, "networkPolicy": {"enabled": True, "from": []}},
     ],
 )
 def test_wrong_values_are_refused(values):
     with helm.Chart.load(str(DEPLOY / "chart")) as chart, pytest.raises(helm.HelmError):
         chart.render(values, name="topics", namespace="text")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"autoscaling": {"kind": "keda"}},
+            "autoscaling.kind=keda needs serviceMonitor.enabled=true",
+        ),
+        (
+            {"autoscaling": {"kind": "hpa", "minReplicas": 4, "maxReplicas": 3}},
+            "autoscaling.minReplicas is 4, expected at most autoscaling.maxReplicas, which is 3",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(values, message):
+    with (
+        helm.Chart.load(str(DEPLOY / "chart")) as chart,
+        pytest.raises(helm.HelmError, match=re.escape(message)),
+    ):
+        chart.render({**CLAIM, **values}, name="topics", namespace="text")
 
 
 def containers() -> Iterator[dict[str, Any]]:
@@ -237,6 +266,46 @@ def test_the_scaling_query_names_a_metric_of_the_server():
     (scaled,) = [found for found in render("keda") if found["kind"] == "ScaledObject"]
     (metric,) = re.findall(r"pipework_(\w+)\{", scaled["spec"]["triggers"][0]["metadata"]["query"])
     assert metric in {name for name, *_ in GAUGES}
+
+
+def test_the_window_of_the_scaling_query_has_two_scrapes():
+    resources = {resource["kind"]: resource["spec"] for resource in render("slow scrapes")}
+    query = resources["ScaledObject"]["triggers"][0]["metadata"]["query"]
+    (window_s,) = re.findall(r"\[(\d+)s\]", query)
+    interval = resources["ServiceMonitor"]["endpoints"][0]["interval"]
+    assert interval == "15s"
+    assert int(window_s) == 2 * 15
+
+
+def test_only_the_server_is_selected_and_the_test_may_connect():
+    resources = {resource["kind"]: resource for resource in render("all")}
+    labels = resources["Pod"]["metadata"]["labels"]
+    server = resources["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    policy = resources["NetworkPolicy"]["spec"]
+    selectors = [
+        resources["Service"]["spec"]["selector"],
+        resources["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        policy["podSelector"]["matchLabels"],
+    ]
+    for selector in selectors:
+        assert selector.items() <= server.items()
+        assert not selector.items() <= labels.items()
+    assert {"podSelector": {"matchLabels": labels}} in policy["ingress"][0]["from"]
+
+
+def test_no_seconds_before_the_stop_are_no_hook():
+    (deployment,) = [found for found in render("no pre-stop") if found["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "lifecycle" not in container
+
+
+def test_kserve_s_runtime_serves_its_protocols_with_a_writable_tmp():
+    spec = yaml.safe_load((DEPLOY / "kserve/runtime.yaml").read_text())["spec"]
+    (container,) = spec["containers"]
+    assert [port["containerPort"] for port in container["ports"]] == [8000]
+    assert spec["protocolVersions"] == ["v2"]  # KServe sends grpc-v2 to the only port
+    assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
+    assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
 
 
 def test_the_jobs_set_the_variables_of_a_shard():

@@ -1,6 +1,12 @@
 import pytest
 
-from pipework.errors import ConfigError, MissingDependencyError, PipeError, as_pipe_error
+from pipework.errors import (
+    ConfigError,
+    MissingDependencyError,
+    PipeError,
+    as_pipe_error,
+    without_password,
+)
 
 
 def test_a_pipe_error_is_returned_unchanged():
@@ -43,3 +49,18 @@ def test_a_full_disk_is_reported(error, message):
 )
 def test_a_bug_is_not_converted(error):
     assert as_pipe_error(error) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://hub.example/team", "https://hub.example/team"),
+        ("https://user:secret@hub.example/team", "https://***@hub.example/team"),
+        ("http://user:se@cret space@[::1", "http://***@[::1"),
+        ("simplecache::s3://user:secret@bucket/a", "simplecache::s3://***@bucket/a"),
+        ("s3://bucket/rows@2.csv?at=a@b", "s3://bucket/rows@2.csv?at=a@b"),
+        ("rows@2.csv", "rows@2.csv"),
+    ],
+)
+def test_a_url_is_printed_without_its_password(url, expected):
+    assert without_password(url) == expected

@@ -214,7 +214,7 @@ class TuneSettings(Settings):
 
     Each further key names a setting and has the values to try: `train.learning_rate = { low = 1e-5,
     high = 1e-3, log = true }`, `train.epochs = { low = 2, high = 6 }` or `model.head = ["linear",
-    "cnn"]`. They are checked by `pipework.train.tune.search`.
+    "cnn"]`. They are checked by `pipework.train.tune.search_space`.
 
     Attributes:
         trials: number of trials; `--trials` overrides it.

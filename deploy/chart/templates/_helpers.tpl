@@ -2,3 +2,7 @@
 app.kubernetes.io/name: pipework
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
+{{- define "pipework.testLabels" -}}
+app.kubernetes.io/name: pipework-test
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}

@@ -69,3 +69,8 @@ def test_a_local_port_has_no_tls(scheme, plain):
 def test_the_certificate_of_a_server_is_verified():
     context = TargetAddress.of("https://host").tls()
     assert context.check_hostname
+
+
+def test_the_password_of_an_invalid_url_is_not_printed():
+    with pytest.raises(ConfigError, match=r"^http://\*\*\*@host:port is not a valid http"):
+        TargetAddress.of("http://user:secret@host:port")

@@ -76,6 +76,16 @@ def test_the_files_have_the_names_of_the_hub(published):
     }
 
 
+def test_proven_engines_without_a_place_are_named(exported, tmp_path):
+    done = pipe("publish", exported, "--to", f"folder:{tmp_path / 'folder'}")
+    assert done.returncode == 0, done.stderr
+    line = (
+        "not published: onnx-fp32-packed; the layout of model hubs has only the fastest padded "
+        "engine of onnx (fp32, fp16, int8) and openvino (fp32, int8)"
+    )
+    assert line in done.stderr.splitlines()
+
+
 def test_a_pipeline_of_transformers_predicts_the_same(exported, published, rows):
     classify = pipeline("text-classification", model=str(published))
     theirs = classify([row.text for row in rows])

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants, snapshot_download
+from huggingface_hub.utils import get_session
 from transformers import pipeline
 
 from pipework.errors import ConfigError
-from pipework.export.publish.hub import HubRepository
+from pipework.export.publish.hub import HubRepository, _hub_errors
 from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import read_manifest
 from tests.commands import pipe
@@ -181,7 +182,9 @@ def test_a_disabled_hub_leaves_the_folder(exported_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = publish(exported_run, f"hf://{NAME}@v2")
     assert done.returncode == 0, done.stderr
-    command = f"hf upload {NAME} topics . --revision v2 --delete 'onnx/*' --delete 'openvino/*'"
+    command = (
+        f"hf upload {NAME} topics . --private --revision v2 --delete 'onnx/*' --delete 'openvino/*'"
+    )
     engine, later = done.stdout.splitlines()
     assert engine == "published: topics/onnx/model.onnx (onnx-fp32)"
     assert later == f"next: {command}"
@@ -195,6 +198,47 @@ def test_without_a_connection_the_folder_is_kept(exported_run, offline, tmp_path
     check_error(done, f"{offline} cannot be reached: ", f"upload it later: hf upload {NAME} topics")
     assert "nothing was uploaded, the folder is topics" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["topics"]
+
+
+def test_the_password_of_an_unreachable_hub_is_not_printed(exported_run, offline, monkeypatch):
+    address = offline.replace("//", "//user:secret@")
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    done = publish(exported_run)
+    check_error(done, f"{offline.replace('//', '//***@')} cannot be reached: ", "hf upload")
+    assert "secret" not in done.stdout + done.stderr
+
+
+def test_the_password_of_a_hub_that_refuses_is_not_printed(exported_run, hub, monkeypatch):
+    monkeypatch.setattr(constants, "ENDPOINT", hub.address.replace("//", "//user:secret@"))
+    done = publish(exported_run)
+    address = hub.address.replace("//", "//***@")
+    check_error(done, f"the upload to {address}/{NAME} failed: the token is invalid", "log in")
+    assert "secret" not in done.stdout + done.stderr
+
+
+def test_an_error_without_a_text_is_reported_by_its_kind(offline):
+    repository = HubRepository.parse(NAME)
+    message = f"the upload to {offline}/{NAME} failed: TimeoutError"
+    with pytest.raises(ConfigError, match=message), _hub_errors(repository):
+        raise TimeoutError
+
+
+def test_a_response_that_does_not_come_is_reported(offline):
+    repository = HubRepository.parse(NAME)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        message = f"the upload to {offline}/{NAME} failed: "
+        with pytest.raises(ConfigError, match=message), _hub_errors(repository):
+            get_session().get(address, timeout=0.1)
+
+
+def test_a_new_repository_is_private_and_an_old_keeps_its_visibility(exported_run, hub):
+    line = f"{NAME} is a new private repository: make it public on its settings page"
+    assert line in publish(exported_run).stderr
+    assert hub.repositories[NAME].private
+    hub.repositories[NAME].private = False
+    assert line not in publish(exported_run).stderr
+    assert not hub.repositories[NAME].private
 
 
 def test_a_run_without_engines_creates_no_repository(trained_run, hub):

@@ -35,3 +35,9 @@ def test_a_url_has_a_server_and_an_optional_model(url, expected):
 def test_an_invalid_url_is_refused_with_the_expected_format(url):
     with pytest.raises(ConfigError, match="expected http://, https://, grpc:// or grpcs://"):
         ServerUrl.of(url)
+
+
+def test_a_password_in_a_url_is_refused_and_not_printed():
+    with pytest.raises(ConfigError, match=r"^http://\*\*\*@host:1: expected http://") as caught:
+        ServerUrl.of("http://user:secret@host:1")
+    assert "secret" not in str(caught.value)
