@@ -14,7 +14,13 @@ from typing import IO, Any
 
 from pipework.data.examples import Source
 from pipework.data.readers import MAX_FIELD, SUFFIXES, Format, check_text
-from pipework.errors import ConfigError, DataError, InputError, MissingDependencyError
+from pipework.errors import (
+    ConfigError,
+    DataError,
+    InputError,
+    MissingDependencyError,
+    without_password,
+)
 from pipework.run_folder.files import Record
 from pipework.serve.bulk.records import CSV_RECORD, parse_record, split_records
 
@@ -132,7 +138,7 @@ def find_files(pattern: str, out: Path | None = None) -> list[StoredFile]:
     try:
         base, paths = _list(files, path)
     except Exception as error:  # of any package for object stores
-        name = f"--in {pattern}"
+        name = f"--in {without_password(pattern)}"
         raise unreadable(name, error) from error
     below = f"{out.resolve()}/" if out is not None else "/\0"
     paths = [
@@ -141,11 +147,11 @@ def find_files(pattern: str, out: Path | None = None) -> list[StoredFile]:
         if not (posixpath.basename(found).startswith((".", "_")) or found.startswith(below))
     ]
     if not paths:
-        message = f"--in {pattern}: no file found"
+        message = f"--in {without_password(pattern)}: no file found"
         raise ConfigError(message, f"expected a file, a folder or a pattern of {', '.join(known)}")
     for found in paths:
         if not found.endswith(known):
-            message = f"--in {pattern}: {found} has none of the suffixes {', '.join(known)}"
+            message = f"{found} has none of the suffixes {', '.join(known)}"
             raise ConfigError(message, "choose a narrower pattern")
     return [
         StoredFile(
@@ -176,10 +182,10 @@ def _file_system(pattern: str) -> tuple[Any, str]:
     try:
         files, path = fsspec.core.url_to_fs(pattern)
     except ImportError as error:
-        message = f"--in {pattern}: {error}"
+        message = f"--in {without_password(pattern)}: {error}"
         raise MissingDependencyError(message, "install the package for this kind of URL") from error
     except ValueError as error:
-        message = f"--in {pattern}: {error}"
+        message = f"--in {without_password(pattern)}: {error}"
         raise ConfigError(
             message, "expected a path, or a URL such as s3://BUCKET/FOLDER"
         ) from error
