@@ -76,7 +76,7 @@ SCORED = sample thucnews thucnews-linear thucnews-cnn thucnews-lstm thucnews-gru
 NAMES = $(SCORED:%=%-accuracy) families imports presets engines-matrix-tiny engines-matrix-minilm \
 	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
 	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-serving-load sst2-roofline sst2-agreement sst2-peers-serving \
-	sst2-peers-2000 sst2-peers-4000 scratch domain structural-faults
+	imported-peers-serving 	sst2-peers-2000 sst2-peers-4000 scratch domain structural-faults
 ONLY ?= $(if $(shell PATH="$(PATH)" command -v $(PERF_ANALYZER)),$(NAMES),$(info sst2-agreement is skipped: $(PERF_ANALYZER) is not on PATH)$(filter-out sst2-agreement,$(NAMES)))
 ONLY := $(ONLY)
 
@@ -172,6 +172,20 @@ $(RESULTS)/sst2-peers-serving.json: $(WORK)/exported/sst2-300
 	-$(MAKE) triton
 	-python -m pipework.benchmarks.studies.peers.environments $(WORK)/venvs
 	python -m pipework.benchmarks.studies.peers.serving $(loaded) --venvs $(WORK)/venvs --seconds 4 --search-seconds 1.5 --rounds 2 --out $(part)
+	$(end)
+
+# A model that transformers has saved, as somebody who has one would serve it.
+$(WORK)/exported/imported: $(WORK)/trained/sst2-300
+	$(begin)
+	rm -rf $(WORK)/runs/imported
+	pipe import $(WORK)/runs/sst2-300/checkpoint --out $(WORK)/runs/imported --data $(DATA)/sst2/dev.tsv --set data.columns.text=sentence
+	pipe export $(WORK)/runs/imported --to auto
+	touch $@
+
+$(RESULTS)/imported-peers-serving.json: $(WORK)/exported/imported
+	$(begin)
+	python -m pipework.benchmarks.studies.peers.serving $(WORK)/runs/imported "SST-2 (MiniLM-L6, imported)" --seconds 4 --search-seconds 1.5 --rounds 2 \
+		--only pipework "transformers pipeline, torch fp32" "onnxruntime fp32, padded, FastAPI" "onnxruntime int8, padded, FastAPI" --out $(part)
 	$(end)
 
 trainer-comparison = python -m pipework.benchmarks.studies.peers.training sst2 --rows $* --peer-python runs/trainer/bin/python --set data.root=DIR/sst2 --set model.name=MINILM \

@@ -14,6 +14,7 @@ Row = tuple[str, str, str, str]
 T = TypeVar("T")
 ACCURACIES = ("SST-2", "SemEval-2010 task 8 (MiniLM-L6, entity head)", "THUCNews headlines (45,000")
 ENGINES = ("SST-2", "THUCNews (4 layers of 256, linear head)")
+SERVERS = ("SST-2 (MiniLM-L6, 300 steps)",)
 PEERS = 3  # number of servers, fastest first
 
 
@@ -21,7 +22,7 @@ def summary_rows(results: Iterable[StoredResult]) -> list[Row]:
     """Return the rows of the chosen accuracies, engines and servers; absent results are omitted."""
     accuracies: dict[str, Row] = {}
     engines: dict[str, list[Row]] = {}
-    servers: list[Row] = []
+    servers: dict[str, list[Row]] = {}
     for result in results:
         match result:
             case TrainingResult():
@@ -29,11 +30,11 @@ def summary_rows(results: Iterable[StoredResult]) -> list[Row]:
             case EnginesResult():
                 engines[result.dataset] = _engines(result)
             case PeerServingResult():
-                servers += _servers(result)
+                servers[result.model] = _servers(result)
             case _:
                 pass
-    chosen = chain(*_chosen(engines, ENGINES))
-    return [*_chosen(accuracies, ACCURACIES), *chosen, *servers]
+    chosen = chain(*_chosen(engines, ENGINES), *_chosen(servers, SERVERS))
+    return [*_chosen(accuracies, ACCURACIES), *chosen]
 
 
 def _chosen(rows: dict[str, T], prefixes: Iterable[str]) -> Iterator[T]:

@@ -110,7 +110,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--search-seconds", type=float, default=2, help="per level of the search")
     parser.add_argument("--rounds", type=int, default=2, help="with the best_settings settings")
     parser.add_argument(
-        "--only", nargs="*", default=[], help="only peers whose names contain one of these"
+        "--only",
+        nargs="*",
+        default=[],
+        help="only servers whose names contain one of these, for example pipework",
     )
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     return parser
