@@ -69,6 +69,15 @@ def check_writable(path: Path) -> None:
         raise ConfigError(message, "check the permissions of the folder")
 
 
+def sync(path: Path) -> None:
+    """Write a file, or the entries of a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file atomically: write and sync a temporary file, then rename it.
 

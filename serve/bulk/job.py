@@ -337,8 +337,3 @@ def _changed(stored: StoredFile) -> DataError:
 def _count(scored: ScoredBatch) -> Counter[str]:
     labels = (label if isinstance(label, list) else [label] for label in scored.labels)
     return Counter(name for names in labels for name in names)
-
-
-def part_files(out: Path) -> list[Path]:
-    """Return the parts of a job folder in the order of the input."""
-    return sorted((out / PARTS).glob("*.parquet"))

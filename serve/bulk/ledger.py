@@ -22,7 +22,7 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from pipework.errors import ChangedFileError, ConfigError
-from pipework.run_folder.files import FileRecord, Record, file_digest, record_file
+from pipework.run_folder.files import FileRecord, Record, file_digest, record_file, sync
 from pipework.run_folder.task import Task
 from pipework.serve.bulk.input_files import READ_BYTES, InputFile, StoredFile, WorkItem
 from pipework.serve.bulk.records import Reject
@@ -233,7 +233,7 @@ class NewFile:
         )
         target = self.folder / self.path
         self.temporary.replace(target)
-        _sync(target.parent)
+        sync(target.parent)
         return record
 
     def finish_first(self) -> None:
@@ -247,7 +247,7 @@ class NewFile:
             return
         except OSError:  # a file system without links
             self.temporary.replace(target)
-        _sync(self.folder)
+        sync(self.folder)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -332,12 +332,3 @@ def _foreign(folder: Path) -> bool:
 def part_name(item: WorkItem) -> str:
     """Return the name of the files of an item, without suffix."""
     return f"part-{item.number:06d}"
-
-
-def _sync(path: Path) -> None:
-    """Write a file, or the entries of a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipework.progress import NullProgress
-from pipework.serve.bulk.job import BulkOptions, part_files, score_files
-from tests.serve.bulk.test_job import write_parquet
+from pipework.serve.bulk.job import BulkOptions, score_files
+from tests.serve.bulk.test_job import part_files, write_parquet
 from tests.serve.conftest import build_run
 
 ROOT = Path(__file__).parents[2]

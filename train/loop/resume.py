@@ -6,7 +6,6 @@ a separate folder, which the checkpoint refers to by its step, so the two are al
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from safetensors.torch import load, save_file, save_model
 from torch import nn
 
 from pipework.errors import RunFolderError
+from pipework.run_folder.files import sync
 from pipework.scoring.evaluation import Evaluation
 from pipework.train.loop.determinism import RandomState
 from pipework.train.loop.distributed import World
@@ -131,10 +131,10 @@ class CheckpointManager:
             partial.mkdir(parents=True)
             yield partial
             for path in partial.iterdir():
-                _sync(path)
+                sync(path)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
-            _sync(target.parent)
+            sync(target.parent)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             message = f"{target} cannot be written: {error}"
@@ -251,11 +251,3 @@ def _nested(tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> dic
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = tensor
     return {"state": state, "param_groups": rest["param_groups"]}
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

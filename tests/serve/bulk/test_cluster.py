@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipework.progress import NullProgress
-from pipework.serve.bulk.job import BulkOptions, part_files, score_files
-from tests.serve.bulk.test_job import GROUPS, write_parquet
+from pipework.serve.bulk.job import BulkOptions, score_files
+from tests.serve.bulk.test_job import GROUPS, part_files, write_parquet
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = "id long, text string, when date, predicted_label string, predicted_score float"

@@ -17,7 +17,7 @@ import pytest
 from pipework.errors import ChangedFileError, ConfigError, DataError
 from pipework.progress import NullProgress
 from pipework.serve.bulk import input_files, job, ledger
-from pipework.serve.bulk.job import BulkOptions, parse_shard, part_files, score_files
+from pipework.serve.bulk.job import BulkOptions, parse_shard, score_files
 from pipework.serve.bulk.records import RowReader
 from tests.commands import ForkedPipe, ForkedProcess, pipe
 
@@ -62,6 +62,11 @@ def whole(deep_run, files, tmp_path_factory) -> dict[str, bytes]:
 
 def score(run: Path, pattern: object, out: Path, **options):
     return score_files(run, BulkOptions(pattern=str(pattern), out=out, **options), NullProgress())
+
+
+def part_files(out: Path) -> list[Path]:
+    """Return the parts of a job in the order of the input."""
+    return sorted((out / "parts").glob("*.parquet"))
 
 
 def parts(out: Path) -> dict[str, bytes]:
