@@ -191,8 +191,8 @@ def serve(
     """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
     from pipework.serve.config import ServeSettings
     from pipework.serve.observability.logs import set_up_logs
-    from pipework.serve.run import ListenAddress
     from pipework.serve.run import serve as start
+    from pipework.serve.sockets import ListenAddress
     from pipework.settings import load_settings
 
     named = [] if engine is None else [f"engine.name={engine}"]

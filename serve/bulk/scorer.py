@@ -23,7 +23,7 @@ from pipework.scoring.predictions import predicted_labels, probabilities
 from pipework.serve.engines import open_first
 from pipework.serve.engines.call_costs import CPU, Costs
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
-from pipework.text.encoding import TextEncoder, truncated_rows
+from pipework.text.encoding import open_encoder, truncated_rows
 
 Scores = NDArray[np.float32]
 # Fixed instead of measured: another cut of a batch into calls changes the last bits of a score, and
@@ -86,9 +86,7 @@ class Scorer(Closeable):
             costs = CPU if gpu_or_none() is None else GPU
             self._engine.collate = replace(self._engine.collate, costs=costs)
         form, reading = manifest.input, manifest.data.reading
-        self._encoder = TextEncoder.open(
-            folder / form.tokenizer.path, max_length=form.max_length, type_ids=form.type_ids
-        )
+        self._encoder = open_encoder(folder, manifest)
         pair = text_pair or column_name(reading.text_pair, "text_pair")
         columns = Columns(
             text=text or column_name(reading.text, "text"),

@@ -1,7 +1,6 @@
 """The gRPC server: inference service, health checking and reflection on one port."""
 
 import asyncio
-import socket
 
 import grpc
 import grpc.aio
@@ -18,6 +17,7 @@ from pipework.serve.inference_protocol.interceptor import CallInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.inference_protocol.stream import MessageLimits
 from pipework.serve.models.registry import Models
+from pipework.serve.sockets import ReservedPort
 
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
@@ -34,7 +34,7 @@ class GrpcServer:
         self,
         models: Models,
         settings: ServeSettings,
-        reserved: socket.socket,
+        reserved: ReservedPort,
         service: InferenceService,
         *,
         credentials: grpc.ServerCredentials | None = None,
@@ -45,7 +45,7 @@ class GrpcServer:
         Args:
             models: served models; the caller closes them.
             settings: limits of requests.
-            reserved: socket bound to the address to listen on, which keeps the port free.
+            reserved: the address to listen on.
             service: answers the calls of the protocol.
             credentials: TLS credentials; without, connections are not encrypted.
             keys: the API keys.
@@ -65,9 +65,9 @@ class GrpcServer:
             ConfigError: another process has taken the address.
         """
         self._server = self._build()
-        host, port = self._reserved.getsockname()[:2]
+        host, port = self._reserved.socket.getsockname()[:2]
         where = f"{f'[{host}]' if ':' in host else host}:{port}"
-        self._reserved.close()  # gRPC binds the address itself
+        self._reserved.socket.close()  # gRPC binds the address itself
         try:
             if self._credentials is None:
                 self._server.add_insecure_port(where)
@@ -96,7 +96,7 @@ class GrpcServer:
         )
         server = grpc.aio.server(
             interceptors=[interceptor],
-            options=_options(limits),
+            options=_options(limits, shared=self._reserved.shared),
             # Streams and watches may stay open forever; they must leave room for requests, and for
             # those that the queue refuses. A response that is not read counts too.
             maximum_concurrent_rpcs=2 * queue.requests + streams + MAX_WATCHES,
@@ -108,7 +108,7 @@ class GrpcServer:
         return server
 
 
-def _options(limits: LimitSettings) -> list[tuple[str, int]]:
+def _options(limits: LimitSettings, *, shared: bool) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_concurrent_streams", MAX_CALLS),
@@ -119,6 +119,6 @@ def _options(limits: LimitSettings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", UNLIMITED),
         # Otherwise a stream may send megabytes before its message is received.
         ("grpc.http2.bdp_probe", 0),
-        # Otherwise a second server on this port would get half of the calls.
-        ("grpc.so_reuseport", 0),
+        # If set, a second server on this port would get half of the calls.
+        ("grpc.so_reuseport", int(shared)),
     ]

@@ -12,7 +12,7 @@ from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
 from pipework.serve.models.repository_watcher import RepositoryWatcher
 from pipework.serve.scheduling.model_protocol import ServedModel
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import open_predictor
 
 
 def open_models(target: Path, settings: ServeSettings) -> Models:
@@ -28,7 +28,9 @@ def open_models(target: Path, settings: ServeSettings) -> Models:
     if not is_repository(target):
         _check_run(target)
         opener = LocalOpener(limits=settings.engine)
-        predictor = Predictor(target, settings.engine.name, queue=settings.queue, opener=opener)
+        predictor = open_predictor(
+            target, settings.engine.name, queue=settings.queue, opener=opener
+        )
         return Models([predictor], control=control)
     if settings.engine.name is not None:
         message = f"{target} is a repository, whose versions have one engine each"
@@ -58,7 +60,7 @@ def open_version(folder: VersionFolder, settings: ServeSettings) -> ServedModel:
         NotReadyError: the tritonserver that computes does not respond.
     """
     folder.check_inside(read_classifier(folder.folder))
-    predictor = Predictor(
+    predictor = open_predictor(
         folder.folder,
         name=folder.name,
         version=folder.version,

@@ -5,11 +5,11 @@ loaded again, which Prometheus handles as a counter reset. So a counter never de
 version is loaded, and no series remains for an unloaded version.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import TypeVar
 
+from prometheus_client import Counter
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -23,6 +23,7 @@ from pipework.serve.models.registry import Models, ServedModel
 from pipework.serve.request.statistics import BUCKETS_S, EngineLoad, Totals
 
 LABELS = ("model", "version")
+REJECTED = "pipework_rejected"
 LoadMetrics = tuple[tuple[str, str, Callable[[EngineLoad], float]], ...]
 GAUGES: LoadMetrics = (
     ("queue_requests", "Requests in the queue", lambda load: load.waiting_requests),
@@ -61,13 +62,24 @@ C = TypeVar("C", EngineLoad, Totals)
 class VersionMetrics(Collector):
     """Collects the counters of the loaded versions at each scrape."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(
+        self, models: Models, rejected: Callable[[], Iterable[Metric]] | None = None
+    ) -> None:
+        """Collect from the models.
+
+        Args:
+            models: the served models.
+            rejected: returns the REJECTED metric of all processes of a server; by default that of
+                this process.
+        """
         self._models = models
-        self._rejected: Counter[tuple[str, str]] = Counter()
+        description = "Requests that were rejected before a version was chosen"
+        self._own = Counter(REJECTED, description, ["model", "reason"], registry=None)
+        self._rejected = rejected or self._own.collect
 
     def reject(self, model: str, reason: str) -> None:
         """Count a request that was rejected before a version was chosen."""
-        self._rejected[model, reason] += 1
+        self._own.labels(model, reason).inc()
 
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics of all versions."""
@@ -98,8 +110,10 @@ class VersionMetrics(Collector):
         for labels, load in loads.items():
             for reason, count in load.refused.items():
                 family.add_metric((*labels, reason), count)
-        for (model, reason), count in self._rejected.copy().items():
-            family.add_metric((model, "", reason), count)
+        for sample in (sample for metric in self._rejected() for sample in metric.samples):
+            if sample.name == f"{REJECTED}_total":
+                model, reason = sample.labels["model"], sample.labels["reason"]
+                family.add_metric((model, "", reason), sample.value)
         return family
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 from pipework.closeable import Closeable
 from pipework.data.examples import Example
 from pipework.errors import InputError
-from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
 from pipework.serve.text_tensors import InputTexts, OutputTensors
-from pipework.text.encoding import TextEncoder, truncated_rows
+from pipework.text.encoding import open_encoder, truncated_rows
 
 
 class TextModel(Closeable):
@@ -22,12 +21,8 @@ class TextModel(Closeable):
         Raises:
             RunFolderError: the tokenizer is missing or changed.
         """
-        form = manifest.input
         try:
-            verify_files(run, (form.tokenizer,))
-            self._encoder = TextEncoder.open(
-                run / form.tokenizer.path, max_length=form.max_length, type_ids=form.type_ids
-            )
+            self._encoder = open_encoder(run, manifest)
         except BaseException:
             engine.close()
             raise

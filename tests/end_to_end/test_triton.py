@@ -17,7 +17,7 @@ from pipework.cpu import computes_bf16
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.export.config import ExportSettings, TritonBackend, TritonSettings
-from pipework.export.inference import open_encoder, predict_run
+from pipework.export.inference import predict_run
 from pipework.export.run import export
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.export.triton.triton_config import FILE_NAME, from_text, to_text
@@ -30,6 +30,7 @@ from pipework.serve.models.open_models import open_models
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.ports import Ports
 from pipework.serve.triton.server import TritonServer
+from pipework.text.encoding import open_encoder
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
 PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)
