@@ -186,6 +186,9 @@ def serve(
     engine: Annotated[
         str | None, typer.Option(help="name of a proven engine, see pipe show")
     ] = None,
+    workers: Annotated[
+        str, typer.Option(metavar="N|auto", help="processes that answer requests")
+    ] = "1",
     overrides: Sets = None,
 ) -> None:
     """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
@@ -205,7 +208,12 @@ def serve(
 
         serve_triton(target, settings, address=address, ready=_ready, report=print_line)
         return
-    start(target, settings, address=address, ready=_ready)
+    from pipework.serve.workers.supervisor import serve_with_workers, worker_count
+
+    if (count := worker_count(workers)) > 1:
+        serve_with_workers(target, settings, address=address, workers=count, ready=_ready)
+    else:
+        start(target, settings, address=address, ready=_ready)
 
 
 def _ready(listening: object) -> None:

@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from pipework.errors import ConfigError
@@ -115,3 +115,25 @@ def reuse_address(listener: socket.socket) -> None:
 def _format(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextmanager
+def shared_sockets(host: str, port: int, option: str, count: int) -> Iterator[list[socket.socket]]:
+    """Bind several sockets to one address; the system spreads connections over those that listen.
+
+    Raises:
+        ConfigError: the address is in use or cannot be bound.
+    """
+    with bound_socket(host, port, option) as first:
+        address = first.getsockname()
+        family = first.family
+    with ExitStack() as stack:
+        sockets = []
+        for _ in range(count):
+            own = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            stack.enter_context(own)
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reuse_address(own)
+            own.bind(address)
+            sockets.append(own)
+        yield sockets

@@ -154,9 +154,13 @@ class Models(Closeable):
             NotReadyError: only a restart helps.
         """
         for model in self.serving():
-            if not model.alive and not (self._source and self._source.reopens(model)):
+            if not (model.alive or self.reopens(model)):
                 message = f"the engine of {model.name} {model.version} has stopped"
                 raise NotReadyError(message)
+
+    def reopens(self, model: ServedModel) -> bool:
+        """Whether a version whose engines have failed will be opened again."""
+        return self._source is not None and self._source.reopens(model)
 
     def check_ready(self) -> None:
         """Check that the server accepts requests.

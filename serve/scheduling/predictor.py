@@ -51,7 +51,8 @@ class Predictor(Closeable):
         name: name of the model.
         version: its version; by default a short digest of the engine's files, in decimal because
             clients of the protocol such as perf_analyzer read versions as numbers.
-        engine: name of the engine.
+        record: the engine.
+        engine: its name.
         card: description of the version.
         scheduler: computes the logits of tokenized requests.
         closing: called first by `close`.
@@ -84,6 +85,7 @@ class Predictor(Closeable):
         self._bridge: LoopBridge | None = None
         self.name = name or manifest.identity.name
         self.version = version or str(int(record.digest[:12], 16))
+        self.record = record
         self.engine = record.name
         self.card = ModelCard.of(manifest, record)
         self.closing: Callable[[], None] = _nothing
