@@ -21,7 +21,7 @@ from pipework.run_folder.manifest import read_classifier
 from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.predictions import predicted_labels, probabilities
 from pipework.serve.engines import open_first
-from pipework.serve.engines.call_costs import CPU, Costs
+from pipework.serve.engines.collate import CPU, Costs
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.text.encoding import open_encoder, truncated_rows
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.cpu import processor
-from pipework.serve.engines.call_costs import measure
-from pipework.serve.engines.collate import Collate, InputFeed
+from pipework.serve.engines.collate import Collate, InputFeed, measure
 from pipework.text.encoding import Encoding
 
 Arrays = Mapping[str, NDArray[np.int64]]

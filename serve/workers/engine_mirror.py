@@ -8,7 +8,6 @@ closed it.
 import asyncio
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import socket
@@ -36,7 +35,9 @@ from pipework.serve.workers.messages import (
     Message,
     ModelsState,
     VersionState,
+    call_after_main_process,
     frame,
+    main_process_runs,
     read_error,
     take_messages,
 )
@@ -99,10 +100,7 @@ class EngineMirror(Closeable):
 
     async def started(self, _: BoundAddress) -> None:
         """Send requests to the engine process from now on."""
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            loop = asyncio.get_running_loop()
-            loop.add_reader(parent.sentinel, self._end, parent.sentinel)
+        call_after_main_process(_end)
         if self._first is not None:
             await self._attach(self._first)
         self.ready()
@@ -245,8 +243,7 @@ class EngineMirror(Closeable):
 
     def _greet(self) -> "_Greeting | None":
         """Connect to an engine process and wait for its state; None if this process should end."""
-        parent = multiprocessing.parent_process()
-        while not self._stopped and (parent is None or parent.is_alive()):
+        while not self._stopped and main_process_runs():
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(WAIT_S)
             try:
@@ -262,8 +259,7 @@ class EngineMirror(Closeable):
 
     def _wait_for_state(self, connection: socket.socket) -> "_Greeting | None":
         received = bytearray()
-        parent = multiprocessing.parent_process()
-        while not self._stopped and (parent is None or parent.is_alive()):
+        while not self._stopped and main_process_runs():
             try:
                 data = connection.recv(READ_BYTES)
             except TimeoutError:
@@ -277,17 +273,17 @@ class EngineMirror(Closeable):
                 return _Greeting(connection=connection, state=state, rest=received)
         return None
 
-    def _end(self, sentinel: int) -> None:
-        asyncio.get_running_loop().remove_reader(sentinel)
-        log.warning("the main process has ended")
-        os.kill(os.getpid(), signal.SIGTERM)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Greeting:
     connection: socket.socket
     state: ModelsState
     rest: bytearray
+
+
+def _end() -> None:
+    log.warning("the main process has ended")
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _open(version: VersionState, link: EngineLink, queue: QueueSettings) -> Predictor:

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import logging
 import mmap
-import multiprocessing
 import signal
 import socket
 import sys
@@ -39,12 +37,12 @@ from pipework.serve.workers.messages import (
     ModelsState,
     Submission,
     VersionState,
+    call_after_main_process,
     error_content,
 )
 from pipework.serve.workers.remote_scheduler import received_job
 from pipework.serve.workers.shared_memory import SharedMemory, VersionSlots, write_logits
 
-log = logging.getLogger(__name__)
 POLL_S = 0.1
 TRIM_TICKS = 20
 
@@ -152,9 +150,10 @@ class EngineProcess:
         memory: the memory of all processes.
     """
 
+    _models: Models
+
     def __init__(self, memory: SharedMemory) -> None:
         self.memory = memory
-        self._models: Models | None = None
         self._condition = threading.Condition()
         self._slots = VersionSlots(memory)
         self._versions: dict[int, _OpenVersion] = {}  # by slot
@@ -265,7 +264,7 @@ class EngineProcess:
             for slot in slots:
                 if version := self._versions.get(slot):
                     model = version.predictor
-                    alive = model.alive or self._served.reopens(model)
+                    alive = model.alive or self._models.reopens(model)
                     self._slots.write(slot, model.load, alive=alive, ready=model.ready)
 
     def call(self, front: _Front, number: int, action: str, name: str) -> None:
@@ -274,7 +273,7 @@ class EngineProcess:
         async def reply() -> None:
             error = None
             try:
-                models = self._served
+                models = self._models
                 await (models.load(name) if action == "load" else models.unload(name))
                 self._refresh()
                 await asyncio.to_thread(self._wait_until_applied)
@@ -289,8 +288,7 @@ class EngineProcess:
     async def _run(self, listener: socket.socket, ready: Callable[[], None]) -> None:
         self._loop = loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
-        if parent := multiprocessing.parent_process():
-            loop.add_reader(parent.sentinel, self._orphan, parent.sentinel)
+        call_after_main_process(self._stop)
         self._slots.release_others()
         self._refresh()
         server = await loop.create_unix_server(lambda: _Front(self).channel, sock=listener)
@@ -333,16 +331,12 @@ class EngineProcess:
             )
 
     def _current_state(self) -> ModelsState:
-        models = self._served
-        open_versions = {id(version.predictor): version for version in self._versions.values()}
-        versions = [
-            open_versions[id(model)].state
-            for model in models.serving()
-            if id(model) in open_versions
-        ]
+        models = self._models
+        states = {id(version.predictor): version.state for version in self._versions.values()}
+        served = [states[id(model)] for model in models.serving() if id(model) in states]
         return ModelsState(
             generation=self._state.generation,
-            versions=tuple(versions),
+            versions=tuple(served),
             entries=tuple(models.index()),
             policies={name: models.policy(name) for name in models.names},
         )
@@ -352,14 +346,5 @@ class EngineProcess:
         state = self._state.model_dump(mode="json")
         front.channel.send_json({"kind": "state", "state": state})
 
-    @property
-    def _served(self) -> Models:
-        assert self._models is not None
-        return self._models
-
     def _stop(self) -> None:
         self._ending = True
-
-    def _orphan(self, sentinel: int) -> None:
-        self._loop.remove_reader(sentinel)
-        self._stop()

@@ -28,8 +28,7 @@ from pipework.serve.config import ServeSettings
 from pipework.serve.engines import open_proven
 from pipework.serve.models.open_models import open_models
 from pipework.serve.triton.installation import Installation
-from pipework.serve.triton.ports import Ports
-from pipework.serve.triton.server import TritonServer
+from pipework.serve.triton.server import Ports, TritonServer
 from pipework.text.encoding import open_encoder
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
