@@ -23,7 +23,7 @@ import uvicorn
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from pipework.errors import ConfigError
-from pipework.memory import MemoryTrimmer
+from pipework.machine import MemoryTrimmer
 from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import read_keys
