@@ -11,7 +11,7 @@ from typing import Any
 
 from pipework.data.examples import Source
 from pipework.data.readers import SUFFIXES, Format
-from pipework.errors import ConfigError, DataError
+from pipework.errors import ConfigError, DataError, without_password
 from pipework.progress import Progress
 from pipework.run_folder.task import TaskKind
 from pipework.serve.bulk.input_files import (
@@ -159,7 +159,7 @@ class BulkJob:
 
         Raises:
             ConfigError: a column is missing, or the folder belongs to another job.
-            DataError: a file is damaged.
+            DataError: a file is damaged, or all are empty.
         """
         self._scorer, self._stored, self._options = scorer, stored, options
         files, items = list[InputFile](), list[WorkItem]()
@@ -168,7 +168,11 @@ class BulkJob:
             planned, parts = plan_file(file, source, index, len(items))
             files.append(planned)
             items += parts
-        keep = tuple(dict.fromkeys(files[0].columns if options.keep is None else options.keep))
+        filled = [file for file in files if file.columns]
+        if not filled:
+            message = f"--in {without_password(options.pattern)}: all files are empty"
+            raise DataError(message, "expected rows in at least one file")
+        keep = tuple(dict.fromkeys(filled[0].columns if options.keep is None else options.keep))
         if clash := [name for name in keep if name in ADDED]:
             message = f"column {clash[0]!r} has the name of a column of the output"
             raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
@@ -181,9 +185,11 @@ class BulkJob:
             )
             for index, file in enumerate(files)
         ]
-        for reader in self._readers:
+        readers = [reader for reader in self._readers if reader.columns]
+        for reader in readers:
             reader.check()
-        check_types({file.name: file.by_column for file in files}, keep)
+        check_types({file.name: file.by_column for file in filled}, keep)
+        self._first = readers[0]
         self.ledger = Ledger(options.out, self._plan(keep, files, items))
 
     def run(self, items: Sequence[WorkItem], progress: Progress) -> BulkSummary:
@@ -256,7 +262,7 @@ class BulkJob:
 
         scored = self._scorer.score(window.examples)
         counts.add(len(window.rows), sum(scored.truncated), _count(scored))
-        keep = self._readers[0].keep
+        keep = self._first.keep
         table = window.table
         if table is None:
             columns = [[row[index] for row in window.kept] for index in range(len(keep))]
@@ -299,7 +305,7 @@ class BulkJob:
                 rows=None if parity is None else parity.rows,
                 max_abs_diff=None if parity is None else parity.max_abs,
             ),
-            columns=tuple(self._readers[0].names.values()),
+            columns=tuple(self._first.names.values()),
             keep=keep,
             files=tuple(files),
             items=tuple(items),

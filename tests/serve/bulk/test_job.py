@@ -295,6 +295,37 @@ def test_a_damaged_row_group_is_reported_and_the_others_are_scored(run, files, t
     assert len(parts(out)) == 8
 
 
+@pytest.mark.parametrize(
+    ("empty", "row"),
+    [
+        ("a.csv", "text,id\nrain,z"),
+        ("a.jsonl", '{"text": "rain", "id": "z"}'),
+        ("a.txt", "text\tid\nrain\tz"),
+        ("z.csv", "text,id\nrain,z"),
+    ],
+)
+def test_an_empty_file_has_no_rows_and_the_others_are_scored(run, tmp_path, empty, row):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / empty).touch()
+    (tmp_path / "in" / "b.csv").write_text("text,id\nrain,x\ngoal,y\n")
+    (tmp_path / "in" / "c.csv").write_text("text,id\n")
+    summary = score(run, tmp_path / "in", tmp_path / "out", columns="text=text")
+    assert (summary.items, summary.counts.rows, summary.rejected) == (1, 2, 0)
+    table = pq.read_table(tmp_path / "out" / "parts")
+    assert table["id"].to_pylist() == ["x", "y"]
+    assert table["predicted_label"].to_pylist() == ["weather", "sport"]
+    (tmp_path / "in" / empty).write_text(row)
+    with pytest.raises(ConfigError, match=f"{empty} has changed since the job was started"):
+        score(run, tmp_path / "in", tmp_path / "out", columns="text=text")
+
+
+def test_files_that_are_all_empty_are_refused(run, tmp_path):
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(DataError, match=r"--in .*: all files are empty"):
+        score(run, tmp_path / "*.csv", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_second_column_for_a_model_of_texts_is_refused_before_the_job_starts(run, tmp_path):
     (tmp_path / "in.csv").write_text("a,b\nrain,sun\n")
     message = "found text_pair, but this model classifies single texts"
