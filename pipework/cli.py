@@ -132,7 +132,7 @@ def tune(
     The same command continues a search, and joins one that runs on this or another machine.
     """
     from pipework import console
-    from pipework.cpu import cpu_limit
+    from pipework.machine import cpu_limit
     from pipework.progress import NullProgress
     from pipework.train import LAUNCHER
     from pipework.train.tune.search_space import SearchSpace

@@ -21,7 +21,7 @@ import uvicorn
 # Otherwise gRPC logs each failed TLS handshake. It reads the variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-from pipework.memory import MemoryTrimmer
+from pipework.machine import MemoryTrimmer
 from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import ApiKeys, read_keys

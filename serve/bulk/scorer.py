@@ -78,10 +78,11 @@ class Scorer(Closeable):
         Raises:
             PipeError: the run folder or an engine is wrong, see `open_first`.
         """
-        self._arguments = (str(run), engine, text, text_pair, threads)
         folder = Path(run)
         self.manifest = manifest = read_classifier(folder)
         self.record, self._engine = open_first(folder, manifest, engine, threads=threads)
+        # By name, so that no process that receives the scorer chooses another engine.
+        self._arguments = (str(run), self.record.name, text, text_pair, threads)
         if self.record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
             costs = CPU if gpu_or_none() is None else GPU
             self._engine.collate = replace(self._engine.collate, costs=costs)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
-from pipework.cpu import processor
+from pipework.machine import processor
 from pipework.serve.engines.collate import Collate, InputFeed, measure
 from pipework.text.encoding import Encoding
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pipework.closeable import Closeable
-from pipework.cpu import cpu_limit
 from pipework.data.examples import Example, validate_example
+from pipework.machine import cpu_limit
 from pipework.run_folder.engine_record import EngineRecord, Layout
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.scoring.predictions import Prediction, decide, mark_truncated

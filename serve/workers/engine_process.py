@@ -18,7 +18,7 @@ from pathlib import Path
 from uvicorn import Config
 
 from pipework.errors import NotReadyError, PipeError
-from pipework.memory import MemoryTrimmer
+from pipework.machine import MemoryTrimmer
 from pipework.serve.config import ServeSettings
 from pipework.serve.models.open_models import open_models
 from pipework.serve.models.registry import Models

@@ -21,8 +21,8 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import FrameType
 
-from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError, NotReadyError, PipeError
+from pipework.machine import cpu_limit
 from pipework.serve.config import ServeSettings
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.serve.http.auth import read_keys

@@ -13,7 +13,6 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from pipework.cpu import computes_bf16
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.export.config import ExportSettings, TritonBackend, TritonSettings
@@ -21,6 +20,7 @@ from pipework.export.inference import predict_run
 from pipework.export.run import export
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.export.triton.triton_config import FILE_NAME, from_text, to_text
+from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest

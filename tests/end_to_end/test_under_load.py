@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipework.cpu import computes_bf16
 from pipework.data.examples import Example
 from pipework.export.config import ExportSettings, TritonSettings
 from pipework.export.run import export
 from pipework.export.triton.model_repository import EngineChoice, add_version
+from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
