@@ -18,6 +18,7 @@ import httpx
 import psutil
 import pytest
 
+from pipework.closeable import Closeable
 from pipework.errors import ConfigError
 from pipework.serve.workers.supervisor import worker_count
 from tests.serve.conftest import Server
@@ -36,7 +37,7 @@ def processes(server: Server) -> tuple[psutil.Process, list[psutil.Process]]:
     return engine, [child for name, child in named if name.startswith("pipe-front-")]
 
 
-class Client:
+class Client(Closeable):
     """Sends requests over a connection, and connects again when it is lost."""
 
     def __init__(self, url: str) -> None:
@@ -58,6 +59,9 @@ class Client:
         self._connection.close()
         self._connection = HTTPConnection(self._address, timeout=120)
 
+    def close(self) -> None:
+        self._connection.close()
+
 
 class Load:
     """Clients that compare each answer until there are enough.
@@ -72,9 +76,10 @@ class Load:
     def __init__(self, url: str, answers: int) -> None:
         self._url, self._most = url, answers
         self._expected = {}
-        for text in TEXTS:
-            _, answer = Client(url).predict([text])
-            self._expected[text] = answer["predictions"][0]
+        with Client(url) as client:
+            for text in TEXTS:
+                _, answer = client.predict([text])
+                self._expected[text] = answer["predictions"][0]
         self.answers = self.texts = len(TEXTS)
         self.lost = 0
         self.wrong: list[str] = []
@@ -82,7 +87,10 @@ class Load:
         self._lock = threading.Lock()
 
     def run(self, seed: int) -> None:
-        choose, client = random.Random(seed), Client(self._url)
+        with Client(self._url) as client:
+            self._send(client, random.Random(seed))
+
+    def _send(self, client: Client, choose: random.Random) -> None:
         while not self.done.is_set():
             texts = choose.choices(TEXTS, k=choose.choice([1, 1, 1, 8]))
             if choose.random() < 0.05:
@@ -129,14 +137,13 @@ def test_answers_are_those_of_a_single_process(workers, server):
     assert single == several
 
 
-@pytest.mark.parametrize("count", [150])
-def test_metrics_are_those_of_all_processes(workers, count):
+def test_metrics_are_those_of_all_processes(workers):
+    count = 150
     before = [metric(workers.url, "pipework_texts_total"), fronts_requests(workers)]
-    for _ in range(count):  # each on a connection of its own, which goes to either process
-        assert (
-            httpx.post(f"{workers.url}{PREDICT}", json={"texts": ["goal", "rain"]}).status_code
-            == 200
-        )
+    with Client(workers.url) as client:
+        for _ in range(count):
+            assert client.predict(["goal", "rain"])[0] == 200
+            client.reconnect()  # to either process
     answered = [metric(workers.url, "pipework_texts_total"), fronts_requests(workers)]
     assert [now - then for now, then in zip(answered, before, strict=True)] == [2 * count, count]
     status = httpx.get(f"{workers.url}/v1/status").json()
