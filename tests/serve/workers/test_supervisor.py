@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
@@ -21,7 +21,7 @@ import pytest
 from pipework.closeable import Closeable
 from pipework.errors import ConfigError
 from pipework.serve.workers.supervisor import worker_count
-from tests.serve.conftest import Server
+from tests.serve.conftest import Server, Shelf
 from tests.serve.test_run import metric, wait_for
 
 TEXTS = [" ".join(words) for words in (["rain"] * 3, ["goal", "team"], ["bank"] * 40, ["match"])]
@@ -311,3 +311,73 @@ def test_auto_depends_on_the_cpus(monkeypatch):
         monkeypatch.setattr(f"{module}.cpu_limit", lambda cpus=cpus: cpus)
         assert worker_count("auto") == expected
     assert worker_count("3") == 3
+
+
+@pytest.fixture
+def repository(shelf: Shelf, start_server: Callable[..., Server]) -> Iterator[Server]:
+    """A server of a repository that clients may change."""
+    shelf.add(1)
+    settings = "models.control=true", "models.poll_s=0.1"
+    server = start_server(shelf.folder, *settings, workers=2)
+    yield server
+    assert server.stop() == 0
+
+
+def statuses_and_labels(url: str, requests: int = 12) -> set[tuple[int, str]]:
+    """Return the outcomes of requests on several connections, which go to both processes."""
+    found = set()
+    with Client(url) as client:
+        for _ in range(requests):
+            status, answer = client.predict(["goal"])
+            label = answer["predictions"][0]["label"] if status == 200 else answer["error"]
+            found.add((status, label))
+            client.reconnect()
+    return found
+
+
+def test_a_new_version_is_served_by_all_processes_without_a_lost_request(repository, shelf):
+    outcomes, done = set(), threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            outcomes.update(statuses_and_labels(repository.url, 2))
+
+    with ThreadPoolExecutor(2) as pool:
+        clients = [pool.submit(ask) for _ in range(2)]
+        shelf.add(2)
+        wait_for(lambda: statuses_and_labels(repository.url) == {(200, "sport-2")})
+        done.set()
+        for client in clients:
+            client.result()
+    assert outcomes <= {(200, "sport"), (200, "sport-2")}
+    wait_for(lambda: 'version="1"' not in httpx.get(f"{repository.url}/metrics").text)
+
+
+def test_a_client_loads_and_unloads_a_model_in_all_processes(repository):
+    models = f"{repository.url}/v2/repository"
+    for _ in range(3):
+        assert httpx.post(f"{models}/models/topics/unload", json={}, timeout=60).status_code == 200
+        unknown = "expected the name of a model: none"
+        assert statuses_and_labels(repository.url) == {(404, unknown)}
+        index = httpx.post(f"{models}/index", json={}).json()
+        assert [(entry["name"], entry["reason"]) for entry in index] == [("topics", "unloaded")]
+        assert httpx.post(f"{models}/models/topics/load", json={}, timeout=60).status_code == 200
+        assert statuses_and_labels(repository.url) == {(200, "sport")}
+
+
+def test_an_error_of_loading_is_that_of_a_single_process(repository, shelf):
+    shelf.add(3, wrong=True)
+    answer = httpx.post(f"{repository.url}/v2/repository/models/topics/load", json={}, timeout=60)
+    assert answer.status_code == 400
+    assert "model 'topics' cannot be loaded: version 3: " in answer.json()["error"]
+    assert statuses_and_labels(repository.url) == {(200, "sport")}
+    answer = httpx.post(f"{repository.url}/v2/repository/models/other/load", json={}, timeout=60)
+    assert answer.status_code == 404
+
+
+def test_a_version_survives_the_engine_process_that_loaded_it(repository, shelf):
+    shelf.add(2)
+    wait_for(lambda: statuses_and_labels(repository.url) == {(200, "sport-2")})
+    processes(repository)[0].kill()
+    assert statuses_and_labels(repository.url) == {(200, "sport-2")}
+    assert metric(repository.url, "pipework_engine_deaths_total") == 1
