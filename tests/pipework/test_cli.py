@@ -22,7 +22,7 @@ FROZEN = {
     "import": "source out data overrides trust_remote_code",
     "predict": "words file inputs out url columns engine keep shard on",
     "publish": "run to",
-    "serve": "target backend host port grpc_port engine overrides",
+    "serve": "target backend host port grpc_port engine workers overrides",
     "show": "run as_json html overrides",
     "train": "config out overrides nproc resume",
     "tune": "config out trials jobs overrides",
