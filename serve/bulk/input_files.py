@@ -116,10 +116,10 @@ class WorkItem(Record):
     sha256: str | None = None
 
 
-def unreadable(name: str, error: Exception) -> DataError:
+def unreadable(name: str, error: Exception, hint: str = "restore it, or leave it out") -> DataError:
     """Return the error for a file that cannot be read."""
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
-    return DataError(f"{name} cannot be read: {reason}", "restore the file, or leave it out")
+    return DataError(f"{name} cannot be read: {reason}", hint)
 
 
 def find_files(pattern: str, out: Path | None = None) -> list[StoredFile]:
@@ -139,7 +139,7 @@ def find_files(pattern: str, out: Path | None = None) -> list[StoredFile]:
         base, paths = _list(files, path)
     except Exception as error:  # of any package for object stores
         name = f"--in {without_password(pattern)}"
-        raise unreadable(name, error) from error
+        raise unreadable(name, error, "check the address and the permissions") from error
     below = f"{out.resolve()}/" if out is not None else "/\0"
     paths = [
         found

@@ -207,6 +207,7 @@ def test_a_server_that_cannot_be_reached_is_one_line(closed_port, path):
     with pytest.raises(DataError, match=message) as caught:
         find_files(f"http://127.0.0.1:{closed_port}/{path}")
     assert "\n" not in str(caught.value)
+    assert caught.value.hint == "check the address and the permissions"
 
 
 def test_a_file_system_that_lists_by_itself_gets_no_option_of_the_walk(monkeypatch):
