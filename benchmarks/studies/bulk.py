@@ -55,8 +55,7 @@ from pipework.serve.engines import open_first
 from pipework.text.encoding import Encoding
 from pipework.train.config.run_config import SAMPLE
 
-FILES = 4
-GROUP_ROWS, ROUND_ROWS = (1, 10, 300, 2000, 10_000), 5000
+FILES, GROUP_ROWS, ROUND_ROWS = 4, (1, 10, 300, 2000, 10_000), 5000
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
 MOST_SAMPLES, SAMPLE_S, POLL_S = 300, 0.5, 0.02
 # The mean time from the first write of a process until it is killed, as a share of the time for the
@@ -77,6 +76,7 @@ class BulkStudy:
     """The run and the folder of a study, and the sizes of its jobs."""
 
     run: Path
+    name: str
     work: Path
     rows: int
     kills: int
@@ -303,7 +303,7 @@ def measure(study: BulkStudy, words: tuple[str, ...]) -> BulkResult:
     rates = kept(work / "rates.json", BulkRates, study.rates)
     plan = BulkPlan.model_validate_json((work / "whole" / PLAN).read_bytes())
     return BulkResult(
-        model=plan.model,
+        model=study.name,
         engine=plan.engine.name,
         files=len(plan.files),
         row_groups=len(plan.items),
@@ -322,6 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m pipework.benchmarks.studies.bulk", description=__doc__
     )
     parser.add_argument("--run", type=Path, required=True, help="run folder with an engine")
+    parser.add_argument("--name", default="the sample", help="name of the model in the table")
     parser.add_argument("--work", type=Path, required=True, help="folder of the rows and jobs")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the three jobs")
     parser.add_argument("--kills", type=int, default=50, help="processes to kill")
