@@ -47,7 +47,7 @@ StartContainer = Callable[[Manifest, str], RunningContainer]
 class PodNetwork:
     """A network namespace, connected with this machine."""
 
-    _numbers = itertools.count(1)
+    _numbers = itertools.count(secrets.randbelow(512))  # other tests may run at the same time
 
     def __init__(self) -> None:
         """Create the namespace.
@@ -56,12 +56,13 @@ class PodNetwork:
             subprocess.CalledProcessError: no permission.
         """
         self.name = f"pod-{secrets.token_hex(4)}"
-        number = next(self._numbers)
-        self.address = f"10.78.{number}.2"
-        link, inside = f"p{number}-{secrets.token_hex(3)}", ("-n", self.name)
+        second, third = divmod(next(self._numbers) % 512, 256)
+        subnet = f"198.{18 + second}.{third}"  # of the addresses for tests of networks, RFC 2544
+        self.address = f"{subnet}.2"
+        link, inside = f"pod{secrets.token_hex(4)}", ("-n", self.name)
         _ip("netns", "add", self.name)
         _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", self.name)
-        _ip("address", "add", f"10.78.{number}.1/24", "dev", link)
+        _ip("address", "add", f"{subnet}.1/24", "dev", link)
         _ip("link", "set", link, "up")
         _ip(*inside, "address", "add", f"{self.address}/24", "dev", "eth0")
         for device in ("lo", "eth0"):

@@ -22,7 +22,7 @@ import pytest
 
 from pipework.errors import PipeError
 from pipework.serve.client import Client
-from tests.deploy.container import Container, ContainerSpec
+from tests.deploy.container import Container, pod_container
 from tests.deploy.image import ROOT, absent_component
 from tests.deploy.kubelet import Deployment, Manifest, StartContainer, cluster
 from tests.deploy.test_manifests import CLAIM, render_values
@@ -105,20 +105,9 @@ def start_on(request, tmp_path_factory) -> Callable[[Path], StartContainer]:
         return ServerProcess(arguments, network, folder / network)
 
     def contained(run: Path, spec: Manifest, network: str) -> Container:
-        (container,) = spec["containers"]
-        folders = {"models": run, "tmp": None}
-        mounts = {mount["mountPath"]: folders[mount["name"]] for mount in container["volumeMounts"]}
         assert image is not None
-        options = ContainerSpec(
-            root=image.root,
-            command=[*image.config["Entrypoint"], *container["args"]],
-            environment=image.environment,
-            user=spec["securityContext"]["runAsUser"],
-            read_only=container["securityContext"]["readOnlyRootFilesystem"],
-            mounts=mounts,
-            network=network,
-        )
-        return Container(options, folder / network)
+        volumes = {"models": run, "tmp": None}
+        return Container(pod_container(spec, image, volumes, network=network), folder / network)
 
     start = process if image is None else contained
     return lambda run: lambda spec, network: start(run, spec, network)
@@ -138,6 +127,8 @@ class Load:
     Attributes:
         answers: right answers.
         errors: wrong answers and errors, by message.
+        enough: ends the clients.
+        texts: texts of a request.
     """
 
     answers: int = 0
@@ -145,8 +136,8 @@ class Load:
     enough: Event = field(default_factory=Event)
     texts: int = 1
 
-    def send(self, url: str, number: int, seconds: float = 0) -> None:
-        """Send requests until `enough`, with pauses of some seconds."""
+    def send(self, url: str, number: int) -> None:
+        """Send requests until `enough`."""
         with Client(url, timeout_s=60) as client:
             while not self.enough.is_set():
                 label = number % len(LABELS)
@@ -162,7 +153,6 @@ class Load:
                 else:
                     self.errors[f"wrong: {labels}"] += 1
                 number += 1
-                time.sleep(seconds)
 
 
 @contextmanager
