@@ -59,9 +59,14 @@ Resource = dict[str, Any]
 
 @cache
 def render(name: str) -> tuple[Resource, ...]:
+    """Return the resources of the chart with values of this module."""
+    return render_values(VALUES[name])
+
+
+def render_values(values: dict[str, Any], name: str = "topics") -> tuple[Resource, ...]:
     """Return the resources of the chart with some values."""
     with helm.Chart.load(str(DEPLOY / "chart")) as chart:
-        files = chart.render(VALUES[name], name="topics", namespace="text")
+        files = chart.render(values, name=name, namespace="text")
     texts = [text for path, text in sorted(files.items()) if path.endswith(".yaml")]
     return tuple(found for text in texts for found in yaml.safe_load_all(text) if found)
 
