@@ -163,8 +163,8 @@ def bench(
     if compare is not None:
         _compare(*compare, outputs)
         return
+    from pipework.benchmarks.load.outcome import Trace
     from pipework.benchmarks.load.slo import parse_slo
-    from pipework.benchmarks.load.trace import Trace
     from pipework.benchmarks.plan import BaselineServer, BenchPlan
 
     (own_price, other_price) = _per_server("--price", price, against)

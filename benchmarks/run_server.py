@@ -13,10 +13,9 @@ from pipework.benchmarks.load.generator_limit import generator_limit
 from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.loops import closed_loop, open_loop, replay
-from pipework.benchmarks.load.outcome import first_response
+from pipework.benchmarks.load.outcome import Trace, first_response
 from pipework.benchmarks.load.slo import judge_rates, min_rate
 from pipework.benchmarks.load.slo_search import RateBounds, search
-from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.plan import BaselineServer, BenchPlan
 from pipework.benchmarks.results_schema.comparison import ComparisonResult, ComparisonSide

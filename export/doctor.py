@@ -11,9 +11,9 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 
 import pipework
-from pipework.cpu import cpu_limit, processor, sums_int8
 from pipework.errors import MissingDependencyError, as_pipe_error
 from pipework.export.plan import PRECISIONS
+from pipework.machine import cpu_limit, processor, sums_int8
 from pipework.run_folder.engine_record import EngineFormat, Precision
 from pipework.run_folder.files import Record
 from pipework.serve.engines.cuda import NoGpuError, find_gpu

@@ -17,7 +17,7 @@ from pipework.data.kept_rows import kept_source
 from pipework.data.readers import SUFFIXES, WITHOUT_COLUMNS, Format, read_cells
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.progress import Progress, counted
-from pipework.run_folder.files import check_writable, file_digest, verify_files
+from pipework.run_folder.files import check_writable, file_digest
 from pipework.run_folder.manifest import (
     Manifest,
     ReadOptions,
@@ -35,25 +35,12 @@ from pipework.scoring.evaluation import (
 )
 from pipework.scoring.predictions import Prediction, decide, mark_truncated
 from pipework.serve.engines import open_proven
-from pipework.text.encoding import TextEncoder
+from pipework.text.encoding import open_encoder
 from pipework.train.data_report.file_stats import leaked_rows
 
 log = logging.getLogger(__name__)
 KEPT = re.compile(r"step-[0-9]+")
 PREDICTED = ("predicted_label", "predicted_score")
-
-
-def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
-    """Open the tokenizer of a run, after checking its digest.
-
-    Raises:
-        RunFolderError: the tokenizer is missing or has changed.
-    """
-    input_ = manifest.input
-    verify_files(run, (input_.tokenizer,))
-    return TextEncoder.open(
-        run / input_.tokenizer.path, max_length=input_.max_length, type_ids=input_.type_ids
-    )
 
 
 def evaluate_run(

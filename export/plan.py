@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from pipework.cpu import computes_bf16
 from pipework.errors import ConfigError, RunFolderError
+from pipework.machine import computes_bf16
 from pipework.run_folder.engine_record import (
     EngineFormat,
     ExportTarget,

@@ -15,7 +15,7 @@ from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import TrainingReadOptions, read_classifier
 from pipework.scoring.predictions import Prediction
 from pipework.serve.client import Client
-from pipework.serve.client.stream import predict_all
+from pipework.serve.client.client import predict_all
 
 RETRIES = 8  # of a request that an overloaded server rejects
 Predictions = Iterator[tuple[Example, Prediction]]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipework.cpu import cpu_limit
 from pipework.errors import PipeError
 from pipework.export.rows.run_rows import RunRows
+from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord, Speed, unreliable_ranking
 from pipework.run_folder.files import verify_files

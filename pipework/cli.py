@@ -132,7 +132,7 @@ def tune(
     The same command continues a search, and joins one that runs on this or another machine.
     """
     from pipework import console
-    from pipework.cpu import cpu_limit
+    from pipework.machine import cpu_limit
     from pipework.progress import NullProgress
     from pipework.train import LAUNCHER
     from pipework.train.tune.search_space import SearchSpace
@@ -186,13 +186,16 @@ def serve(
     engine: Annotated[
         str | None, typer.Option(help="name of a proven engine, see pipe show")
     ] = None,
+    workers: Annotated[
+        str, typer.Option(metavar="N|auto", help="processes that answer requests")
+    ] = "1",
     overrides: Sets = None,
 ) -> None:
     """Serve proven engines over HTTP and gRPC until SIGTERM or Ctrl-C."""
     from pipework.serve.config import ServeSettings
     from pipework.serve.observability.logs import set_up_logs
-    from pipework.serve.run import ListenAddress
     from pipework.serve.run import serve as start
+    from pipework.serve.sockets import ListenAddress
     from pipework.settings import load_settings
 
     named = [] if engine is None else [f"engine.name={engine}"]
@@ -205,7 +208,12 @@ def serve(
 
         serve_triton(target, settings, address=address, ready=_ready, report=print_line)
         return
-    start(target, settings, address=address, ready=_ready)
+    from pipework.serve.workers.supervisor import serve_with_workers, worker_count
+
+    if (count := worker_count(workers)) > 1:
+        serve_with_workers(target, settings, address=address, workers=count, ready=_ready)
+    else:
+        start(target, settings, address=address, ready=_ready)
 
 
 def _ready(listening: object) -> None:

@@ -203,14 +203,17 @@ def predict(
         str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
     ] = None,
     shard: Annotated[str | None, typer.Option(help="part I of N of the work of --in: I/N")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
+    ] = None,
 ) -> None:
     """Classify texts from the command line, a file, standard input (a text per line), or files.
 
     With --in, parquet, csv, tsv, jsonl and txt files of any size are scored into a folder. The
     same command continues after an interruption, and skips what is finished.
     """
-    if inputs is None and (keep is not None or shard is not None):
-        message = "--keep and --shard need --in"
+    if inputs is None and (keep is not None or shard is not None or on is not None):
+        message = "--keep, --shard and --on need --in"
         raise ConfigError(message, "pipe predict RUN --in FILES --out FOLDER")
     if inputs is not None:
         if words is None or len(words) != 1 or out is None or file is not None or url is not None:
@@ -221,7 +224,7 @@ def predict(
 
         kept = None if keep is None else [name for name in keep.split(",") if name]
         options = BulkOptions(
-            pattern=inputs, out=out, engine=engine, columns=columns, keep=kept, shard=shard
+            pattern=inputs, out=out, engine=engine, columns=columns, keep=kept, shard=shard, on=on
         )
         _score_files(Path(words[0]), options)
         return

@@ -8,25 +8,23 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 
 # Otherwise gRPC logs each failed TLS handshake. It reads the variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-from pipework.errors import ConfigError
-from pipework.memory import MemoryTrimmer
+from pipework.machine import MemoryTrimmer
 from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
-from pipework.serve.http.auth import read_keys
+from pipework.serve.http.auth import ApiKeys, read_keys
 from pipework.serve.http.connection import ConnectionFactory
 from pipework.serve.http.exchange import ServerState
 from pipework.serve.http.request_bodies import RequestMemory
@@ -36,7 +34,16 @@ from pipework.serve.http.tls import BACKLOG, Certificate, TlsListener, read_cert
 from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.open_models import open_models
+from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
+from pipework.serve.sockets import (
+    BoundAddress,
+    ListenAddress,
+    ReservedPort,
+    ServerSockets,
+    bound_socket,
+    reuse_address,
+)
 
 log = logging.getLogger(__name__)
 # Interval after which a thread must release the GIL. With the default of 5 ms the event loop would
@@ -52,41 +59,6 @@ TRIM_TICKS = 20  # of 0.1 s: interval of the checks whether memory can be return
 # over gRPC. Others are connections that are accepted before an idle one is closed, and the models.
 FILES_PER_CONNECTION = 3
 RESERVED_FILES = BACKLOG + 512
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListenAddress:
-    """Address to listen on: host, HTTP port and gRPC port. Port 0 selects a free port.
-
-    Raises:
-        ConfigError: the two ports are equal.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    grpc_port: int = 8001
-
-    def __post_init__(self) -> None:
-        if self.port and self.port == self.grpc_port:
-            message = f"--port and --grpc-port are both {self.port}: expected different ports"
-            raise ConfigError(message, "choose another --grpc-port (0 for any free one)")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BoundAddress:
-    """Addresses of a running server.
-
-    Attributes:
-        url: URL of the HTTP endpoint.
-        grpc: HOST:PORT of the gRPC endpoint.
-    """
-
-    url: str
-    grpc: str
-
-    def __str__(self) -> str:
-        """Return both addresses in one line, the URL first."""
-        return f"{self.url} and gRPC on {self.grpc}"
 
 
 def serve(
@@ -113,48 +85,95 @@ def serve(
         MissingDependencyError: the runtime of the engine, or OpenTelemetry, is not installed.
         ConfigError: the host and port cannot be bound; the keys or the certificate are not valid.
     """
-    settings = _set_up_process(settings or ServeSettings())
+    settings = set_up_process(settings or ServeSettings())
     address = address or ListenAddress()
     keys = read_keys(settings.security.keys_file, os.environ)
     certificate = read_certificate(settings.security)
     with (
-        _bound(address.host, address.port, "--port") as listener,
-        _bound(address.host, address.grpc_port, "--grpc-port") as grpc_listener,
+        bound_socket(address.host, address.port, "--port") as listener,
+        bound_socket(address.host, address.grpc_port, "--grpc-port") as grpc_listener,
         exit_on_signal(),  # until the server handles signals; no request has been accepted
         ExitStack() as stack,
         open_models(target, settings) as models,
         Observers(models, settings) as observers,
     ):
         stack.enter_context(GracePeriod(models.stopping, settings.grace_s))
-        memory = RequestMemory(settings.limits)
-        handler = build_app(models, settings, keys, observers, memory)
-        url = f"{'https' if certificate else 'http'}://{_format(listener)}"
-        bound = BoundAddress(url=url, grpc=_format(grpc_listener))
-        grpc_server = GrpcServer(
-            models,
-            settings,
-            grpc_listener,
-            InferenceService(models, settings, observers, memory),
-            credentials=certificate.grpc_credentials() if certificate else None,
-            keys=keys,
+        reuse_address(listener)
+        sockets = ServerSockets(
+            http=listener, grpc=ReservedPort(socket=grpc_listener), certificate=certificate
         )
-        server = _Server(
-            _config(handler, settings, certificate),
-            partial(ConnectionFactory, handler, settings.limits),
-            lambda: ready(bound),
-            models.stopping,
-            grpc_server,
-        )
-        _reuse(listener)
-        server.run(sockets=[listener])
+        run_server(models, settings, observers, sockets, keys, _Announcement(ready))
 
 
-def _set_up_process(settings: ServeSettings) -> ServeSettings:
+class Lifecycle(Protocol):
+    """Follows a server, in its event loop."""
+
+    async def started(self, address: BoundAddress) -> None:
+        """Continue when the server accepts requests."""
+
+    async def ended(self) -> None:
+        """Continue after the last response."""
+
+
+class _Announcement:
+    def __init__(self, ready: Callable[[BoundAddress], None]) -> None:
+        self._ready = ready
+
+    async def started(self, address: BoundAddress) -> None:
+        self._ready(address)
+
+    async def ended(self) -> None:
+        pass
+
+
+def run_server(
+    models: Models,
+    settings: ServeSettings,
+    observers: Observers,
+    sockets: ServerSockets,
+    keys: ApiKeys,
+    lifecycle: Lifecycle,
+) -> None:
+    """Answer requests over HTTP and gRPC until SIGTERM or SIGINT, and all that were accepted.
+
+    Raises:
+        ConfigError: another process has taken the address of gRPC.
+    """
+    certificate = sockets.certificate
+    memory = RequestMemory(settings.limits)
+    handler = build_app(models, settings, keys, observers, memory)
+    grpc_server = GrpcServer(
+        models,
+        settings,
+        sockets.grpc,
+        InferenceService(models, settings, observers, memory),
+        credentials=certificate.grpc_credentials() if certificate else None,
+        keys=keys,
+    )
+    server = _Server(
+        _config(handler, settings, certificate),
+        partial(ConnectionFactory, handler, settings.limits),
+        models.stopping,
+        grpc_server,
+        lifecycle,
+        sockets.address,
+    )
+    server.run(sockets=[sockets.http])
+
+
+def set_up_process(settings: ServeSettings) -> ServeSettings:
     """Set the limits of this process; return settings with the connections that these allow."""
     sys.setswitchinterval(SWITCH_S)
     allowed = raise_file_limit(settings.limits.connections)
     limits = settings.limits.model_copy(update={"connections": allowed})
     return settings.model_copy(update={"limits": limits})
+
+
+def tune_garbage_collector() -> None:
+    """Exclude the objects that exist now from collections, and make collections rare."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def raise_file_limit(connections: int) -> int:
@@ -190,67 +209,29 @@ def _config(
     )
 
 
-@contextmanager
-def _bound(host: str, port: int, option: str) -> Iterator[socket.socket]:
-    # Bound before the model is loaded, so that a port in use is reported at once. The servers
-    # listen later, so that no client connects before the server can answer.
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # IPPROTO_TCP must be explicit: only then asyncio disables Nagle's algorithm, which would delay
-    # each response by 40 ms (delayed acknowledgement of the client).
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        try:
-            _bind(listener, (host, port))
-        except (OSError, OverflowError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            message = f"cannot listen on {host}:{port}: {reason}"
-            raise ConfigError(message, f"choose another {option} (0 for any free one)") from error
-        yield listener
-
-
-def _bind(listener: socket.socket, address: tuple[str, int]) -> None:
-    # With SO_REUSEADDR two servers that are loading models could bind the same port, because the
-    # conflict appears only when one of them listens. So it is only the fallback, for a port whose
-    # last connections are still closing.
-    try:
-        listener.bind(address)
-    except OSError:
-        _reuse(listener)
-        listener.bind(address)
-
-
-def _reuse(listener: socket.socket) -> None:
-    # Connections inherit this option, so that the port can be bound again while they close.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-
-
-def _format(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 class _Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
         connections: Callable[[ServerState], ConnectionFactory],
-        ready: Callable[[], None],
         stopping: Event,
         grpc_server: GrpcServer,
+        lifecycle: Lifecycle,
+        address: BoundAddress,
     ) -> None:
         super().__init__(config)
         self._connections = connections(self.server_state)
-        self._ready = ready
+        self._lifecycle = lifecycle
+        self._address = address
         self._stopping = stopping
         self._grpc_server = grpc_server
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self._listen(sockets or [])
         await self._grpc_server.start()
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        tune_garbage_collector()
         self._trimmer = MemoryTrimmer()
-        self._ready()
+        await self._lifecycle.started(self._address)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % TRIM_TICKS == 0 and self._trimmer.is_due():
@@ -290,6 +271,7 @@ class _Server(uvicorn.Server):
         if tasks := set(self.server_state.tasks):  # cancelled: they answer with an error
             await asyncio.wait(tasks, timeout=POLL_S)
         await asyncio.sleep(0)  # responses are sent at the end of a tick
+        await self._lifecycle.ended()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # Unlike uvicorn's handler this does not store the signal: uvicorn raises stored signals

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework.cpu import cpu_limit
+from pipework.machine import cpu_limit
 from pipework.progress import NullProgress
 
 os.environ["PIPEWORK_CACHE"] = tempfile.mkdtemp(prefix="pipework-cache-")

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from pipework.errors import CheckFailedError, ConfigError
-from pipework.memory import collect_and_trim
+from pipework.machine import collect_and_trim
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.run_folder.task import TaskKind

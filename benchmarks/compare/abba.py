@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from pipework.benchmarks.compare.match_levels import describe_load
+from pipework.benchmarks.compare.compare import describe_load
 from pipework.benchmarks.load.level import MeasuredLevel, OfferedLoad
 from pipework.benchmarks.load.slo import MIN_REQUESTS
 from pipework.benchmarks.results_schema.comparison import ComparedLevel, Quantity

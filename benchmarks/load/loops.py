@@ -28,13 +28,13 @@ from pipework.benchmarks.load.level import (
 from pipework.benchmarks.load.level_run import LevelDuration, LevelMeasurement, LevelRun
 from pipework.benchmarks.load.outcome import (
     PreparedRequest,
+    Trace,
     prepare_requests,
     repeat_requests,
     send_request,
 )
 from pipework.benchmarks.load.precise_sleep import PreciseTimer
 from pipework.benchmarks.load.process_usage import ServerMonitor
-from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.targets import Caller, Target
 from pipework.progress import Progress

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 import pipework
-from pipework.cpu import cpu_limit
 from pipework.git import CHECKOUT, git_commit
+from pipework.machine import cpu_limit
 from pipework.run_folder.files import Record
 
 SCHEMA_VERSION: Literal[1] = 1

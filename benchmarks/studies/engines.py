@@ -16,13 +16,14 @@ from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.engine_results import EngineResult, EnginesResult
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
-from pipework.export.inference import open_encoder, split_source
+from pipework.export.inference import split_source
 from pipework.export.ranking import Opener, measure
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision, Speed
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines import choose_engine, open_engine, runs_here
+from pipework.text.encoding import open_encoder
 
 BASELINE = "onnxruntime fp32, padded in arrival order"
 

@@ -22,9 +22,9 @@ from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.experiment_results import Arm, Difference, ExperimentResult
 from pipework.benchmarks.studies.records.training_results import recorded_settings
 from pipework.benchmarks.studies.script import Program, command, report_errors, run_parallel
-from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run
+from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.files import check_writable, write_atomically
 from pipework.run_folder.manifest import read_manifest

@@ -24,11 +24,10 @@ from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.matmul_graph import EncoderShape, MatmulGraph
 from pipework.benchmarks.studies.records.engine_results import Roof, RoofedEngine, RooflineResult
-from pipework.benchmarks.studies.report_roofline import write_page
+from pipework.benchmarks.studies.result_page import write_page
 from pipework.benchmarks.studies.roofs import bandwidth_gb_s, roof_gflops, roof_name, write_graph
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
-from pipework.export.inference import open_encoder
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import check_writable
@@ -37,7 +36,7 @@ from pipework.serve.config import QueueSettings
 from pipework.serve.engines import open_engine, runs_here
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import InputFeed
-from pipework.text.encoding import Encoding
+from pipework.text.encoding import Encoding, open_encoder
 
 ROUNDS = 5
 BATCHES = 12

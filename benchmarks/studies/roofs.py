@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.benchmarks.studies.matmul_graph import EncoderShape, MatmulGraph
-from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
+from pipework.machine import cpu_limit
 from pipework.run_folder.engine_record import EngineFormat, Layout, Variant
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import open_engine

@@ -13,8 +13,8 @@ from time import sleep
 from typing import ParamSpec
 
 from pipework import console
-from pipework.cpu import cpu_limit
 from pipework.errors import PipeError, StoppedError, as_pipe_error
+from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.train.loop.distributed import catch_stop_signals
 

@@ -31,12 +31,12 @@ from pipework.benchmarks.studies.records.serving_results import Memory, ServingR
 from pipework.benchmarks.studies.script import report_errors
 from pipework.benchmarks.targets import Target, target
 from pipework.errors import NotReadyError
-from pipework.export.inference import open_encoder
 from pipework.progress import Progress
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines import choose_engine, open_proven
+from pipework.text.encoding import open_encoder
 
 SEVERAL = 8  # texts per request
 CLIENTS_SINGLE, CLIENTS_SEVERAL = 64, 16

@@ -20,12 +20,12 @@ from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.planted_faults import FAULTS, NO_FAULT, FaultyExporter
 from pipework.benchmarks.studies.records.engine_results import FaultsResult, PlantedFault
 from pipework.benchmarks.studies.script import command, report_errors
-from pipework.cpu import computes_bf16
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings
 from pipework.export.parity.prove import ReferenceLogits
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
+from pipework.machine import computes_bf16
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.run_folder.files import check_writable

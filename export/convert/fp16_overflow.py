@@ -13,7 +13,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipework.cpu import cpu_limit
+from pipework.machine import cpu_limit
 
 MARGIN = 4  # other rows may reach larger values than those that were run
 LARGEST = float(np.finfo(np.float16).max) / MARGIN

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from onnx import helper
 from torch import nn
 
-from pipework.cpu import cpu_limit
 from pipework.export.convert.checkpoint2onnx import strip_model_prefix
+from pipework.machine import cpu_limit
 from pipework.run_folder.engine_record import EngineFormat, Precision, Variant
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import MODELS

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipework.cpu import processor
 from pipework.export.parity.case import Case, EngineFailedError, Logits, ProofBatch, batch_mixes
 from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint, RoundedRows
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.edge_cases import Row
 from pipework.export.rows.run_rows import RunRows
+from pipework.machine import processor
 from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
 from pipework.scoring.evaluation import Engine

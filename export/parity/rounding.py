@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from pipework.cpu import sums_int8
 from pipework.export.convert.checkpoint2onnx import strip_model_prefix
+from pipework.machine import sums_int8
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import LengthBand, Precision, Scaling, Tolerance
 from pipework.run_folder.task import Task

@@ -27,7 +27,7 @@ from pipework.run_folder.task import TaskKind
 from pipework.scoring.evaluation import predict_all
 from pipework.scoring.predictions import Prediction, decide
 from pipework.serve.engines import open_proven
-from pipework.text.encoding import TextEncoder
+from pipework.text.encoding import open_encoder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,11 +52,8 @@ class RunModel(PythonModel):  # type: ignore[misc]  # mlflow has no types
         """Open the default engine and the tokenizer."""
         run = Path(context.artifacts[RUN])
         self.manifest = read_classifier(run)
-        form = self.manifest.input
         self.engine = open_proven(run, self.manifest)
-        self.encoder = TextEncoder.open(
-            run / form.tokenizer.path, max_length=form.max_length, type_ids=form.type_ids
-        )
+        self.encoder = open_encoder(run, self.manifest)
 
     def predict(
         self,

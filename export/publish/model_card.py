@@ -10,7 +10,6 @@ from pathlib import Path, PurePath
 from huggingface_hub import EvalResult, ModelCardData
 
 from pipework.data.kept_rows import kept_source
-from pipework.export.inference import open_encoder
 from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Parity, Speed
 from pipework.run_folder.files import Record
@@ -18,6 +17,7 @@ from pipework.run_folder.manifest import Manifest
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.bootstrap import Interval, TaskLogits, score_interval
 from pipework.scoring.evaluation import infer_all, label_array
+from pipework.text.encoding import open_encoder
 
 
 class PublishedEngine(Record):

@@ -16,8 +16,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipework.cpu import cpu_limit
 from pipework.export.convert.checkpoint2onnx import strip_model_prefix
+from pipework.machine import cpu_limit
 from pipework.progress import Progress
 
 

@@ -20,8 +20,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipework.cpu import sums_int8
 from pipework.export.quantize.calibration import LinearLayer, Ranges, group_by_shared_input
+from pipework.machine import sums_int8
 
 LARGEST = 127  # symmetric: -128 is not used
 ZERO_POINT = 128  # of uint8

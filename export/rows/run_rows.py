@@ -13,13 +13,13 @@ from pipework.data.kept_rows import kept_source, sample_evenly, spread
 from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.export.config import TOLERANCES, ExportSettings
-from pipework.export.inference import open_encoder, split_source
+from pipework.export.inference import split_source
 from pipework.export.rows.edge_cases import Row, WordRows, edge_case_rows
 from pipework.run_folder.engine_record import Layout, Precision, Tolerance
 from pipework.run_folder.manifest import Input, Manifest
 from pipework.scoring.evaluation import label_array
 from pipework.serve.engines.collate import Collate
-from pipework.text.encoding import Encoding
+from pipework.text.encoding import Encoding, open_encoder
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import SAMPLE
 from pipework.train.model.checkpoint import FOLDER

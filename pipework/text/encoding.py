@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 from pipework.data.entities import Spans
 from pipework.data.examples import Example
 from pipework.errors import ConfigError, InputError, RunFolderError
+from pipework.run_folder.files import verify_files
+from pipework.run_folder.manifest import Manifest
 from pipework.text.special_tokens import PairTemplate
 from pipework.text.word_cache import TextTemplate, WordCache, separable
 
@@ -309,3 +311,15 @@ def _tokens_at(tokens: Tokens, position: int) -> NDArray[np.intp]:
 def _unknown_id(tokenizer: Tokenizer) -> int | None:
     unknown = getattr(tokenizer.model, "unk_token", None)
     return None if unknown is None else tokenizer.token_to_id(unknown)
+
+
+def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
+    """Open the tokenizer of a run, after checking its digest.
+
+    Raises:
+        RunFolderError: the tokenizer is missing or has changed.
+    """
+    form = manifest.input
+    verify_files(run, (form.tokenizer,))
+    path = run / form.tokenizer.path
+    return TextEncoder.open(path, max_length=form.max_length, type_ids=form.type_ids)

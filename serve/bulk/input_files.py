@@ -75,7 +75,7 @@ class InputFile(Record):
 
     Attributes:
         name, size: see `StoredFile`.
-        columns: its column names; in jsonl the keys of all rows.
+        columns: its column names; in jsonl the keys of all rows; none in an empty text file.
         types: their types in parquet; empty in a text file, whose values are texts.
         footer_sha256: digest of the footer of parquet.
     """
@@ -204,7 +204,7 @@ def plan_file(
         first: the number of its first work item.
 
     Raises:
-        DataError: the file is damaged, empty, or ends inside a quoted field.
+        DataError: the file is damaged, or ends inside a quoted field.
     """
     if source is None:
         return _plan_parquet(stored, index, first)
@@ -282,10 +282,7 @@ def _plan_text(
                 items.append(item)
             start += len(part)
             row += part.count(b"\n")
-    if start == 0:
-        message = f"{stored.name} is empty, expected rows"
-        raise DataError(message, "leave it out")
-    if not columns:
+    if start and not columns:
         message = f"{stored.name}: expected JSON objects in UTF-8, found none"
         raise DataError(message, "convert it, or leave it out")
     return InputFile(name=stored.name, size=stored.size, columns=tuple(columns)), items

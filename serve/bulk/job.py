@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any
 
 from pipework.data.examples import Source
 from pipework.data.readers import SUFFIXES, Format
-from pipework.errors import ConfigError, DataError
+from pipework.errors import ConfigError, DataError, without_password
 from pipework.progress import Progress
 from pipework.run_folder.task import TaskKind
+from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.input_files import (
     PARQUET,
     InputFile,
@@ -38,17 +39,6 @@ from pipework.serve.bulk.scorer import LABEL, SCORE, TRUNCATED, ScoredBatch, Sco
 
 ROW, TEXT = "source_row", "text"
 ADDED = (ROW, LABEL, SCORE, TRUNCATED)
-# Environment variables of an array job: index, its first value and step, and the number of jobs.
-SHARDS = (
-    ("JOB_COMPLETION_INDEX", "", "", "JOB_COMPLETIONS"),  # a Kubernetes Job sets the first
-    (
-        "SLURM_ARRAY_TASK_ID",
-        "SLURM_ARRAY_TASK_MIN",
-        "SLURM_ARRAY_TASK_STEP",
-        "SLURM_ARRAY_TASK_COUNT",
-    ),
-    ("RANK", "", "", "WORLD_SIZE"),
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +52,7 @@ class BulkOptions:
         columns: columns that differ from those of the training data, see `Source.with_columns`.
         keep: the columns that are copied to the output; None for all.
         shard: "I/N" for the I-th of N shards, from 1; None for that of the environment.
+        on: the Ray cluster, see `executor`; None for this process.
     """
 
     pattern: str
@@ -70,6 +61,7 @@ class BulkOptions:
     columns: str | None = None
     keep: Sequence[str] | None = None
     shard: str | None = None
+    on: str | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -106,45 +98,16 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
         raise ConfigError(message, "mount the object store, or copy the folder afterwards")
     index, shards = parse_shard(options.shard, os.environ)
     stored = find_files(options.pattern, options.out)
-    with Scorer(run, options.engine) as scorer:
-        job = BulkJob(scorer, stored, options)
+    with (
+        executor(options.on) as place,
+        Scorer(run.absolute(), options.engine, threads=place.threads) as scorer,
+    ):
+        job = BulkJob(scorer, stored, replace(options, out=options.out.absolute()))
         mine = [item for item in job.ledger.plan.items if item.number % shards == index]
         part = f", shard {index + 1} of {shards}" if shards > 1 else ""
-        title = f"score with {scorer.record.name}{part}"
+        title = f"score with {scorer.record.name}{place.title}{part}"
         with progress.stage(title, sum(item.rows for item in mine), "rows"):
-            return job.run(mine, progress)
-
-
-def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return the index of a shard, from 0, and the number of shards.
-
-    Raises:
-        ConfigError: the option is not I/N with 1 <= I <= N, or the numbers in the environment are
-            incomplete or are not those of a shard.
-    """
-    if option is not None:
-        number, slash, count = option.partition("/")
-        if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
-            return int(number) - 1, int(count)
-        message = f"--shard {option}: expected I/N with I from 1 to N"
-        raise ConfigError(message, "for example --shard 1/4")
-    for name, first, step, total in SHARDS:
-        if name not in environment:
-            continue
-        if total not in environment:
-            message = f"{name} is set, but {total} is not: the number of shards is unknown"
-            raise ConfigError(message, f"set {total}, or use --shard I/N")
-        try:
-            start, width = int(environment.get(first, "0")), int(environment.get(step, "1"))
-            shard = (int(environment[name]) - start) // width, int(environment[total])
-        except (ValueError, ZeroDivisionError):
-            shard = -1, 0
-        if 0 <= shard[0] < shard[1]:
-            return shard
-        found = f"{name}={environment[name]} and {total}={environment[total]}"
-        message = f"expected the number of a shard and the number of shards, found {found}"
-        raise ConfigError(message, "use --shard I/N, for example in an array with gaps")
-    return 0, 1
+            return job.run(mine, place, progress)
 
 
 class BulkJob:
@@ -159,7 +122,7 @@ class BulkJob:
 
         Raises:
             ConfigError: a column is missing, or the folder belongs to another job.
-            DataError: a file is damaged.
+            DataError: a file is damaged, or all are empty.
         """
         self._scorer, self._stored, self._options = scorer, stored, options
         files, items = list[InputFile](), list[WorkItem]()
@@ -168,7 +131,11 @@ class BulkJob:
             planned, parts = plan_file(file, source, index, len(items))
             files.append(planned)
             items += parts
-        keep = tuple(dict.fromkeys(files[0].columns if options.keep is None else options.keep))
+        filled = [file for file in files if file.columns]
+        if not filled:
+            message = f"--in {without_password(options.pattern)}: all files are empty"
+            raise DataError(message, "expected rows in at least one file")
+        keep = tuple(dict.fromkeys(filled[0].columns if options.keep is None else options.keep))
         if clash := [name for name in keep if name in ADDED]:
             message = f"column {clash[0]!r} has the name of a column of the output"
             raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
@@ -181,27 +148,23 @@ class BulkJob:
             )
             for index, file in enumerate(files)
         ]
-        for reader in self._readers:
+        readers = [reader for reader in self._readers if reader.columns]
+        for reader in readers:
             reader.check()
-        check_types({file.name: file.by_column for file in files}, keep)
+        check_types({file.name: file.by_column for file in filled}, keep)
+        self._first = readers[0]
         self.ledger = Ledger(options.out, self._plan(keep, files, items))
 
-    def run(self, items: Sequence[WorkItem], progress: Progress) -> BulkSummary:
+    def run(self, items: Sequence[WorkItem], place: Executor, progress: Progress) -> BulkSummary:
         """Score items, and skip finished ones."""
         summary, damaged = BulkSummary(items=len(items), counts=RowCounts()), list[DataError]()
-        for item in items:
-            entry = self.ledger.find(item, self._stored[item.file])
-            if entry is not None:
-                summary.skipped += 1
-                progress.advance(item.rows)
+        missing = self._missing(items, summary, progress)
+        for outcome in place.score(self, missing, progress):
+            if isinstance(outcome, DataError):
+                progress.note(str(outcome))
+                damaged.append(outcome)
             else:
-                try:
-                    entry = self._score(item, progress)
-                except DataError as error:
-                    progress.note(str(error))
-                    damaged.append(error)
-                    continue
-            summary.add(entry)
+                summary.add(outcome)
         if damaged:
             message = (
                 f"{len(damaged)} of {len(items)} work items cannot be read; first: {damaged[0]}"
@@ -209,8 +172,34 @@ class BulkJob:
             raise DataError(message, "restore the files and run the command again")
         return summary
 
-    def _score(self, item: WorkItem, progress: Progress) -> FinishedItem:
-        """Score an item and record it."""
+    def _missing(
+        self, items: Sequence[WorkItem], summary: BulkSummary, progress: Progress
+    ) -> Iterator[WorkItem]:
+        """Yield the items that are not finished, and count the others."""
+        for item in items:
+            entry = self.ledger.find(item, self._stored[item.file])
+            if entry is None:
+                yield item
+            else:
+                summary.skipped += 1
+                summary.add(entry)
+                progress.advance(item.rows)
+
+    def check(self) -> None:
+        """Check, in another process, that it has the model and the job folder of the job.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        plan = self.ledger.plan
+        self.ledger.check(self._plan(plan.keep, plan.files, plan.items))
+
+    def score(self, item: WorkItem, progress: Progress) -> FinishedItem:
+        """Score an item and record it.
+
+        Raises:
+            DataError: its bytes cannot be read, or have changed.
+        """
         import pyarrow.parquet as pq  # noqa: PLC0415  (optional)
 
         stored = self._stored[item.file]
@@ -256,7 +245,7 @@ class BulkJob:
 
         scored = self._scorer.score(window.examples)
         counts.add(len(window.rows), sum(scored.truncated), _count(scored))
-        keep = self._readers[0].keep
+        keep = self._first.keep
         table = window.table
         if table is None:
             columns = [[row[index] for row in window.kept] for index in range(len(keep))]
@@ -299,7 +288,7 @@ class BulkJob:
                 rows=None if parity is None else parity.rows,
                 max_abs_diff=None if parity is None else parity.max_abs,
             ),
-            columns=tuple(self._readers[0].names.values()),
+            columns=tuple(self._first.names.values()),
             keep=keep,
             files=tuple(files),
             items=tuple(items),

@@ -10,6 +10,7 @@ so that several processes, also on several machines, may write to one folder.
 import fcntl
 import hashlib
 import os
+import platform
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,6 +99,7 @@ class Ledger:
 
     Attributes:
         plan: the plan of the job.
+        plan_sha256: its digest.
     """
 
     def __init__(self, folder: Path, plan: BulkPlan) -> None:
@@ -115,8 +117,19 @@ class Ledger:
             (folder / name).mkdir(parents=True, exist_ok=True)
         self._remove_temporary()
         self.plan = plan
-        self._plan_sha256 = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()
+        self.plan_sha256 = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()
         _agree(folder, plan, self)
+
+    def check(self, plan: BulkPlan) -> None:
+        """Check that a process that has received the ledger has the same folder and the same plan.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        if not (self._folder / PLAN).is_file():
+            message = f"{self._folder} has no {PLAN} on {platform.node()}, a node of the cluster"
+            raise ConfigError(message, "mount the folder of --out at this path on all nodes")
+        _agree(self._folder, plan, self)
 
     @contextmanager
     def new_file(self, path: str) -> Iterator["NewFile"]:
@@ -145,7 +158,7 @@ class Ledger:
             entry = FinishedItem.model_validate_json(path.read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
-        if entry.plan_sha256 != self._plan_sha256:
+        if entry.plan_sha256 != self.plan_sha256:
             message = f"{path} belongs to a job with another plan"
             raise ConfigError(message, OTHER)
         files = [entry.part, *([entry.rejects] if entry.rejects else [])]
@@ -180,7 +193,7 @@ class Ledger:
             lines = "".join(f"{reject.model_dump_json()}\n" for reject in rejects)
             rejected = self._write(f"{REJECTS}/{part_name(item)}.jsonl", lines)
         entry = FinishedItem(
-            plan_sha256=self._plan_sha256,
+            plan_sha256=self.plan_sha256,
             input_sha256=sha256,
             part=part,
             rejects=rejected,

@@ -21,9 +21,9 @@ from pipework.run_folder.manifest import read_classifier
 from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.predictions import predicted_labels, probabilities
 from pipework.serve.engines import open_first
-from pipework.serve.engines.call_costs import CPU, Costs
+from pipework.serve.engines.collate import CPU, Costs
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
-from pipework.text.encoding import TextEncoder, truncated_rows
+from pipework.text.encoding import open_encoder, truncated_rows
 
 Scores = NDArray[np.float32]
 # Fixed instead of measured: another cut of a batch into calls changes the last bits of a score, and
@@ -78,17 +78,16 @@ class Scorer(Closeable):
         Raises:
             PipeError: the run folder or an engine is wrong, see `open_first`.
         """
-        self._arguments = (str(run), engine, text, text_pair, threads)
         folder = Path(run)
         self.manifest = manifest = read_classifier(folder)
         self.record, self._engine = open_first(folder, manifest, engine, threads=threads)
+        # By name, so that no process that receives the scorer chooses another engine.
+        self._arguments = (str(run), self.record.name, text, text_pair, threads)
         if self.record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
             costs = CPU if gpu_or_none() is None else GPU
             self._engine.collate = replace(self._engine.collate, costs=costs)
         form, reading = manifest.input, manifest.data.reading
-        self._encoder = TextEncoder.open(
-            folder / form.tokenizer.path, max_length=form.max_length, type_ids=form.type_ids
-        )
+        self._encoder = open_encoder(folder, manifest)
         pair = text_pair or column_name(reading.text_pair, "text_pair")
         columns = Columns(
             text=text or column_name(reading.text, "text"),

@@ -3,6 +3,7 @@
 Shapes: N texts, C classes.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -35,7 +36,19 @@ from pipework.serve.http.headers import HTTP_STATUS
 from pipework.serve.text_tensors import TRUNCATED
 
 BULK_PRIORITY = 2  # value of the protocol's parameter; 1 is the highest priority
-OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
+# A gRPC server that stops cancels requests that arrive before its clients know: send them again.
+RETRY = {
+    "maxAttempts": 4,
+    "initialBackoff": "0.1s",
+    "maxBackoff": "1s",
+    "backoffMultiplier": 2,
+    "retryableStatusCodes": ["CANCELLED"],
+}
+OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.service_config", json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": RETRY}]})),
+)
 STATUSES = {
     grpc.StatusCode.UNAUTHENTICATED: HTTPStatus.UNAUTHORIZED,
     grpc.StatusCode.PERMISSION_DENIED: HTTPStatus.FORBIDDEN,

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
-from pipework.cpu import processor
-from pipework.serve.engines.call_costs import measure
-from pipework.serve.engines.collate import Collate, InputFeed
+from pipework.machine import processor
+from pipework.serve.engines.collate import Collate, InputFeed, measure
 from pipework.text.encoding import Encoding
 
 Arrays = Mapping[str, NDArray[np.int64]]

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from pipework.cpu import LowPriorityThread, cpu_limit
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
+from pipework.machine import LowPriorityThread, cpu_limit
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu

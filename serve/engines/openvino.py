@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from pipework.cpu import LowPriorityThread, cpu_limit
 from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.machine import LowPriorityThread, cpu_limit
 from pipework.run_folder.engine_record import Precision
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate

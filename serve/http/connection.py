@@ -21,7 +21,7 @@ from pipework.serve.http.request_parser import HEAD_BYTES, RequestHead, RequestP
 from pipework.serve.request.context import activate
 
 log = logging.getLogger(__name__)
-KEEP_ALIVE_S = 5.0  # a connection without a request is closed after this time
+KEEP_ALIVE_S, LINGER_S = 5.0, 1.0  # until an idle connection is closed; LINGER_S: while stopping
 
 
 class ConnectionFactory:
@@ -79,7 +79,7 @@ class ServerConnection(asyncio.Protocol):
         _unread, _unread_bytes: deadline for the client to read responses, and their memory.
         _paused: the client has not read all responses that were sent.
         _over_limit: the connection exceeds the limit of connections.
-        _stopping: the connection closes after the last request that has started.
+        _stopping: the connection closes after its last response.
         _ended: an error response closes the connection; later data are ignored.
     """
 
@@ -235,10 +235,10 @@ class ServerConnection(asyncio.Protocol):
     # Responses
 
     def shutdown(self) -> None:
-        """Close the connection after the last request that has started."""
+        """Close the connection after its last response, or without a request after `LINGER_S`."""
         self._stopping = True
         if not self._exchanges:
-            self._close()
+            self._receive.set(LINGER_S)
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -339,7 +339,7 @@ class ServerConnection(asyncio.Protocol):
             return
         if self._exchanges and self._exchanges[0] is not self._receiving:
             self._receive.set(limits.header_s)  # the client waits for an earlier response
-        elif parser.in_head or parser.in_body:
+        elif parser.in_body or (parser.in_head and not self._stopping):
             part, limit_s = ("head", limits.header_s) if parser.in_head else ("body", limits.body_s)
             self._end(RequestTimeoutError(part, limit_s))
         else:

@@ -1,23 +1,116 @@
-"""The gRPC server: inference service, health checking and reflection on one port."""
+"""The gRPC server: inference service, health checking and reflection on one port.
+
+Health checking, for load balancers and Kubernetes:
+https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+"""
 
 import asyncio
-import socket
+from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
-from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
 from tritonclient.grpc.service_pb2 import DESCRIPTOR
 from tritonclient.grpc.service_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, NotReadyError, UnknownModelError
 from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.http.auth import ApiKeys
-from pipework.serve.inference_protocol.health import MAX_WATCHES, Health
 from pipework.serve.inference_protocol.interceptor import CallInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
-from pipework.serve.inference_protocol.stream import MessageLimits
+from pipework.serve.inference_protocol.stream import ConcurrencyLimit, MessageLimits
 from pipework.serve.models.registry import Models
+from pipework.serve.sockets import ReservedPort
+
+POLL_S = 0.2
+MAX_WATCHES = 64  # a watch needs no API key and may stay open forever
+SERVING, NOT_SERVING, UNKNOWN = (
+    HealthCheckResponse.SERVING,
+    HealthCheckResponse.NOT_SERVING,
+    HealthCheckResponse.SERVICE_UNKNOWN,
+)
+
+
+class Health(HealthServicer):  # type: ignore[misc]  # grpc_health has no types
+    """Reports whether the server and its services accept requests, like `/readyz`."""
+
+    def __init__(self, models: Models, services: tuple[str, ...], ending: asyncio.Event) -> None:
+        """Report the state of models; `ending` is set when the server stops."""
+        self._models = models
+        self._services = {"", *services}
+        self._ending = ending
+        self._watches = ConcurrencyLimit(MAX_WATCHES, "watches")
+        self._state = self._read_status()
+        self._changed = asyncio.Event()
+        self._poller: asyncio.Task[None] | None = None
+
+    async def Check(
+        self, request: HealthCheckRequest, _: grpc.aio.ServicerContext
+    ) -> HealthCheckResponse:
+        """Return the current status.
+
+        Raises:
+            UnknownModelError: there is no such service.
+        """
+        status = self._status(request.service)
+        if status == UNKNOWN:
+            message = f"unknown service {request.service[:50]!r}"
+            raise UnknownModelError(message)
+        return HealthCheckResponse(status=status)
+
+    async def Watch(
+        self, request: HealthCheckRequest, _: grpc.aio.ServicerContext
+    ) -> AsyncIterator[HealthCheckResponse]:
+        """Yield the current status and each change of it, until the server stops.
+
+        Raises:
+            TooBusyError: MAX_WATCHES are open already.
+        """
+        with self._watches.hold():
+            if self._poller is None or self._poller.done():
+                self._poller = asyncio.create_task(self._poll())
+            last = None
+            while True:
+                self._update()
+                changed = self._changed
+                ready, ending = self._state
+                status = ready if request.service in self._services else UNKNOWN
+                if status != last:
+                    last = status
+                    yield HealthCheckResponse(status=status)
+                elif ending:
+                    return
+                else:
+                    await changed.wait()
+
+    async def _poll(self) -> None:
+        """Poll for all watches while there are any."""
+        while self._watches.active:
+            self._update()
+            await asyncio.sleep(POLL_S)
+
+    def _update(self) -> None:
+        if (state := self._read_status()) != self._state:
+            self._state = state
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    def _read_status(self) -> tuple[int, bool]:
+        """Return the status of the server, and whether it is stopping."""
+        ending = self._ending.is_set()
+        return self._status(""), ending
+
+    def _status(self, service: str) -> int:
+        if service not in self._services:
+            return int(UNKNOWN)
+        try:
+            self._models.check_ready()
+        except NotReadyError:
+            return int(NOT_SERVING)
+        return int(SERVING)
+
 
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
@@ -34,7 +127,7 @@ class GrpcServer:
         self,
         models: Models,
         settings: ServeSettings,
-        reserved: socket.socket,
+        reserved: ReservedPort,
         service: InferenceService,
         *,
         credentials: grpc.ServerCredentials | None = None,
@@ -45,7 +138,7 @@ class GrpcServer:
         Args:
             models: served models; the caller closes them.
             settings: limits of requests.
-            reserved: socket bound to the address to listen on, which keeps the port free.
+            reserved: the address to listen on.
             service: answers the calls of the protocol.
             credentials: TLS credentials; without, connections are not encrypted.
             keys: the API keys.
@@ -65,9 +158,9 @@ class GrpcServer:
             ConfigError: another process has taken the address.
         """
         self._server = self._build()
-        host, port = self._reserved.getsockname()[:2]
+        host, port = self._reserved.socket.getsockname()[:2]
         where = f"{f'[{host}]' if ':' in host else host}:{port}"
-        self._reserved.close()  # gRPC binds the address itself
+        self._reserved.socket.close()  # gRPC binds the address itself
         try:
             if self._credentials is None:
                 self._server.add_insecure_port(where)
@@ -96,7 +189,7 @@ class GrpcServer:
         )
         server = grpc.aio.server(
             interceptors=[interceptor],
-            options=_options(limits),
+            options=_options(limits, shared=self._reserved.shared),
             # Streams and watches may stay open forever; they must leave room for requests, and for
             # those that the queue refuses. A response that is not read counts too.
             maximum_concurrent_rpcs=2 * queue.requests + streams + MAX_WATCHES,
@@ -108,7 +201,7 @@ class GrpcServer:
         return server
 
 
-def _options(limits: LimitSettings) -> list[tuple[str, int]]:
+def _options(limits: LimitSettings, *, shared: bool) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.body_bytes),
         ("grpc.max_concurrent_streams", MAX_CALLS),
@@ -119,6 +212,6 @@ def _options(limits: LimitSettings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", UNLIMITED),
         # Otherwise a stream may send megabytes before its message is received.
         ("grpc.http2.bdp_probe", 0),
-        # Otherwise a second server on this port would get half of the calls.
-        ("grpc.so_reuseport", 0),
+        # If set, a second server on this port would get half of the calls.
+        ("grpc.so_reuseport", int(shared)),
     ]

@@ -18,12 +18,10 @@ from pipework.serve.inference_protocol.metadata import (
     ModelConfig,
     ModelMetadata,
     ServerMetadata,
-    config,
-    metadata,
-)
-from pipework.serve.inference_protocol.statistics import (
     StatisticsResponse,
     chosen_versions,
+    config,
+    metadata,
     statistics,
 )
 from pipework.serve.inference_protocol.tensors import ProtocolError

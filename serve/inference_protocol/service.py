@@ -26,8 +26,8 @@ from pipework.serve.inference_protocol.grpc_errors import (
 )
 from pipework.serve.inference_protocol.infer_request import DAY_US, ParsedRequest, check_texts
 from pipework.serve.inference_protocol.interceptor import message_bytes
+from pipework.serve.inference_protocol.metadata import chosen_versions, statistics
 from pipework.serve.inference_protocol.repository import check_nothing_sent
-from pipework.serve.inference_protocol.statistics import chosen_versions, statistics
 from pipework.serve.inference_protocol.stream import (
     UnreadResponse,
     UnreadResponses,

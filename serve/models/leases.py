@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from pipework.closeable import Closeable
 from pipework.errors import UnknownModelError
-from pipework.memory import collect_and_trim
+from pipework.machine import collect_and_trim
 from pipework.serve.scheduling.model_protocol import ServedModel
 
 log = logging.getLogger(__name__)

@@ -1,5 +1,6 @@
 """Opens the models of a run folder or a model repository."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +13,18 @@ from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
 from pipework.serve.models.repository_watcher import RepositoryWatcher
 from pipework.serve.scheduling.model_protocol import ServedModel
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import Predictor, open_predictor
+
+Opened = Callable[[Predictor, Path], None]
 
 
-def open_models(target: Path, settings: ServeSettings) -> Models:
+def open_models(target: Path, settings: ServeSettings, opened: Opened | None = None) -> Models:
     """Open the model of a run folder, or every model of a repository.
+
+    Args:
+        target: the run folder or the repository.
+        settings: the settings of the server.
+        opened: called with each opened version and its folder, before it is served.
 
     Raises:
         ConfigError: the settings name an engine of a repository.
@@ -28,12 +36,16 @@ def open_models(target: Path, settings: ServeSettings) -> Models:
     if not is_repository(target):
         _check_run(target)
         opener = LocalOpener(limits=settings.engine)
-        predictor = Predictor(target, settings.engine.name, queue=settings.queue, opener=opener)
+        predictor = open_predictor(
+            target, settings.engine.name, queue=settings.queue, opener=opener
+        )
+        if opened is not None:
+            opened(predictor, target)
         return Models([predictor], control=control)
     if settings.engine.name is not None:
         message = f"{target} is a repository, whose versions have one engine each"
         raise ConfigError(message, "remove --engine")
-    open_one = partial(open_version, settings=settings)
+    open_one = partial(open_version, settings=settings, opened=opened)
     watcher = RepositoryWatcher(target, open_one, poll_s=settings.models.poll_s)
     return Models((), watcher, control=control)
 
@@ -48,7 +60,9 @@ def _check_run(target: Path) -> None:
         raise RunFolderError(message, hint)
 
 
-def open_version(folder: VersionFolder, settings: ServeSettings) -> ServedModel:
+def open_version(
+    folder: VersionFolder, settings: ServeSettings, opened: Opened | None = None
+) -> ServedModel:
     """Open a version of a repository, check its parity on the stored rows and warm it up.
 
     Raises:
@@ -58,7 +72,7 @@ def open_version(folder: VersionFolder, settings: ServeSettings) -> ServedModel:
         NotReadyError: the tritonserver that computes does not respond.
     """
     folder.check_inside(read_classifier(folder.folder))
-    predictor = Predictor(
+    predictor = open_predictor(
         folder.folder,
         name=folder.name,
         version=folder.version,
@@ -67,6 +81,8 @@ def open_version(folder: VersionFolder, settings: ServeSettings) -> ServedModel:
     )
     try:
         predictor.warm()
+        if opened is not None:
+            opened(predictor, folder.folder)
     except BaseException:
         predictor.close()
         raise

@@ -4,15 +4,16 @@ A version stays open while a request has a lease on it, even after it was replac
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import Event
+from typing import Protocol
 
 from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, PipeError, UnknownModelError
 from pipework.serve.models.leases import Entry, Lease, State, VersionLeases
 from pipework.serve.models.repository import NEWEST, Policy
-from pipework.serve.models.repository_watcher import UNLOADED, RepositoryWatcher
+from pipework.serve.models.repository_watcher import UNLOADED
 from pipework.serve.request.context import set_model
 from pipework.serve.scheduling.model_protocol import ServedModel
 
@@ -25,25 +26,49 @@ class ControlError(PipeError):
     http_status = 403
 
 
+class ModelSource(Protocol):
+    """Provides models that change: a watched repository, or the engine process of a server."""
+
+    leases: VersionLeases
+
+    def policy(self, name: str) -> Policy:
+        """Return which versions of a model are served."""
+
+    def reopens(self, model: ServedModel) -> bool:
+        """Whether a version whose engines have failed will be opened again."""
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield versions that are being loaded or cannot be served, with the reason."""
+
+    def load(self, name: str) -> None:
+        """Load new versions of a model on request of a client. Blocks until done."""
+
+    def unload(self, name: str) -> None:
+        """Unload a model on request of a client. Blocks until done."""
+
+    def close(self) -> None:
+        """Finish accepted requests and free the engines. Blocks until done."""
+
+
 class Models(Closeable):
-    """The served models: a fixed list, or the models of a watched repository."""
+    """The served models: a fixed list, or the models of a source."""
 
     def __init__(
         self,
         models: Sequence[ServedModel] = (),
-        watcher: RepositoryWatcher | None = None,
+        source: ModelSource | None = None,
         *,
         control: bool = False,
     ) -> None:
-        """Take ownership of models or of a repository watcher: `close` closes them.
+        """Take ownership of models or of a source: `close` closes them.
 
         Args:
-            models: versions, of each model the newest last; empty with a watcher.
-            watcher: loads the models of a repository.
+            models: versions, of each model the newest last; empty with a source.
+            source: provides the models of a repository.
             control: whether clients may load and unload models.
         """
-        self._leases = VersionLeases(models) if watcher is None else watcher.leases
-        self._watcher = watcher
+        self._leases = VersionLeases(models) if source is None else source.leases
+        self._source = source
         self._control = control
         self.stopping = Event()
 
@@ -79,7 +104,7 @@ class Models(Closeable):
 
     def policy(self, name: str) -> Policy:
         """Return which versions of a model are served."""
-        return NEWEST if self._watcher is None else self._watcher.policy(name)
+        return NEWEST if self._source is None else self._source.policy(name)
 
     def serving(self) -> list[ServedModel]:
         """Return all versions that get requests."""
@@ -91,7 +116,7 @@ class Models(Closeable):
             (model.name, model.version): _draining(model) for model in self._leases.draining()
         }
         entries |= {(model.name, model.version): _entry(model) for model in self.serving()}
-        for entry in self._watcher.entries() if self._watcher else ():
+        for entry in self._source.entries() if self._source else ():
             key = entry.name, entry.version
             served = entries.get(key)
             # A version may be served while its changed files cannot be loaded: show the reason.
@@ -104,23 +129,23 @@ class Models(Closeable):
         Raises:
             ControlError: they may not; the hint names the setting.
         """
-        self._controlled_watcher()
+        self._controlled_source()
 
     async def load(self, name: str) -> None:
         """Load new versions of a model on request of a client.
 
         Raises:
-            PipeError: see `RepositoryWatcher.load` and `check_control`.
+            PipeError: see `ModelSource.load` and `check_control`.
         """
-        await asyncio.to_thread(self._controlled_watcher().load, name)
+        await asyncio.to_thread(self._controlled_source().load, name)
 
     async def unload(self, name: str) -> None:
         """Unload a model on request of a client.
 
         Raises:
-            PipeError: see `RepositoryWatcher.unload` and `check_control`.
+            PipeError: see `ModelSource.unload` and `check_control`.
         """
-        await asyncio.to_thread(self._controlled_watcher().unload, name)
+        await asyncio.to_thread(self._controlled_source().unload, name)
 
     def check_alive(self) -> None:
         """Check that every model has an engine or will get one.
@@ -129,9 +154,13 @@ class Models(Closeable):
             NotReadyError: only a restart helps.
         """
         for model in self.serving():
-            if not model.alive and not (self._watcher and self._watcher.reopens(model)):
+            if not (model.alive or self.reopens(model)):
                 message = f"the engine of {model.name} {model.version} has stopped"
                 raise NotReadyError(message)
+
+    def reopens(self, model: ServedModel) -> bool:
+        """Whether a version whose engines have failed will be opened again."""
+        return self._source is not None and self._source.reopens(model)
 
     def check_ready(self) -> None:
         """Check that the server accepts requests.
@@ -162,24 +191,24 @@ class Models(Closeable):
 
     def close(self) -> None:
         """Finish accepted requests and free the engines. Blocks until done."""
-        if self._watcher is None:
+        if self._source is None:
             self._leases.close()
         else:
-            self._watcher.close()
+            self._source.close()
 
     def _check_running(self) -> None:
         if self.stopping.is_set():
             message = "the server is stopping"
             raise NotReadyError(message)
 
-    def _controlled_watcher(self) -> RepositoryWatcher:
+    def _controlled_source(self) -> ModelSource:
         if not self._control:
             message = "this server does not load and unload models on request"
             raise ControlError(message, "start it with --set models.control=true")
-        if self._watcher is None:
+        if self._source is None:
             message = "this server serves one run folder, which stays loaded"
             raise ControlError(message, "serve a repository: pipe serve REPOSITORY")
-        return self._watcher
+        return self._source
 
     def _check_not_pending(self, name: str, version: str) -> None:
         """Check that a version that is not served is not in the repository either.
@@ -187,7 +216,7 @@ class Models(Closeable):
         Raises:
             NotReadyError: the repository has it; the message explains why it is not served.
         """
-        for entry in self._watcher.entries() if self._watcher else ():
+        for entry in self._source.entries() if self._source else ():
             matches = entry.name == name and version in {"", entry.version}
             if matches and entry.reason != UNLOADED:
                 model = f"model {name} {entry.version}".rstrip()

@@ -1,22 +1,171 @@
 """Prometheus metrics of the server: request counts and latencies.
 
-The model label is set only for models that exist, so clients cannot create series at will. The
-metrics of each model version are in `version_metrics`.
+The model label is set only for models that exist, so clients cannot create series at will. Each
+model version has its own counters. Its series end when it is unloaded and start at 0 when it is
+loaded again, which Prometheus handles as a counter reset. So a counter never decreases while its
+version is loaded, and no series remains for an unloaded version.
 
 https://prometheus.io/docs/practices/naming/
 """
 
-from functools import cache
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import accumulate
+from pathlib import Path
+from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, values
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from pipework import __version__
-from pipework.serve.models.registry import Models
-from pipework.serve.observability.version_metrics import VersionMetrics
+from pipework.serve.models.registry import Models, ServedModel
 from pipework.serve.request.context import RequestContext
+from pipework.serve.request.statistics import BUCKETS_S, EngineLoad, Totals
 
-BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LABELS = ("model", "version")
+REJECTED = "pipework_rejected"
+LoadMetrics = tuple[tuple[str, str, Callable[[EngineLoad], float]], ...]
+GAUGES: LoadMetrics = (
+    ("queue_requests", "Requests in the queue", lambda load: load.waiting_requests),
+    ("queue_tokens", "Tokens in the queue", lambda load: load.waiting_tokens),
+    (
+        "queue_seconds",
+        "Estimated seconds until the engines have computed the queue, a signal for scaling",
+        lambda load: load.waiting_s,
+    ),
+    ("engines_running", "Engines that are running, busy or idle", lambda load: load.engines),
+    (
+        "padding_ratio",
+        "Computed tokens per requested token since the version was loaded; 1 means no padding",
+        lambda load: load.computed_tokens / load.batch_tokens if load.batch_tokens else 1,
+    ),
+)
+COUNTERS: LoadMetrics = (
+    ("batches", "Batches that engines computed", lambda load: load.batches),
+    ("batch_texts", "Texts of these batches", lambda load: load.batch_texts),
+    ("batch_tokens", "Tokens of these batches, without padding", lambda load: load.batch_tokens),
+    ("computed_tokens", "Tokens of these batches, with padding", lambda load: load.computed_tokens),
+    ("compute_seconds", "Seconds that engines spent computing", lambda load: load.compute_s),
+    ("engine_deaths", "Engine crashes", lambda load: load.crashes),
+)
+TEXTS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
+    ("texts", "Texts of successful requests", lambda totals: totals.texts),
+    (
+        "truncated_texts",
+        "Texts of successful requests that were longer than the model reads",
+        lambda totals: totals.truncated,
+    ),
+)
+C = TypeVar("C", EngineLoad, Totals)
+
+
+class VersionMetrics(Collector):
+    """Collects the counters of the loaded versions at each scrape."""
+
+    def __init__(
+        self, models: Models, rejected: Callable[[], Iterable[Metric]] | None = None
+    ) -> None:
+        """Collect from the models.
+
+        Args:
+            models: the served models.
+            rejected: returns the REJECTED metric of all processes of a server; by default that of
+                this process.
+        """
+        self._models = models
+        description = "Requests that were rejected before a version was chosen"
+        self._own = Counter(REJECTED, description, ["model", "reason"], registry=None)
+        self._rejected = rejected or self._own.collect
+
+    def reject(self, model: str, reason: str) -> None:
+        """Count a request that was rejected before a version was chosen."""
+        self._own.labels(model, reason).inc()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the metrics of all versions."""
+        # A dict by name, because a version that is being drained may share its name with a new one,
+        # and duplicate series are invalid.
+        serving = {(model.name, model.version): model for model in self._models.serving()}
+        loads = {labels: model.load for labels, model in serving.items()}
+        for name, text, number in GAUGES:
+            gauge = GaugeMetricFamily(f"pipework_{name}", text, labels=LABELS)
+            yield _filled(gauge, loads, number)
+        for name, text, number in COUNTERS:
+            counter = CounterMetricFamily(f"pipework_{name}", text, labels=LABELS)
+            yield _filled(counter, loads, number)
+        yield self._rejections(loads)
+        totals = {labels: model.totals for labels, model in serving.items()}
+        for name, text, texts in TEXTS:
+            counter = CounterMetricFamily(f"pipework_{name}", text, labels=LABELS)
+            yield _filled(counter, totals, texts)
+        yield _stages(totals)
+        yield _info(list(serving.values()))
+
+    def _rejections(self, loads: dict[tuple[str, str], EngineLoad]) -> Metric:
+        family = CounterMetricFamily(
+            "pipework_rejections",
+            "Rejected requests, by reason; the version is empty if none had been chosen",
+            labels=(*LABELS, "reason"),
+        )
+        for labels, load in loads.items():
+            for reason, count in load.refused.items():
+                family.add_metric((*labels, reason), count)
+        for sample in (sample for metric in self._rejected() for sample in metric.samples):
+            if sample.name == f"{REJECTED}_total":
+                model, reason = sample.labels["model"], sample.labels["reason"]
+                family.add_metric((model, "", reason), sample.value)
+        return family
+
+
+def _filled(
+    family: GaugeMetricFamily | CounterMetricFamily,
+    counts: dict[tuple[str, str], C],
+    number: Callable[[C], float],
+) -> Metric:
+    for labels, count in counts.items():
+        family.add_metric(labels, number(count))
+    return family
+
+
+def _stages(totals: dict[tuple[str, str], Totals]) -> Metric:
+    family = HistogramMetricFamily(
+        "pipework_stage_duration_seconds",
+        "Time of successful requests per stage",
+        labels=(*LABELS, "stage"),
+    )
+    bounds = [*map(floatToGoString, BUCKETS_S), "+Inf"]
+    for labels, total in totals.items():
+        seconds = total.timings.by_stage()
+        for stage, counts in total.histograms.items():
+            buckets = list(zip(bounds, accumulate(map(float, counts)), strict=True))
+            family.add_metric((*labels, stage), buckets, seconds[stage])
+    return family
+
+
+def _info(serving: Sequence[ServedModel]) -> Metric:
+    family = GaugeMetricFamily(
+        "pipework_model_info",
+        "Engine and precision of a version",
+        labels=(*LABELS, "engine", "precision"),
+    )
+    for model in serving:
+        family.add_metric((model.name, model.version, model.engine, model.card.precision), 1)
+    return family
+
+
+STARTED = "process_start_time_seconds"
+REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # Rejections before a model version is reached, by response status; versions count the rest.
 REASONS = {
     **dict.fromkeys(("400", "405", "422", "INVALID_ARGUMENT"), "invalid"),
@@ -26,11 +175,35 @@ REASONS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedMetrics:
+    """Metrics that several processes of a server count in files.
+
+    Attributes:
+        folder: folder of the files.
+        processes: returns the ids of the processes.
+    """
+
+    folder: Path
+    processes: Callable[[], Sequence[int]]
+
+    def count_as(self, process: int) -> None:
+        """Let the metrics that this process creates from now on count in its own files.
+
+        A process that replaces another continues its counts if it has the same number.
+        """
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self.folder)
+        values.ValueClass = values.MultiProcessValue(lambda: process)  # type: ignore[no-untyped-call]
+
+
 class ServerMetrics:
     """The metrics of one server, in their own registry."""
 
-    def __init__(self, models: Models) -> None:
-        self._registry = CollectorRegistry()
+    def __init__(self, models: Models, shared: SharedMetrics | None = None) -> None:
+        """Create the metrics; with `shared` their text is about all processes."""
+        self._text = self._registry = CollectorRegistry()
+        if shared is not None:
+            self._text = CollectorRegistry()
         self._requests = Counter(
             "pipework_requests",
             "Inference requests, by endpoint (label door) and response status",
@@ -41,18 +214,21 @@ class ServerMetrics:
             "pipework_request_duration_seconds",
             "Time from the request head to the end of the response, for successful requests",
             ["door", "model"],
-            buckets=BUCKETS_S,
+            buckets=REQUEST_BUCKETS_S,
             registry=self._registry,
         )
         # The lookup of a series in prometheus_client is slow, so series are cached.
         self._count, self._time = cache(self._requests.labels), cache(self._seconds.labels)
-        self._versions = VersionMetrics(models)
-        self._registry.register(self._versions)
-        build = Gauge(
-            "pipework_build_info", "Version of the server", ["version"], registry=self._registry
-        )
-        build.labels(__version__).set(1)
-        ProcessCollector(registry=self._registry)
+        if shared is None:
+            self._versions = VersionMetrics(models)
+            ProcessCollector(registry=self._text)
+        else:
+            counts = _SharedCounts(shared.folder)
+            self._text.register(counts)
+            self._versions = VersionMetrics(models, counts.rejected)
+            self._text.register(_Processes(shared.processes))
+        self._text.register(self._versions)
+        self._text.register(_BuildInfo())
 
     def finished(self, request: RequestContext) -> None:
         """Count a request; only successful requests count for the latency."""
@@ -68,4 +244,46 @@ class ServerMetrics:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self._text)
+
+
+class _BuildInfo(Collector):
+    def collect(self) -> Iterator[Metric]:
+        info = GaugeMetricFamily("pipework_build_info", "Version of the server", labels=["version"])
+        info.add_metric([__version__], 1)
+        yield info
+
+
+class _SharedCounts(Collector):
+    """The sums of the files of all processes; VersionMetrics adds REJECTED to its own metric."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]
+
+    def collect(self) -> Iterator[Metric]:
+        return (metric for metric in self._metrics() if metric.name != REJECTED)
+
+    def rejected(self) -> Iterator[Metric]:
+        return (metric for metric in self._metrics() if metric.name == REJECTED)
+
+    def _metrics(self) -> Iterable[Metric]:
+        return self._files.collect()  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Processes(Collector):
+    """The metrics of ProcessCollector over several processes: sums, and the earliest start."""
+
+    def __init__(self, processes: Callable[[], Sequence[int]]) -> None:
+        self._processes = processes
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, list[Metric]] = {}
+        for process in self._processes():
+            for family in ProcessCollector(pid=partial(int, process), registry=None).collect():
+                families.setdefault(family.name, []).append(family)
+        for name, members in families.items():
+            numbers = [member.samples[0].value for member in members]
+            number = min(numbers) if name == STARTED else sum(numbers)
+            first = members[0]
+            first.samples = [first.samples[0]._replace(value=number)]
+            yield first

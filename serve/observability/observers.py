@@ -32,15 +32,28 @@ class Observers(Closeable):
         recent: latency of the requests of the last seconds.
     """
 
-    def __init__(self, models: Models, settings: ServeSettings | None = None) -> None:
+    def __init__(
+        self,
+        models: Models,
+        settings: ServeSettings | None = None,
+        *,
+        metrics: ServerMetrics | None = None,
+        recent: RecentLatency | None = None,
+    ) -> None:
         """Create the observers that the settings enable.
+
+        Args:
+            models: the served models.
+            settings: the settings.
+            metrics: the metrics; by default those of this process.
+            recent: recent latency; by default that of this process.
 
         Raises:
             MissingDependencyError: traces are enabled, but OpenTelemetry is not installed.
         """
         settings = settings or ServeSettings()
-        self.metrics = ServerMetrics(models)
-        self.recent = RecentLatency()
+        self.metrics = metrics or ServerMetrics(models)
+        self.recent = recent or RecentLatency()
         self._observers: list[Observer] = [self.metrics, self.recent]
         if settings.logs.requests:
             self._observers.append(RequestLog())

@@ -1,14 +1,20 @@
-"""Throughput and latency of the requests of the last seconds."""
+"""Throughput and latency of the requests of the last seconds.
+
+Shapes: P processes, R requests of a process.
+"""
 
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipework.serve.request.context import RequestContext
 
 WINDOW_S = 5.0
-MAX_REQUESTS = 20_000  # requests; bounds the memory and the time for sorting
+MAX_REQUESTS = 20_000  # per process; bounds the memory and the time for sorting
+SAMPLE = 3  # values of a request: time of its end, seconds that it took, number of texts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,39 +39,58 @@ class LatencySummary:
 class RecentLatency:
     """Stores the latencies of recent successful requests. Thread-safe."""
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
+    def __init__(
+        self,
+        window_s: float = WINDOW_S,
+        samples: NDArray[np.float64] | None = None,
+        process: int = 0,
+    ) -> None:
+        """Create the store.
+
+        Args:
+            window_s: length of the window.
+            samples: [P, R, SAMPLE], which several processes may share; by default a new array.
+            process: index of this process.
+        """
         self._window_s = window_s
         self._lock = threading.Lock()
-        self._samples: deque[tuple[float, float, int]] = deque(maxlen=MAX_REQUESTS)
+        self._samples = np.zeros((1, MAX_REQUESTS, SAMPLE)) if samples is None else samples
+        self._own = self._samples[process]
+        self._next = 0
 
     def finished(self, request: RequestContext) -> None:
         """Store the latency of a request, if it was successful."""
         if request.succeeded:
             with self._lock:
-                self._samples.append((time.monotonic(), request.elapsed_s, request.texts))
+                self._own[self._next] = time.monotonic(), request.elapsed_s, request.texts
+                self._next = (self._next + 1) % len(self._own)
 
     def summary(self) -> LatencySummary:
-        """Return the throughput and latency of the window that ends now."""
+        """Return the throughput and latency of the window that ends now, over all processes."""
         now_s = time.monotonic()
-        with self._lock:
-            while self._samples and self._samples[0][0] < now_s - self._window_s:
-                self._samples.popleft()
-            samples = list(self._samples)
-        # A full buffer covers less time than the window.
-        full = len(samples) == MAX_REQUESTS
-        covered_s = max(now_s - samples[0][0], 1e-3) if full else self._window_s
-        latencies_s = sorted(elapsed_s for _, elapsed_s, _ in samples)
+        requests_per_s = texts_per_s = 0.0
+        latencies_s = []
+        for samples in self._samples:
+            with self._lock:
+                recent = samples[samples[:, 0] >= max(now_s - self._window_s, 1e-9)]
+            # A full buffer covers less time than the window.
+            full = len(recent) == len(samples)
+            covered_s = max(now_s - recent[:, 0].min(), 1e-3) if full else self._window_s
+            requests_per_s += len(recent) / covered_s
+            texts_per_s += float(recent[:, 2].sum()) / covered_s
+            latencies_s += recent[:, 1].tolist()
+        latencies_s.sort()
         return LatencySummary(
             window_s=self._window_s,
-            requests_per_s=len(samples) / covered_s,
-            texts_per_s=sum(texts for _, _, texts in samples) / covered_s,
+            requests_per_s=requests_per_s,
+            texts_per_s=texts_per_s,
             p50_s=_quantile(latencies_s, 0.5),
             p99_s=_quantile(latencies_s, 0.99),
         )
 
     def close(self) -> None:
-        """Delete the samples."""
-        self._samples.clear()
+        """Delete the samples of this process."""
+        self._own[:] = 0
 
 
 def _quantile(sorted_s: list[float], fraction: float) -> float | None:

@@ -1,11 +1,18 @@
-"""Counters of a model version since it was loaded, for the status endpoints and the metrics."""
+"""Counters of a model version since it was loaded, for the status endpoints and the metrics.
+
+Shapes: P processes, V values of a `Statistics`.
+"""
 
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipework.serve.request.context import StageTimings
 
@@ -87,47 +94,71 @@ class Totals:
     last_s: float = 0.0
 
 
+# Layout of the values of `Statistics`: these counts, the seconds per stage, and the histograms.
+_ANSWERED, _FAILED, _TEXTS, _TRUNCATED, _FAILED_S, _LAST_S, _SECONDS = range(7)
+_STAGES = tuple(StageTimings().by_stage())
+_HISTOGRAMS = _SECONDS + len(_STAGES)
+_BUCKETS = len(BUCKETS_S) + 1
+STATISTICS_SIZE = _HISTOGRAMS + len(_STAGES) * _BUCKETS
+
+
 class Statistics:
     """Counts requests. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, values: NDArray[np.float64] | None = None) -> None:
+        """Count in an array [STATISTICS_SIZE], which may be shared memory, or in a new one."""
         self._lock = threading.Lock()
-        self._answered = self._failed = self._texts = self._truncated = 0
-        self._failed_s = self._last_s = 0.0
-        self._seconds = StageTimings().by_stage()
-        self._histograms = {name: [0] * (len(BUCKETS_S) + 1) for name in self._seconds}
+        values = np.zeros(STATISTICS_SIZE) if values is None else values
+        # Items of a memoryview are updated faster than those of an array.
+        self._values = cast("MutableSequence[float]", values.data)
 
     @property
     def totals(self) -> Totals:
         """The counts so far."""
         with self._lock:
-            return Totals(
-                answered=self._answered,
-                failed=self._failed,
-                texts=self._texts,
-                truncated=self._truncated,
-                answered_s=sum(self._seconds.values()),
-                failed_s=self._failed_s,
-                timings=StageTimings(
-                    **{f"{name}_s": seconds for name, seconds in self._seconds.items()}
-                ),
-                histograms={name: tuple(counts) for name, counts in self._histograms.items()},
-                last_s=self._last_s,
-            )
+            return totals_of(np.array(self._values))
 
     def record_success(self, texts: int, timings: StageTimings, *, truncated: int = 0) -> None:
         """Count a successful request and its texts, `truncated` of which were truncated."""
+        values = self._values
         with self._lock:
-            self._answered += 1
-            self._texts += texts
-            self._truncated += truncated
-            self._last_s = time.time()
-            for name, seconds in timings.by_stage().items():
-                self._seconds[name] += seconds
-                self._histograms[name][bisect_left(BUCKETS_S, seconds)] += 1
+            values[_ANSWERED] += 1
+            values[_TEXTS] += texts
+            values[_TRUNCATED] += truncated
+            values[_LAST_S] = time.time()
+            for stage, seconds in enumerate(timings.by_stage().values()):
+                values[_SECONDS + stage] += seconds
+                bucket = bisect_left(BUCKETS_S, seconds)
+                values[_HISTOGRAMS + _BUCKETS * stage + bucket] += 1
 
     def record_failure(self, seconds: float) -> None:
         """Count a failed request that took this many seconds."""
         with self._lock:
-            self._failed += 1
-            self._failed_s += seconds
+            self._values[_FAILED] += 1
+            self._values[_FAILED_S] += seconds
+
+
+def totals_of(values_V: NDArray[np.float64]) -> Totals:
+    """Return the totals of the values of `Statistics`, or of a sum of several."""
+    seconds = values_V[_SECONDS:_HISTOGRAMS].tolist()
+    counts = values_V[_HISTOGRAMS:].astype(int).reshape(len(_STAGES), _BUCKETS).tolist()
+    return Totals(
+        answered=int(values_V[_ANSWERED]),
+        failed=int(values_V[_FAILED]),
+        texts=int(values_V[_TEXTS]),
+        truncated=int(values_V[_TRUNCATED]),
+        answered_s=sum(seconds),
+        failed_s=float(values_V[_FAILED_S]),
+        timings=StageTimings(
+            **{f"{name}_s": stage_s for name, stage_s in zip(_STAGES, seconds, strict=True)}
+        ),
+        histograms=dict(zip(_STAGES, map(tuple, counts), strict=True)),
+        last_s=float(values_V[_LAST_S]),
+    )
+
+
+def sum_totals(values_PV: NDArray[np.float64]) -> Totals:
+    """Return the totals over P processes from the values of their `Statistics`."""
+    values_V = values_PV.sum(axis=0)
+    values_V[_LAST_S] = values_PV[:, _LAST_S].max()
+    return totals_of(values_V)

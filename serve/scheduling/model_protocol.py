@@ -11,7 +11,8 @@ from pipework.run_folder.manifest import Manifest, TrainingReadOptions
 from pipework.run_folder.task import TaskKind
 from pipework.scoring.predictions import Prediction
 from pipework.serve.request.context import RequestOptions, TimedResult
-from pipework.serve.request.statistics import EngineLoad, Totals
+from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics, Totals
+from pipework.serve.scheduling.queue import Job
 from pipework.serve.text_tensors import InputTexts, OutputTensors
 
 INLINE_LOGITS = 20_000  # predictions of more logits are made and written outside of the event loop
@@ -54,6 +55,42 @@ class ModelCard:
             precision=str(record.precision),
             reading=TrainingReadOptions.of(manifest.data),
         )
+
+
+class RequestScheduler(Protocol):
+    """The interface between a predictor and the queue for its engines. Thread-safe.
+
+    Its methods and their errors are those of `pipework.serve.scheduling.scheduler.Scheduler`.
+    """
+
+    statistics: Statistics
+
+    @property
+    def alive(self) -> bool:
+        """Whether an engine runs or is being reopened."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether an engine is open and requests are accepted."""
+
+    @property
+    def load(self) -> EngineLoad:
+        """Queue length and engine counters."""
+
+    def check_room(self) -> None:
+        """Check that a request would be accepted now."""
+
+    def reserve(self) -> None:
+        """Reserve a place in the queue for a request that is prepared for `enqueue`."""
+
+    def enqueue(self, jobs: Sequence[Job], *, reserved: int) -> None:
+        """Queue requests and release reservations."""
+
+    def count(self, refused: RefusalReason) -> None:
+        """Count a request that was dropped outside of the scheduler."""
+
+    def close(self) -> None:
+        """Finish accepted requests and free the engines. Blocks until done."""
 
 
 class ServedModel(Protocol):

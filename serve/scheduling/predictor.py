@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pipework.closeable import Closeable
-from pipework.cpu import cpu_limit
 from pipework.data.examples import Example, validate_example
-from pipework.run_folder.engine_record import Layout
-from pipework.run_folder.manifest import read_classifier
+from pipework.machine import cpu_limit
+from pipework.run_folder.engine_record import EngineRecord, Layout
+from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.scoring.predictions import Prediction, decide, mark_truncated
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.openers import LocalOpener, Opener
@@ -30,14 +30,14 @@ from pipework.serve.request.context import (
     set_timings,
     start_processing,
 )
-from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics, Totals
+from pipework.serve.request.statistics import EngineLoad, RefusalReason, Totals
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge
-from pipework.serve.scheduling.model_protocol import ModelCard, run_for_logits
+from pipework.serve.scheduling.model_protocol import ModelCard, RequestScheduler, run_for_logits
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
-from pipework.text.encoding import TextEncoder
+from pipework.text.encoding import TextEncoder, open_encoder
 
 WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."
 WARM_UP_SPANS = ((2, 6), (37, 43))
@@ -51,86 +51,64 @@ class Predictor(Closeable):
         name: name of the model.
         version: its version; by default a short digest of the engine's files, in decimal because
             clients of the protocol such as perf_analyzer read versions as numbers.
-        engine: name of the engine.
+        record: the engine.
+        engine: its name.
         card: description of the version.
+        scheduler: computes the logits of tokenized requests.
+        closing: called first by `close`.
     """
 
     def __init__(
         self,
-        run: Path,
-        engine: str | None = None,
+        manifest: Manifest,
+        record: EngineRecord,
+        encoder: TextEncoder,
+        scheduler: RequestScheduler,
         *,
         name: str | None = None,
         version: str | None = None,
-        queue: QueueSettings | None = None,
-        opener: Opener | None = None,
     ) -> None:
-        """Open a run with the named engine, or the first engine that works on this machine.
+        """Take ownership of a scheduler; `open_predictor` opens a run folder.
 
         Args:
-            run: the run folder.
-            engine: name of an engine.
+            manifest: the manifest of the run.
+            record: the engine of the scheduler.
+            encoder: the tokenizer of the run.
+            scheduler: computes the logits.
             name: name of the model; by default that of the run.
             version: version of the model; see the class.
-            queue: settings of the queue.
-            opener: opens the engines; by default in this process with their recorded parity.
-
-        Raises:
-            RunFolderError: a file, a digest or a parity record is wrong; the message names it.
-            MissingDependencyError: the engine's runtime is not installed.
-            CheckFailedError: the parity check at opening failed.
-            NotReadyError: the tritonserver that computes does not respond.
         """
-        manifest = read_classifier(run)
-        queue = queue or QueueSettings()
-        opener = opener or LocalOpener()
-        instances = queue.instances or opener.instances
-        threads = (
-            None if instances == 1 else -(-cpu_limit() // instances)
-        )  # rounded up, so that no CPU is idle
-        record, first = opener.first(run, manifest, engine, threads)
-        with ExitStack() as on_error:
-            engines = [on_error.enter_context(first)]
-            reopen = partial(opener.again, run, manifest, record.name, threads)
-            engines.extend(on_error.enter_context(reopen()) for _ in range(instances - 1))
-            encoder = TextEncoder.open(
-                run / manifest.input.tokenizer.path,
-                max_length=manifest.input.max_length,
-                type_ids=manifest.input.type_ids,
-            )
-            self._scheduler = Scheduler(
-                engines, queue, reopen=reopen, group_lengths=record.layout is Layout.PADDED
-            )
-            on_error.pop_all()
-        self._tokenizers = TokenizerPool(encoder.encode, self._scheduler)
+        self.scheduler = scheduler
+        self._tokenizers = TokenizerPool(encoder.encode, scheduler)
         self._task = manifest.task
         self._input = manifest.input
-        self._statistics = Statistics()
         self._bridge: LoopBridge | None = None
         self.name = name or manifest.identity.name
         self.version = version or str(int(record.digest[:12], 16))
+        self.record = record
         self.engine = record.name
         self.card = ModelCard.of(manifest, record)
+        self.closing: Callable[[], None] = _nothing
 
     @property
     def alive(self) -> bool:
         """Whether an engine runs or is being reopened; if not, only a restart helps."""
-        return self._scheduler.alive
+        return self.scheduler.alive
 
     @property
     def ready(self) -> bool:
         """Whether an engine is open and requests are accepted."""
-        return self._scheduler.ready
+        return self.scheduler.ready
 
     @property
     def load(self) -> EngineLoad:
         """Queue length and engine counters."""
-        return self._scheduler.load
+        return self.scheduler.load
 
     @property
     def totals(self) -> Totals:
         """Request counters."""
-        return self._statistics.totals
+        return self.scheduler.statistics.totals
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -149,7 +127,7 @@ class Predictor(Closeable):
             TooBusyError: the queue is full.
             NotReadyError: the server is stopping, or no engine is left.
         """
-        self._scheduler.check_room()
+        self.scheduler.check_room()
 
     def warm(self) -> None:
         """Compute a text to allocate memory and start threads before the first request.
@@ -229,10 +207,10 @@ class Predictor(Closeable):
             start_s = time.perf_counter()
             value = await run_for_logits(result.logits_NC.size, partial(decode, result))
         except asyncio.CancelledError:
-            self._scheduler.count(RefusalReason.CANCELLED)
+            self.scheduler.count(RefusalReason.CANCELLED)
             raise
         except Exception:
-            self._statistics.record_failure(time.perf_counter() - arrived_s)
+            self.scheduler.statistics.record_failure(time.perf_counter() - arrived_s)
             raise
         timings = StageTimings(
             tokenize_s=result.tokenize_s,
@@ -240,7 +218,9 @@ class Predictor(Closeable):
             infer_s=result.infer_s,
             decode_s=time.perf_counter() - start_s,
         )
-        self._statistics.record_success(len(examples), timings, truncated=len(result.truncated))
+        self.scheduler.statistics.record_success(
+            len(examples), timings, truncated=len(result.truncated)
+        )
         set_timings(timings)
         return TimedResult(value=value, timings=timings)
 
@@ -258,7 +238,7 @@ class Predictor(Closeable):
         except TimeoutError as error:
             if not limit.expired():  # the engine raised it
                 raise
-            self._scheduler.count(RefusalReason.DEADLINE)
+            self.scheduler.count(RefusalReason.DEADLINE)
             raise deadline_error() from error
 
     def _awaited(self, future: "Future[JobResult]") -> Coroutine[Any, Any, JobResult]:
@@ -269,5 +249,55 @@ class Predictor(Closeable):
 
     def close(self) -> None:
         """Reject new requests, finish accepted ones, free the engines. Blocks until done."""
+        self.closing()
         self._tokenizers.close()
-        self._scheduler.close()
+        self.scheduler.close()
+
+
+def _nothing() -> None:
+    pass
+
+
+def open_predictor(
+    run: Path,
+    engine: str | None = None,
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    queue: QueueSettings | None = None,
+    opener: Opener | None = None,
+) -> Predictor:
+    """Open a run with the named engine, or the first engine that works on this machine.
+
+    Args:
+        run: the run folder.
+        engine: name of an engine.
+        name: name of the model; by default that of the run.
+        version: version of the model; see `Predictor`.
+        queue: settings of the queue.
+        opener: opens the engines; by default in this process with their recorded parity.
+
+    Raises:
+        RunFolderError: a file, a digest or a parity record is wrong; the message names it.
+        MissingDependencyError: the engine's runtime is not installed.
+        CheckFailedError: the parity check at opening failed.
+        NotReadyError: the tritonserver that computes does not respond.
+    """
+    manifest = read_classifier(run)
+    queue = queue or QueueSettings()
+    opener = opener or LocalOpener()
+    instances = queue.instances or opener.instances
+    threads = (
+        None if instances == 1 else -(-cpu_limit() // instances)
+    )  # rounded up, so that no CPU is idle
+    record, first = opener.first(run, manifest, engine, threads)
+    with ExitStack() as on_error:
+        engines = [on_error.enter_context(first)]
+        reopen = partial(opener.again, run, manifest, record.name, threads)
+        engines.extend(on_error.enter_context(reopen()) for _ in range(instances - 1))
+        encoder = open_encoder(run, manifest)
+        scheduler = Scheduler(
+            engines, queue, reopen=reopen, group_lengths=record.layout is Layout.PADDED
+        )
+        on_error.pop_all()
+    return Predictor(manifest, record, encoder, scheduler, name=name, version=version)

@@ -27,7 +27,7 @@ from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.scoring.evaluation import Engine
 from pipework.serve.config import QueueSettings
 from pipework.serve.request.context import deadline_error
-from pipework.serve.request.statistics import EngineLoad, RefusalReason
+from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics
 from pipework.serve.scheduling.in_flight import BatchTotals, ComputedBatch, InFlightBatch
 from pipework.serve.scheduling.queue import Batch, BatchQueue, Job, JobResult, deliver
 
@@ -44,7 +44,11 @@ class _EngineFailedError(Exception):
 
 
 class Scheduler(Closeable):
-    """A bounded queue for the engines of one model, with one thread per engine."""
+    """A bounded queue for the engines of one model, with one thread per engine.
+
+    Attributes:
+        statistics: counts the requests of the model; its predictor updates them.
+    """
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class Scheduler(Closeable):
             group_lengths: whether a batch should have inputs of similar lengths, for engines
                 that pad.
         """
+        self.statistics = Statistics()
         self._settings = settings or QueueSettings()
         self._reopen = reopen
         # Conditions are used only to wait and notify: entering one costs an extra call.

@@ -20,7 +20,7 @@ import yaml
 from pipework.cli import app
 from pipework.serve.bulk.job import SHARDS
 from pipework.serve.config import ServeSettings
-from pipework.serve.observability.version_metrics import GAUGES
+from pipework.serve.observability.metrics import GAUGES
 from pipework.settings import load_settings
 
 ROOT = Path(__file__).parents[2]

@@ -13,14 +13,14 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from pipework.cpu import computes_bf16
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.export.config import ExportSettings, TritonBackend, TritonSettings
-from pipework.export.inference import open_encoder, predict_run
+from pipework.export.inference import predict_run
 from pipework.export.run import export
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.export.triton.triton_config import FILE_NAME, from_text, to_text
+from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
@@ -28,8 +28,8 @@ from pipework.serve.config import ServeSettings
 from pipework.serve.engines import open_proven
 from pipework.serve.models.open_models import open_models
 from pipework.serve.triton.installation import Installation
-from pipework.serve.triton.ports import Ports
-from pipework.serve.triton.server import TritonServer
+from pipework.serve.triton.server import Ports, TritonServer
+from pipework.text.encoding import open_encoder
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
 PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)

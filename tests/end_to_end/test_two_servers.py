@@ -27,8 +27,7 @@ from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.triton.installation import Installation
-from pipework.serve.triton.ports import ServerOptions
-from pipework.serve.triton.server import TritonServer
+from pipework.serve.triton.server import ServerOptions, TritonServer
 from tests.serve.protocol_clients import (
     CLIENTS,
     GRPC,

@@ -21,16 +21,16 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipework.cpu import computes_bf16
 from pipework.data.examples import Example
 from pipework.export.config import ExportSettings, TritonSettings
-from pipework.export.inference import open_encoder
 from pipework.export.run import export
 from pipework.export.triton.model_repository import EngineChoice, add_version
+from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.predictions import probabilities
+from pipework.text.encoding import open_encoder
 from pipework.train.model.checkpoint_engine import open_reference
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
@@ -52,7 +52,8 @@ from pathlib import Path
 from threading import Event
 from pipework.serve.config import RepositorySettings, QueueSettings, ServeSettings
 from pipework.serve.engines.base import CollatedEngine
-from pipework.serve.run import ListenAddress, serve
+from pipework.serve.run import serve
+from pipework.serve.sockets import ListenAddress
 
 faulthandler.enable()
 start, killed, free = CollatedEngine.start, [], Event()

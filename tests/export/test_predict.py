@@ -18,7 +18,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.app import build_app
 from pipework.serve.models.registry import Models
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import open_predictor
 from pipework.serve.schemas import PREDICT_PATH
 from tests.commands import pipe
 from tests.serve.servers import server_in_thread
@@ -165,7 +165,7 @@ def titles_run(proven):
 
 @pytest.fixture
 def titles_url(titles_run):
-    with Models([Predictor(titles_run)]) as models, server_in_thread(build_app(models)) as url:
+    with Models([open_predictor(titles_run)]) as models, server_in_thread(build_app(models)) as url:
         yield url
 
 
@@ -321,7 +321,10 @@ def test_the_share_of_truncated_inputs_is_noted_at_the_end(exported_run, tmp_pat
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["truncated"] for row in rows] == [True, False]
     progress = NotesOnly()
-    with Models([Predictor(exported_run)]) as models, server_in_thread(build_app(models)) as url:
+    with (
+        Models([open_predictor(exported_run)]) as models,
+        server_in_thread(build_app(models)) as url,
+    ):
         source = PredictionSource(url=url, columns="text=text")
         list(predict_inputs([], file, source, progress=progress).predictions)
     assert progress.notes == [expected]

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-import pipework.memory
-from pipework.memory import MAX_PAUSE, STEP_BYTES, MemoryTrimmer, trim_memory
+import pipework.machine
+from pipework.machine import MAX_PAUSE, STEP_BYTES, MemoryTrimmer, trim_memory
 
 BLOCKS, SIZE = (
     30_000,
@@ -41,8 +41,8 @@ class Process:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.used = self.freed = 0
         self.trims = 0
-        monkeypatch.setattr(pipework.memory, "resident_bytes", lambda: self.used + self.freed)
-        monkeypatch.setattr(pipework.memory, "trim_memory", self.trim)
+        monkeypatch.setattr(pipework.machine, "resident_bytes", lambda: self.used + self.freed)
+        monkeypatch.setattr(pipework.machine, "trim_memory", self.trim)
 
     def trim(self) -> None:
         self.freed = 0

@@ -22,8 +22,8 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from pipework.cpu import processor
 from pipework.data.examples import Example
+from pipework.machine import processor
 from pipework.run_folder.engine_record import (
     EngineFormat,
     EngineRecord,

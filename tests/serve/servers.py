@@ -20,7 +20,8 @@ from pipework.serve.http.request_handler import RequestHandler
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import RequestContext
-from pipework.serve.run import ListenAddress, serve
+from pipework.serve.run import serve
+from pipework.serve.sockets import ListenAddress
 from pipework.settings import load_settings
 
 TIMEOUT_S = 60

@@ -18,7 +18,7 @@ import pytest
 
 from pipework.errors import ConfigError
 from pipework.serve import run as serve_run
-from pipework.serve.run import ListenAddress, _bound
+from pipework.serve.sockets import ListenAddress, bound_socket
 from tests.commands import ForkedProcess
 
 BIG = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
@@ -172,7 +172,7 @@ def test_a_port_in_use_is_reported_in_one_line(run: Path, fails_with: Callable[.
 def test_a_port_of_a_server_that_is_loading_is_reported(
     run: Path, fails_with: Callable[..., str]
 ) -> None:
-    with _bound("127.0.0.1", 0, "--port") as listener:
+    with bound_socket("127.0.0.1", 0, "--port") as listener:
         port = listener.getsockname()[1]
         assert fails_with(run, port).startswith(f"cannot listen on 127.0.0.1:{port}: ")
 

@@ -11,7 +11,6 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.inference import (
     evaluate_run,
-    open_encoder,
     predict_run,
     split_source,
 )
@@ -19,6 +18,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
 from pipework.run_folder.task import Metric
+from pipework.text.encoding import open_encoder
 from pipework.train.config.run_config import load_config
 from pipework.train.loop import evaluator
 from pipework.train.loop.resume import CheckpointManager

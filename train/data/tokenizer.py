@@ -18,7 +18,7 @@ from tokenizers import (
 from pipework.data.examples import Source
 from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError
-from pipework.memory import is_out_of_memory
+from pipework.machine import is_out_of_memory
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.text.encoding import mark_entities
 from pipework.train.config.model import ModelSettings

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from pipework.data.examples import Source
-from pipework.memory import collect_and_trim
+from pipework.machine import collect_and_trim
 from pipework.progress import Progress
 from pipework.run_folder.task import TaskKind, not_a_classifier
 from pipework.train.config.train import TrainSettings

@@ -19,8 +19,8 @@ from typing import TypeVar, cast
 import torch
 from torch import distributed
 
-from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError, PipeError
+from pipework.machine import cpu_limit
 from pipework.train import LAUNCHER
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from pipework.errors import CheckFailedError, StoppedError
-from pipework.memory import trim_memory
+from pipework.machine import trim_memory
 from pipework.progress import Progress
 from pipework.scoring.evaluation import Evaluation
 from pipework.train.config.run_config import Config

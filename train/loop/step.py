@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pipework.cpu import computes_bf16
 from pipework.errors import CheckFailedError
+from pipework.machine import computes_bf16
 from pipework.train.config.train import TrainPrecision, TrainSettings
 from pipework.train.data.batches import Rows, count_rows, rank_share
 from pipework.train.loop.determinism import random_state, restore_random

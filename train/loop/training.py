@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from pipework.errors import ConfigError
-from pipework.memory import is_out_of_memory
+from pipework.machine import is_out_of_memory
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.determinism import restore_random, seed_process
 from pipework.train.loop.distributed import catch_stop_signals

@@ -21,7 +21,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from pipework.errors import ConfigError, RunFolderError
-from pipework.memory import is_out_of_memory
+from pipework.machine import is_out_of_memory
 from pipework.run_folder.task import TargetScale, Task
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head, HeadSettings, ModelSettings, Preset

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from pipework.errors import ConfigError
-from pipework.memory import is_out_of_memory
+from pipework.machine import is_out_of_memory
 from pipework.progress import counted
 from pipework.run_folder.task import Task, TaskKind
 from pipework.train.config.model import Head, ModelSettings

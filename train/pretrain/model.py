@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from pipework.errors import ConfigError
-from pipework.memory import is_out_of_memory
+from pipework.machine import is_out_of_memory
 from pipework.text.padding import Padding
 from pipework.train.config.model import ModelSettings
 from pipework.train.model import families, ngram_embeddings

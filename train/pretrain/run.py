@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from pipework.data.readers import Format
 from pipework.errors import ConfigError
-from pipework.memory import collect_and_trim
+from pipework.machine import collect_and_trim
 from pipework.run_folder.manifest import Data, Manifest, Model, write_manifest
 from pipework.scoring.evaluation import Evaluation
 from pipework.text.encoding import TextEncoder

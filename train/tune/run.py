@@ -26,7 +26,7 @@ from signal import SIGINT
 import tomli_w
 
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError, StoppedError
-from pipework.memory import collect_and_trim
+from pipework.machine import collect_and_trim
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import read_manifest

@@ -38,9 +38,12 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
 )
 from pipework.benchmarks.studies.records.serving_results import (
     AGREEMENT_HEAD,
+    BULK_HEAD,
     AgreementResult,
+    BulkResult,
     ServingResult,
     agreement_rows,
+    bulk_rows,
     serving_rows,
 )
 from pipework.benchmarks.studies.records.serving_results import HEAD as SERVING_HEAD
@@ -110,6 +113,7 @@ class TableName(StrEnum):
     SERVING = "serving"
     SERVING_LOAD = "serving_load"
     AGREEMENT = "agreement"
+    BULK = "bulk"
     OFFLINE = "offline"
     ENGINES = "engines"
     ROOFLINE = "roofline"
@@ -157,6 +161,7 @@ def table(name: TableName, results: Results) -> str:  # noqa: C901, PLR0911  (on
         case (
             TableName.SERVING_LOAD
             | TableName.AGREEMENT
+            | TableName.BULK
             | TableName.ENGINES
             | TableName.ROOFLINE
             | TableName.PRESETS
@@ -168,6 +173,7 @@ def _rows_per_result(
     name: Literal[
         TableName.SERVING_LOAD,
         TableName.AGREEMENT,
+        TableName.BULK,
         TableName.ENGINES,
         TableName.ROOFLINE,
         TableName.PRESETS,
@@ -180,6 +186,8 @@ def _rows_per_result(
             return table_of(_of(ServingResult, results), SERVING_HEAD, serving_rows)
         case TableName.AGREEMENT:
             return table_of(_of(AgreementResult, results), AGREEMENT_HEAD, agreement_rows)
+        case TableName.BULK:
+            return table_of(_of(BulkResult, results), BULK_HEAD, bulk_rows)
         case TableName.ENGINES:
             return table_of(_of(EnginesResult, results), ENGINES_HEAD, engine_rows)
         case TableName.ROOFLINE:

@@ -34,11 +34,12 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
 from pipework.benchmarks.targets.address import TargetAddress
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError, PipeError
-from pipework.export.inference import open_encoder, open_model, split_source
+from pipework.export.inference import open_model, split_source
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import label_array
 from pipework.scoring.predictions import probabilities
+from pipework.text.encoding import open_encoder
 
 ROWS, BATCH = 200, 8
 LONG = 4  # the too long text has at least this multiple of max_length words

@@ -7,9 +7,9 @@ from pathlib import Path
 from onnxruntime.quantization import quant_pre_process, quantize_dynamic
 from tokenizers import Tokenizer
 
-from pipework.cpu import sums_int8
 from pipework.errors import ConfigError
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
+from pipework.machine import sums_int8
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.train.config.model import Head
 from pipework.train.model.checkpoint import FOLDER

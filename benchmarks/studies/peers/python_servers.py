@@ -18,7 +18,7 @@ from pipework.benchmarks.studies.peers.competitor import (
 )
 from pipework.benchmarks.studies.peers.environments import Environment
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, GRAPHS
-from pipework.serve.triton.ports import Ports
+from pipework.serve.triton.server import Ports
 
 NAME = "peer"
 WAIT_S = 0.005  # timeout for filling a batch

@@ -37,8 +37,8 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
 )
 from pipework.benchmarks.studies.records.training_results import PIPEWORK
 from pipework.benchmarks.studies.script import report_errors
-from pipework.cpu import cpu_limit
 from pipework.errors import ConfigError
+from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import read_manifest

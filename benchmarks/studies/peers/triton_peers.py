@@ -18,7 +18,7 @@ from pipework.benchmarks.studies.peers.competitor import (
 from pipework.benchmarks.studies.peers.environments import Environment
 from pipework.benchmarks.studies.peers.model_folder import GRAPH
 from pipework.serve.triton.installation import Installation
-from pipework.serve.triton.ports import Ports
+from pipework.serve.triton.server import Ports
 
 NAME = "plain"
 MAX_BATCH = 64  # texts

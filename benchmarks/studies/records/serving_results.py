@@ -1,4 +1,4 @@
-"""Stored results of a server under load, and of `pipe bench` compared with perf_analyzer."""
+"""Stored results of a server, of bulk jobs, and of `pipe bench` compared with perf_analyzer."""
 
 from collections.abc import Iterator
 from statistics import mean, median
@@ -7,6 +7,7 @@ from typing import Literal
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.results_schema.level import Level
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
+from pipework.progress import counted
 from pipework.run_folder.files import Record
 
 
@@ -233,3 +234,100 @@ def agreement_rows(result: AgreementResult) -> Iterator[tuple[str, ...]]:
 
 def _texts(count: int) -> str:
     return f"{count} text{'s' * (count > 1)} per request"
+
+
+class ScoredJob(Record):
+    """A bulk job: `kills` processes of it were killed, and `seconds` include their restarts.
+
+    `distinct_rows` counts the values of the column that numbers the rows of the input; `sha256` is
+    the digest of the names and digests of all parts.
+    """
+
+    name: str
+    processes: int
+    kills: int
+    seconds: float
+    parts: int
+    rows: int
+    distinct_rows: int
+    sha256: str
+
+
+class JobSample(Record):
+    """A moment of a job: rows of finished items, and resident memory of the process."""
+
+    seconds: float
+    rows: int
+    mib: float
+
+
+class BulkRates(Record):
+    """Rates by round: a bulk job of `rows` rows, then the engine alone by texts per call.
+
+    `other_cores` is the number of processors that other programs used during the round.
+    """
+
+    rows: int
+    bulk_rows_per_s: tuple[float, ...]
+    engine_texts_per_s: dict[int, tuple[float, ...]]
+    other_cores: tuple[float, ...]
+
+    def ratio(self, batch: int) -> float:
+        """Return the rate of the job divided by that of the engine: the median of the rounds."""
+        rounds = zip(self.bulk_rows_per_s, self.engine_texts_per_s[batch], strict=True)
+        return median(bulk / engine for bulk, engine in rounds)
+
+
+class BulkResult(Record):
+    """Bulk jobs of the same rows: uninterrupted, killed again and again, and as two shards.
+
+    The samples are of the uninterrupted job.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["bulk"] = "bulk"
+    model: str
+    engine: str
+    files: int
+    row_groups: int
+    jobs: tuple[ScoredJob, ...]
+    samples: tuple[JobSample, ...]
+    rates: BulkRates
+    command: tuple[str, ...]
+    provenance: Provenance
+
+    @property
+    def half_peaks_mib(self) -> tuple[float, float]:
+        """The peak memory until half of the rows were finished, and after that."""
+        half = self.jobs[0].rows / 2
+        first = [sample.mib for sample in self.samples if sample.rows < half]
+        second = [sample.mib for sample in self.samples if sample.rows >= half]
+        return max(first), max(second)
+
+
+BULK_HEAD = ("model", "job", "target", "measured")
+
+
+def bulk_rows(result: BulkResult) -> Iterator[Row]:
+    """Yield the table rows of a result."""
+    name = f"{result.model}, {result.engine}"
+    whole = result.jobs[0]
+    for job in result.jobs:
+        same = job.sha256 == whole.sha256 and job.parts == whole.parts
+        parts = (
+            f"{job.parts:,} parts" if job is whole else "parts " + ("equal" if same else "DIFFER")
+        )
+        once = job.rows == job.distinct_rows == whole.rows
+        shown = f"{job.rows:,} rows, {'each once' if once else 'NOT each once'}; {parts}"
+        target = "" if job is whole else "each row once, equal parts"
+        yield name, job.name, target, f"{shown}; {job.seconds:,.0f} s"
+    first, second = result.half_peaks_mib
+    memory = f"peak {first:,.0f} MiB in the first half of the rows, {second:,.0f} in the second"
+    yield name, "memory of the uninterrupted job", "constant", memory
+    rates = result.rates
+    rounds = len(rates.bulk_rows_per_s)
+    for batch, engine in rates.engine_texts_per_s.items():
+        compared = f"compared with the engine alone at {counted(batch, 'text')} per call"
+        values = f"{median(rates.bulk_rows_per_s):,.0f} rows/s and {median(engine):,.0f} texts/s"
+        ratio = f"{values}, {rates.ratio(batch):.0%} ({rounds} rounds)"
+        yield name, f"{rates.rows:,} rows, {compared}", "95 % of the engine", ratio

@@ -24,7 +24,11 @@ from pipework.benchmarks.studies.records.engine_results import (
 )
 from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
 from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
-from pipework.benchmarks.studies.records.serving_results import AgreementResult, ServingResult
+from pipework.benchmarks.studies.records.serving_results import (
+    AgreementResult,
+    BulkResult,
+    ServingResult,
+)
 from pipework.benchmarks.studies.records.training_results import (
     FamiliesResult,
     ImportsResult,
@@ -50,6 +54,7 @@ StoredResult = (
     | ExperimentResult
     | ComparisonResult
     | AgreementResult
+    | BulkResult
 )
 PATH = Path(__file__).parents[1] / "schema.json"
 STORED: TypeAdapter[StoredResult] = TypeAdapter(

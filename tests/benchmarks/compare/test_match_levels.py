@@ -1,6 +1,6 @@
 """Levels are matched by their exact loads, not by rounded labels."""
 
-from pipework.benchmarks.compare.match_levels import level_names, match_levels
+from pipework.benchmarks.compare.compare import level_names, match_levels
 
 
 def rates(served, open_level, *values):

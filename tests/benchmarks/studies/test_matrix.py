@@ -11,8 +11,8 @@ from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.benchmarks.studies.matrix import TINY, fill, main
 from pipework.benchmarks.studies.records.engine_results import Cell, MatrixResult
 from pipework.benchmarks.studies.records.stored_results import read_stored
-from pipework.cpu import computes_bf16
 from pipework.export.plan import all_variants
+from pipework.machine import computes_bf16
 from pipework.run_folder.engine_record import EngineFormat
 from pipework.train.config.model import Head
 

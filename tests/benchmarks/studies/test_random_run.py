@@ -5,9 +5,10 @@ import pytest
 
 from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.benchmarks.studies.random_run import random_encoder, random_run
-from pipework.export.inference import open_encoder, split_source
+from pipework.export.inference import split_source
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import label_array
+from pipework.text.encoding import open_encoder
 from pipework.train.config.model import Head
 from pipework.train.model.checkpoint_engine import open_reference
 

@@ -11,7 +11,6 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from pipework.cpu import computes_bf16
 from pipework.errors import CheckFailedError
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
@@ -19,6 +18,7 @@ from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.export.diagnosis import reproduce
 from pipework.export.diagnosis.intermediates import open_intermediates
 from pipework.export.run import export
+from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 

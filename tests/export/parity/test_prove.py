@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import TOLERANCES, ExportSettings
-from pipework.export.inference import open_encoder, split_source
+from pipework.export.inference import split_source
 from pipework.export.parity.case import SIZES, EngineFailedError, batch_mixes
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.rows.edge_cases import EDGE_TEXTS, edge_case_rows
@@ -29,6 +29,7 @@ from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.settings import load_settings
+from pipework.text.encoding import open_encoder
 from pipework.text.padding import Padding
 from pipework.train.model.checkpoint_engine import CheckpointEngine, open_reference
 from tests.export.conftest import INT8_LAYERS

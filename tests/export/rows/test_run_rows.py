@@ -5,9 +5,10 @@ import pytest
 
 from pipework.errors import DataError
 from pipework.export.config import ExportSettings
-from pipework.export.inference import open_encoder, split_source
+from pipework.export.inference import split_source
 from pipework.export.rows.run_rows import RunRows, spread_over_groups
 from pipework.run_folder.manifest import read_manifest
+from pipework.text.encoding import open_encoder
 
 STRETCHES = 9
 

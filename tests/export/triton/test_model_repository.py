@@ -9,7 +9,6 @@ import pytest
 from pipework.data.examples import Example
 from pipework.errors import ConfigError, RunFolderError
 from pipework.export.config import TritonBackend, TritonSettings
-from pipework.export.inference import open_encoder
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.export.triton.triton_config import FILE_NAME, from_text, text_config, to_text
 from pipework.progress import NullProgress
@@ -18,6 +17,7 @@ from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
 from pipework.serve.engines import open_proven
+from pipework.text.encoding import open_encoder
 
 TEXT = TritonSettings(name="topics")
 WITH_ENGINE_MODEL = TritonSettings(name="topics", backend=TritonBackend.ONNXRUNTIME)

@@ -1,4 +1,6 @@
-"""The examples of serve/README.md for Ray, Spark and Dask, each in an environment of its own.
+"""Jobs on a Ray cluster, and the examples of serve/README.md for Ray, Spark and Dask.
+
+Each package is in an environment of its own:
 
     RAY_PYTHON=DIR/bin/python pytest tests/serve/bulk/test_cluster.py
 
@@ -9,15 +11,17 @@ pyspark, pandas and a Java runtime, DASK_PYTHON `dask[dataframe]`.
 import json
 import os
 import re
+import socket
 import subprocess
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from pipework.machine import cpu_limit
 from pipework.progress import NullProgress
 from pipework.serve.bulk.job import BulkOptions, score_files
-from tests.serve.bulk.test_job import GROUPS, part_files, write_parquet
+from tests.serve.bulk.test_job import GROUPS, part_files, parts, write_parquet
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = "id long, text string, when date, predicted_label string, predicted_score float"
@@ -45,6 +49,70 @@ rows = scored[["id", "predicted_label", "error"]].compute().to_dict("records")
 """,
 }
 
+CLUSTER = """
+import json, os, sys, threading, time
+from pathlib import Path
+
+import ray
+from ray.cluster_utils import Cluster
+
+from pipework.machine import cpu_limit
+from pipework.progress import NullProgress
+from pipework.serve.bulk import executors
+from pipework.serve.bulk.job import BulkOptions, score_files
+
+
+class Notes(NullProgress):
+    most = rows = 0
+
+    def advance(self, count, figures=None):
+        self.rows += count
+
+
+def finished():
+    return len([*Path("out/finished").glob("*.json")])
+
+
+def end_node(cluster, node):
+    while finished() < 3:
+        time.sleep(0.01)
+    cluster.remove_node(node, allow_graceful=False)  # SIGKILL
+    result["finished_at_kill"] = finished()
+
+
+if __name__ == "__main__":
+    port = int(sys.argv[1])
+    head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": port}
+    cluster, result = Cluster(initialize_head=True, head_node_args=head), {}
+    first, second = (cluster.add_node(num_cpus=int(sys.argv[2])) for _ in range(2))
+    os.environ["RAY_ADDRESS"] = cluster.address
+    killer = threading.Thread(target=end_node, args=(cluster, first), daemon=True)
+    killer.start()
+    progress, options = Notes(), BulkOptions(pattern="in", out=Path("out"), on="ray")
+    summary = score_files(Path("run"), options, progress)
+    killer.join()
+    result |= {"items": summary.items, "skipped": summary.skipped, "rows": summary.counts.rows}
+    result |= {"progress": progress.rows, "shut": not ray.is_initialized()}
+    again = score_files(Path("run"), options, NullProgress())
+    result |= {"again": again.skipped, "nodes": len(cluster.list_all_nodes())}
+    words = [sys.executable, "-P", "-m", "pipework.cli", "predict", "run", "--in", "in"]
+    words += ["--out", "client", "--on", f"ray://127.0.0.1:{port}"]
+    import subprocess
+
+    command = subprocess.run(words, capture_output=True, text=True)
+    result |= {"code": command.returncode, "out": command.stdout, "error": command.stderr}
+    cluster.shutdown()
+    Path("result.json").write_text(json.dumps(result))
+"""
+
+
+def run_program(python: str, program: str, folder: Path, *words: object) -> None:
+    """Run a program in a folder; its workers find pipework, too."""
+    (folder / "program.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python}
+    command = [python, "program.py", *map(str, words)]
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=240)
+
 
 def example(name: str) -> str:
     """Return the line of the README for a program."""
@@ -65,16 +133,16 @@ def test_the_example_predicts_as_a_bulk_job(run, tmp_path, name):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "first").symlink_to(run)
     program = PROGRAMS[name].replace("EXAMPLE", example(name))
-    (tmp_path / "program.py").write_text(
+    run_program(
+        python,
         "import json\n"
         "from pathlib import Path\n"
         "from pipework.serve.bulk.scorer import Scorer\n"
         'if __name__ == "__main__":\n'
         + "".join(f"    {line}\n" for line in program.splitlines())
-        + '    Path("rows.json").write_text(json.dumps(rows, default=str))\n'
+        + '    Path("rows.json").write_text(json.dumps(rows, default=str))\n',
+        tmp_path,
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python}
-    subprocess.run([python, "program.py"], cwd=tmp_path, env=environment, check=True, timeout=240)
     rows = json.loads((tmp_path / "rows.json").read_text())
     options = BulkOptions(pattern=str(tmp_path / "in"), out=tmp_path / "out", keep=["id"])
     score_files(run, options, NullProgress())
@@ -83,3 +151,32 @@ def test_the_example_predicts_as_a_bulk_job(run, tmp_path, name):
     assert {row["id"]: row["predicted_label"] for row in rows} == expected
     assert len(rows) == len(expected) == sum(GROUPS)
     assert {row["error"] for row in rows} <= {None, "None"}
+
+
+@pytest.mark.cluster
+def test_a_job_on_a_ray_cluster_survives_a_killed_node(make_run, tmp_path):
+    python = os.environ.get("RAY_PYTHON")
+    if python is None:
+        pytest.skip("ray is absent: set RAY_PYTHON to a Python that has it")
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        write_parquet(tmp_path / "in" / f"rows{number}.parquet", GROUPS, number)
+    (tmp_path / "run").symlink_to(make_run(layers=3))
+    options = BulkOptions(pattern=str(tmp_path / "in"), out=tmp_path / "here")
+    score_files(tmp_path / "run", options, NullProgress())
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+    run_program(python, CLUSTER, tmp_path, port, cpu_limit())
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert 3 <= result["finished_at_kill"] < 12
+    assert (result["items"], result["skipped"], result["again"]) == (12, 0, 12)
+    assert result["rows"] == result["progress"] == 3 * sum(GROUPS)
+    assert result["nodes"] == 2  # the head, and one of two
+    assert result["shut"]
+    expected = parts(tmp_path / "here")
+    assert len(expected) == 12
+    assert parts(tmp_path / "out") == expected
+    assert (result["code"], result["error"].count("error:")) == (0, 0), result["error"]
+    assert "scored: client, 9,723 rows in 12 work items (0 were finished before)" in result["out"]
+    assert parts(tmp_path / "client") == expected

@@ -134,10 +134,14 @@ def test_row_groups_are_the_items_of_parquet(tmp_path):
         plan(path)
 
 
-def test_an_empty_file_and_one_that_is_not_json_are_refused(tmp_path):
-    (tmp_path / "x.csv").touch()
-    with pytest.raises(DataError, match=r"x.csv is empty"):
-        plan(tmp_path / "x.csv")
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.txt"])
+def test_an_empty_file_has_no_columns_and_no_items(tmp_path, name):
+    (tmp_path / name).touch()
+    _, file, items = plan(tmp_path / name)
+    assert (file.columns, file.size, items) == ((), 0, [])
+
+
+def test_files_without_columns_are_refused(tmp_path):
     for name, content, message in (
         ("x.csv", '"rain"sun\n', "x.csv:1: not CSV"),
         ("y.csv", "text\n".encode("utf-16"), "y.csv:1: not UTF-8|expected text, found"),

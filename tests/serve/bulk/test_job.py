@@ -17,7 +17,7 @@ import pytest
 from pipework.errors import ChangedFileError, ConfigError, DataError
 from pipework.progress import NullProgress
 from pipework.serve.bulk import input_files, job, ledger
-from pipework.serve.bulk.job import BulkOptions, parse_shard, score_files
+from pipework.serve.bulk.job import BulkOptions, score_files
 from pipework.serve.bulk.records import RowReader
 from tests.commands import ForkedPipe, ForkedProcess, pipe
 
@@ -295,6 +295,37 @@ def test_a_damaged_row_group_is_reported_and_the_others_are_scored(run, files, t
     assert len(parts(out)) == 8
 
 
+@pytest.mark.parametrize(
+    ("empty", "row"),
+    [
+        ("a.csv", "text,id\nrain,z"),
+        ("a.jsonl", '{"text": "rain", "id": "z"}'),
+        ("a.txt", "text\tid\nrain\tz"),
+        ("z.csv", "text,id\nrain,z"),
+    ],
+)
+def test_an_empty_file_has_no_rows_and_the_others_are_scored(run, tmp_path, empty, row):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / empty).touch()
+    (tmp_path / "in" / "b.csv").write_text("text,id\nrain,x\ngoal,y\n")
+    (tmp_path / "in" / "c.csv").write_text("text,id\n")
+    summary = score(run, tmp_path / "in", tmp_path / "out", columns="text=text")
+    assert (summary.items, summary.counts.rows, summary.rejected) == (1, 2, 0)
+    table = pq.read_table(tmp_path / "out" / "parts")
+    assert table["id"].to_pylist() == ["x", "y"]
+    assert table["predicted_label"].to_pylist() == ["weather", "sport"]
+    (tmp_path / "in" / empty).write_text(row)
+    with pytest.raises(ConfigError, match=f"{empty} has changed since the job was started"):
+        score(run, tmp_path / "in", tmp_path / "out", columns="text=text")
+
+
+def test_files_that_are_all_empty_are_refused(run, tmp_path):
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(DataError, match=r"--in .*: all files are empty"):
+        score(run, tmp_path / "*.csv", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_second_column_for_a_model_of_texts_is_refused_before_the_job_starts(run, tmp_path):
     (tmp_path / "in.csv").write_text("a,b\nrain,sun\n")
     message = "found text_pair, but this model classifies single texts"
@@ -336,56 +367,6 @@ def test_labels_of_a_multi_label_task_are_lists(multi_run, regression_run, tmp_p
     assert table.column_names == ["column_0", "source_row", "predicted_score", "truncated"]
 
 
-@pytest.mark.parametrize(
-    ("option", "environment", "shard"),
-    [
-        (None, {}, (0, 1)),
-        ("1/1", {"RANK": "5", "WORLD_SIZE": "6"}, (0, 1)),
-        ("3/4", {}, (2, 4)),
-        (None, {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "3"}, (0, 3)),
-        (
-            None,
-            {
-                "SLURM_ARRAY_TASK_ID": "12",
-                "SLURM_ARRAY_TASK_MIN": "10",
-                "SLURM_ARRAY_TASK_COUNT": "4",
-            },
-            (2, 4),
-        ),
-        (
-            None,
-            {
-                "SLURM_ARRAY_TASK_ID": "4",
-                "SLURM_ARRAY_TASK_MIN": "0",
-                "SLURM_ARRAY_TASK_STEP": "2",
-                "SLURM_ARRAY_TASK_COUNT": "3",
-            },
-            (2, 3),
-        ),
-        (None, {"RANK": "1", "WORLD_SIZE": "2"}, (1, 2)),
-    ],
-)
-def test_the_shard_is_that_of_the_option_or_the_environment(option, environment, shard):
-    assert parse_shard(option, environment) == shard
-
-
-@pytest.mark.parametrize("option", ["0/2", "3/2", "1", "a/b", "1/", "-1/2"])
-def test_an_invalid_shard_is_refused(option):
-    with pytest.raises(ConfigError, match=f"--shard {option}: expected I/N"):
-        parse_shard(option, {})
-
-
-@pytest.mark.parametrize(("index", "count"), [("3", "3"), ("x", "3"), ("-1", "3"), ("0", "")])
-def test_an_invalid_shard_of_the_environment_is_refused(index, count):
-    with pytest.raises(ConfigError, match=f"found RANK={index} and WORLD_SIZE={count}"):
-        parse_shard(None, {"RANK": index, "WORLD_SIZE": count})
-
-
-def test_a_shard_without_the_number_of_shards_is_refused():
-    with pytest.raises(ConfigError, match="JOB_COMPLETION_INDEX is set, but JOB_COMPLETIONS is"):
-        parse_shard(None, {"JOB_COMPLETION_INDEX": "2"})
-
-
 def test_a_signal_ends_the_command_with_one_line(deep_run, files, tmp_path):
     words = ("predict", deep_run, "--in", files, "--out", tmp_path / "out")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -417,6 +398,9 @@ def test_the_command_prints_a_summary(run, tmp_path, monkeypatch):
         result = pipe(*wrong)
         assert result.returncode == 2
         assert "--in needs one run folder and --out" in result.stderr
-    assert "--keep and --shard need --in" in pipe("predict", run, "rain", "--shard", "1/2").stderr
+    assert (
+        "--keep, --shard and --on need --in"
+        in pipe("predict", run, "rain", "--shard", "1/2").stderr
+    )
     result = pipe(*words, "--keep", "predicted_label")
     assert result.returncode == 2

@@ -11,7 +11,7 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.predictions import MultiLabel, RegressionValue, SingleLabel, decide
 from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.engines import base, collate, open_proven
-from pipework.serve.engines.call_costs import CPU, Costs
+from pipework.serve.engines.collate import CPU, Costs
 from pipework.text.encoding import TextEncoder
 
 TEXTS = ["rain", "goal team match", "", "bank rate", "sun goal bank wind", "rain " * 40] * 5

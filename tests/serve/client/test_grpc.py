@@ -22,7 +22,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     def __init__(self):
         self.asked, self.said, self.fault, self.words = [], [], None, True
-        self.index_fault = None
+        self.index_fault, self.cancelled = None, 0  # requests that are cancelled next
         self.datatypes = ("BYTES", "FP32")
         self.versions, self.shape = ["1"], [1, 2]  # those that answer next; the last stays
 
@@ -45,6 +45,9 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         return found
 
     def ModelInfer(self, request, context):  # noqa: N802
+        if self.cancelled:
+            self.cancelled -= 1
+            context.abort(CODES.CANCELLED, "CANCELLED")
         if self.fault is not None:
             code, text, *behind = self.fault
             context.set_trailing_metadata(behind)
@@ -80,6 +83,14 @@ def service():
     server.start()
     yield serving
     server.stop(None).wait()
+
+
+def test_a_request_that_a_stopping_server_cancels_is_sent_again(service):
+    service.cancelled = 2
+    with Client(service.url) as client:
+        (found,) = client.predict(["a"])
+    assert found.label == "sun"
+    assert service.cancelled == 0
 
 
 def test_the_only_text_model_is_selected_and_its_labels_are_read_once(service):

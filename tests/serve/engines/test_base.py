@@ -5,8 +5,7 @@ import pytest
 
 from pipework.run_folder.engine_record import Layout
 from pipework.serve.engines.base import CollatedEngine, check_names
-from pipework.serve.engines.call_costs import Costs
-from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.collate import Collate, Costs
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.serve.engines.call_costs import LARGEST, REPEATS, SLOW_S, measure
+from pipework.serve.engines.collate import LARGEST, REPEATS, SLOW_S, measure
 
 
 class Clock:
@@ -9,7 +9,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, call_s: float, token_s=lambda _: 1e-5):
         self.now_s, self.call_s, self.token_s = 0.0, call_s, token_s
         self.shapes: list[tuple[int, int]] = []
-        monkeypatch.setattr("pipework.serve.engines.call_costs.perf_counter", lambda: self.now_s)
+        monkeypatch.setattr("pipework.serve.engines.collate.perf_counter", lambda: self.now_s)
 
     def call(self, rows: int, width: int) -> None:
         self.shapes.append((rows, width))

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from pipework.run_folder.engine_record import Layout
-from pipework.serve.engines.call_costs import CPU, Costs
-from pipework.serve.engines.collate import PACKED_SLACK, ROW_TOKENS, Collate, plan
+from pipework.serve.engines.collate import CPU, PACKED_SLACK, ROW_TOKENS, Collate, Costs, plan
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 

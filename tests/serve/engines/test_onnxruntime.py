@@ -6,9 +6,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, save
 
-from pipework.cpu import NICE, cpu_limit
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.machine import NICE, cpu_limit
 from pipework.run_folder.engine_record import Layout
 from pipework.serve.engines import onnxruntime as module
 from pipework.serve.engines.collate import Collate

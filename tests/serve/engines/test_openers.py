@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pipework.cpu import cpu_limit
 from pipework.data.examples import Example
 from pipework.errors import PipeError
+from pipework.machine import cpu_limit
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines.openers import LocalOpener, TritonOpener
 from pipework.serve.engines.tensorrt_packages import gpu_or_none

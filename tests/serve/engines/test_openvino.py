@@ -9,9 +9,9 @@ import openvino as ov
 import pytest
 from onnx import TensorProto, helper, save
 
-from pipework.cpu import NICE, computes_bf16, cpu_limit
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.machine import NICE, computes_bf16, cpu_limit
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
@@ -226,7 +226,7 @@ from pipework.run_folder.engine_record import Layout, Precision
 from pipework.text.padding import Padding
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.openvino import OpenVinoEngine
-from pipework.cpu import NICE
+from pipework.machine import NICE
 
 signal.signal(signal.SIGUSR1, lambda *_: print("alive"))
 collate = Collate(

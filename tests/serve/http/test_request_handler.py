@@ -27,7 +27,7 @@ from pipework.serve.http.request_handler import call_app
 from pipework.serve.http.request_parser import RequestHead
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import StageTimings, TimedResult, current_request
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import Predictor, open_predictor
 from tests.serve.servers import TIMEOUT_S, MemoryServer, MemoryTransport, parsed
 
 KEY = "first-key-0123456789"
@@ -51,7 +51,7 @@ def chunked(body: bytes, url: str = "/v1/predict") -> bytes:
 
 @pytest.fixture(scope="module")
 def predictor(run: Path):
-    with Predictor(run) as predictor:
+    with open_predictor(run) as predictor:
         yield predictor
 
 

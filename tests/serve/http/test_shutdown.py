@@ -47,6 +47,30 @@ def test_open_connections_do_not_delay_the_shutdown(slow_run, start_server):
         opened.close()
 
 
+def test_a_request_on_an_open_connection_is_answered_while_the_server_stops(server):
+    request = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n"
+    request += b'{"texts":["rain"]}'
+    opened = connect(server, request)
+    assert opened.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    server.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: refuses(server))
+    opened.sendall(request)
+    answer = opened.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer
+    assert opened.recv(1) == b""
+    opened.close()
+    assert server.process.wait(WITHIN_S) == 0
+
+
+def refuses(server) -> bool:
+    try:
+        connect(server, b"").close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
 def test_unfinished_requests_are_answered_503_and_the_exit_code_is_0(server):
     body, bulk = json.dumps(STUCK).encode(), {"X-Priority": "bulk"}
     half = connect(server, b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{")

@@ -16,7 +16,7 @@ from pipework.serve.observability.recent_latency import RecentLatency
 from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.serve.scheduling.model_protocol import ModelCard
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import open_predictor
 from pipework.serve.schemas import STATUS_PATH
 
 LABELS = ("a", "b")
@@ -120,7 +120,7 @@ def test_a_server_has_the_endpoint(server):
 
 
 def test_the_status_has_the_columns_of_the_training_data_and_no_path(exported_run):
-    with Models([Predictor(exported_run)]) as models:
+    with Models([open_predictor(exported_run)]) as models:
         app = FastAPI()
         app.include_router(build_status_router(models, RecentLatency()))
         answer = TestClient(app).get(STATUS_PATH)

@@ -20,7 +20,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
 from pipework.serve.config import LimitSettings
-from pipework.serve.inference_protocol.health import MAX_WATCHES
+from pipework.serve.inference_protocol.grpc import MAX_WATCHES
 from pipework.serve.inference_protocol.stream import MessageLimits
 from pipework.serve.inference_protocol.tensors import packed
 

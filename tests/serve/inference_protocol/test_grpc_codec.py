@@ -19,12 +19,13 @@ from pipework.serve.inference_protocol.grpc_codec import (
     write_message,
 )
 from pipework.serve.inference_protocol.infer_request import OUTPUTS, RequestedOutput
-from pipework.serve.inference_protocol.metadata import ModelConfig, TensorConfig
-from pipework.serve.inference_protocol.statistics import (
+from pipework.serve.inference_protocol.metadata import (
     Duration,
     InferStatistics,
+    ModelConfig,
     ModelStatistics,
     StatisticsResponse,
+    TensorConfig,
 )
 from pipework.serve.inference_protocol.tensors import ProtocolError, packed
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR, OutputTensors

@@ -16,6 +16,7 @@ from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.open_models import open_models
 from pipework.serve.observability.observers import Observers
+from pipework.serve.sockets import ReservedPort
 
 ASKED = 30
 OF_GRPC = 6  # objects of a call at most: the closure that looked for its method, what that holds
@@ -79,7 +80,7 @@ async def left_by(run: Path, kind: str, keys: ApiKeys | None = None) -> tuple[st
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         service = InferenceService(models, settings, watch)
-        door = GrpcServer(models, settings, held, service, keys=keys)
+        door = GrpcServer(models, settings, ReservedPort(socket=held), service, keys=keys)
         await door.start()
         name = models.index()[0].name
 

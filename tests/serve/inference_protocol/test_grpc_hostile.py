@@ -23,6 +23,7 @@ from pipework.serve.inference_protocol.stream import CALL_BYTES
 from pipework.serve.inference_protocol.tensors import packed
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
+from pipework.serve.sockets import ReservedPort
 from tests.end_to_end.http2 import INFER, Http2Connection, message
 
 CASES = int(os.environ.get("PIPEWORK_FUZZ_CASES", "500"))
@@ -213,7 +214,7 @@ def test_a_connection_without_a_call_is_closed(monkeypatch):
         port = held.getsockname()[1]
         with Observers(models) as watch:
             service = InferenceService(models, settings, watch)
-            server = GrpcServer(models, settings, held, service)
+            server = GrpcServer(models, settings, ReservedPort(socket=held), service)
             await server.start()
             received = await read(port)
             await server.stop(0)
@@ -245,7 +246,7 @@ def test_a_client_that_does_not_read_its_responses_is_disconnected(monkeypatch):
         address = held.getsockname()
         with Observers(models) as watch:
             service = InferenceService(models, settings, watch)
-            server = GrpcServer(models, settings, held, service)
+            server = GrpcServer(models, settings, ReservedPort(socket=held), service)
             await server.start()
             await asyncio.wait_for(asyncio.to_thread(call_without_reading, address), 20)
             async with grpc.aio.insecure_channel(f"127.0.0.1:{address[1]}") as channel:

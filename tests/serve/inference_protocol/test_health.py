@@ -7,7 +7,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 
 from pipework.errors import TooBusyError, UnknownModelError
-from pipework.serve.inference_protocol.health import (
+from pipework.serve.inference_protocol.grpc import (
     MAX_WATCHES,
     NOT_SERVING,
     SERVING,

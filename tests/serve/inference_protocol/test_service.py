@@ -14,7 +14,7 @@ from pipework.serve.inference_protocol import service
 from pipework.serve.inference_protocol.tensors import packed
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import open_predictor
 
 
 @pytest.mark.parametrize("function", ["write_message", "check_texts"])
@@ -37,7 +37,7 @@ def test_a_large_request_does_not_block_the_event_loop(
         time_remaining=lambda: None,
         set_trailing_metadata=lambda _: None,
     )
-    with Predictor(run) as predictor:
+    with open_predictor(run) as predictor:
         models = Models([predictor])
         request = proto.ModelInferRequest(
             model_name=predictor.name, inputs=inputs, raw_input_contents=[raw]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipework.errors import UnknownModelError
-from pipework.serve.inference_protocol.statistics import Duration, chosen_versions, statistics
+from pipework.serve.inference_protocol.metadata import Duration, chosen_versions, statistics
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics

@@ -9,12 +9,12 @@ from pipework.errors import NotReadyError, UnknownModelError
 from pipework.serve.models.registry import ControlError, Entry, Models, State
 from pipework.serve.models.repository import Policy
 from pipework.serve.request.context import Endpoint, activate, new_context
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import open_predictor
 
 
 @pytest.fixture
 def models(run):
-    given = [Predictor(run, name="topics", version=version) for version in ("9", "10")]
+    given = [open_predictor(run, name="topics", version=version) for version in ("9", "10")]
     with Models(given, control=True) as models:
         yield models
 

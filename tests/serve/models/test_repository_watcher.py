@@ -16,7 +16,7 @@ from pipework.serve.models.leases import Entry, State
 from pipework.serve.models.open_models import open_models
 from pipework.serve.models.registry import ControlError, Models
 from pipework.serve.models.repository_watcher import LoadError, RepositoryWatcher
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import open_predictor
 from pipework.text.encoding import TextEncoder
 
 ALL = "version_policy { all { } }"
@@ -208,7 +208,7 @@ def test_a_version_that_needs_another_server_is_retried_at_each_poll(shelf, capl
         if found.version == "2" and len(asked) < 6:
             message = "Triton does not answer"
             raise NotReadyError(message)
-        return Predictor(found.folder, name=found.name, version=found.version)
+        return open_predictor(found.folder, name=found.name, version=found.version)
 
     with Models((), RepositoryWatcher(shelf.folder, open_it, poll_s=0.02)) as models:
         shelf.add(2)

@@ -11,7 +11,7 @@ from pipework.serve.config import LogSettings, ServeSettings
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import RequestContext
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import open_predictor
 from tests.serve.servers import MemoryServer
 
 TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["goal"]}
@@ -35,7 +35,7 @@ class ObservedApp:
 @pytest.fixture(scope="module")
 def models(run: Path) -> Iterator[Models]:
     with ExitStack() as stack:
-        yield stack.enter_context(Models([Predictor(run, name="topics", version="7")]))
+        yield stack.enter_context(Models([open_predictor(run, name="topics", version="7")]))
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_the_status_has_models_and_recent_latency(app: ObservedApp) -> None:
 def test_the_status_has_the_thresholds_of_a_multi_label_model(
     multi_run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Models([Predictor(multi_run)]) as models:
+    with Models([open_predictor(multi_run)]) as models:
         status = ObservedApp(models, caplog).request("GET", "/v1/status").json()
     thresholds = status["models"][0]["versions"][0]["thresholds"]
     assert thresholds == {"weather": 0.75, "sport": 0.75, "money": 0.25}
@@ -132,7 +132,7 @@ def test_the_status_has_the_thresholds_of_a_multi_label_model(
 def test_a_request_to_a_closed_model_is_counted_once(
     run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Models([Predictor(run, name="topics")]) as models:
+    with Models([open_predictor(run, name="topics")]) as models:
         app = ObservedApp(models, caplog)
         (version,) = models.serving()
         version.close()

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.run_folder.task import TaskKind
-from pipework.serve.observability.version_metrics import COUNTERS, GAUGES, VersionMetrics
+from pipework.serve.observability.metrics import COUNTERS, GAUGES, VersionMetrics
 from pipework.serve.request.context import StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.serve.scheduling.model_protocol import ModelCard

@@ -12,8 +12,7 @@ import pytest
 from pipework.run_folder.engine_record import Layout
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
-from pipework.serve.engines.call_costs import Costs
-from pipework.serve.engines.collate import Collate, InputFeed
+from pipework.serve.engines.collate import Collate, Costs, InputFeed
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.in_flight import BatchTotals, ComputedBatch, InFlightBatch
 from pipework.serve.scheduling.queue import Job, JobResult

@@ -11,14 +11,14 @@ from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openers import LocalOpener
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import Predictor, open_predictor
 from pipework.serve.text_tensors import InputTexts
 from pipework.text.encoding import TextEncoder
 
 
 @pytest.fixture
 def predictor(run: Path) -> Iterator[Predictor]:
-    with Predictor(run) as predictor:
+    with open_predictor(run) as predictor:
         yield predictor
 
 
@@ -43,7 +43,7 @@ def test_predictions_of_truncated_texts_are_marked_and_counted(
     texts = [f"<e1>rain</e1> {'sun ' * words} <e2>goal</e2>" for words in (0, 40, 3, 300)]
     pair = "rain" if kind == "pair_run" else None
     examples = [Example(text=text, text_pair=pair) for text in texts]
-    with Predictor(request.getfixturevalue(kind)) as predictor:
+    with open_predictor(request.getfixturevalue(kind)) as predictor:
         predictions = asyncio.run(predictor.predict(examples)).value
         sent = InputTexts(
             text=[text.encode() for text in texts], text_pair=pair and [pair.encode()] * 4
@@ -68,7 +68,7 @@ def test_many_callers_at_once_each_get_their_own_answer(predictor: Predictor) ->
 
 
 def test_a_pair_model_compares_two_texts(pair_run: Path) -> None:
-    with Predictor(pair_run) as predictor:
+    with open_predictor(pair_run) as predictor:
         pair = [Example(text="rain", text_pair="goal")]
         assert asyncio.run(predictor.predict(pair)).value[0].label == "sport"
         with pytest.raises(InputError, match="input 1: expected a text and a text_pair"):
@@ -84,7 +84,7 @@ def test_a_single_text_model_refuses_a_pair(predictor: Predictor) -> None:
 
 
 def answers(run: Path, *examples: Example, top_k: int | None = None) -> list[Prediction]:
-    with Predictor(run) as predictor:
+    with open_predictor(run) as predictor:
         return asyncio.run(predictor.predict(list(examples), top_k)).value
 
 
@@ -135,7 +135,7 @@ def test_the_default_version_is_a_digest_of_the_engine_files(
 def test_warm_up_computes_a_text_and_counts_no_request(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    with Predictor(request.getfixturevalue(kind)) as predictor:
+    with open_predictor(request.getfixturevalue(kind)) as predictor:
         predictor.warm()
         assert predictor.load.batch_texts == 1
         assert predictor.totals.answered == 0
@@ -145,16 +145,16 @@ def test_prove_checks_parity_on_the_stored_reference_rows(
     run: Path, kept_run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "pipework.serve.engines.reproof")
-    Predictor(kept_run).close()
+    open_predictor(kept_run).close()
     assert not caplog.records  # its record has parity on this kind of processor
-    Predictor(kept_run, opener=LocalOpener(prove=True)).close()
+    open_predictor(kept_run, opener=LocalOpener(prove=True)).close()
     assert "engine onnx proven on" in caplog.text
     with pytest.raises(RunFolderError, match=r"expected one file rows\.npz"):
-        Predictor(run, opener=LocalOpener(prove=True))
+        open_predictor(run, opener=LocalOpener(prove=True))
 
 
 def test_a_closed_predictor_refuses(run: Path) -> None:
-    predictor = Predictor(run)
+    predictor = open_predictor(run)
     predictor.close()
     assert not predictor.alive
     with pytest.raises(NotReadyError):
@@ -163,7 +163,7 @@ def test_a_closed_predictor_refuses(run: Path) -> None:
 
 def test_a_folder_without_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"holds no manifest\.json"):
-        Predictor(tmp_path)
+        open_predictor(tmp_path)
 
 
 def test_engines_are_closed_when_the_tokenizer_cannot_be_opened(
@@ -173,7 +173,7 @@ def test_engines_are_closed_when_the_tokenizer_cannot_be_opened(
     monkeypatch.setattr(OnnxRuntimeEngine, "close", lambda _: closed.append("engine"))
     monkeypatch.setattr(TextEncoder, "open", _refuse)
     with pytest.raises(RunFolderError, match="no tokenizer"):
-        Predictor(run)
+        open_predictor(run)
     assert len(closed) == LocalOpener().instances
 
 
@@ -195,7 +195,7 @@ def test_several_engines_share_the_cpus_and_return_the_same_predictions(
     monkeypatch.setattr(OnnxRuntimeEngine, "__init__", opened)
     monkeypatch.setattr("pipework.serve.scheduling.predictor.cpu_limit", lambda: 8)
     examples = [Example(text=text) for text in ("rain", "goal team")]
-    with Predictor(run, queue=QueueSettings(instances=3)) as several:
+    with open_predictor(run, queue=QueueSettings(instances=3)) as several:
         assert several.load.engines == 3
         found = asyncio.run(several.predict(examples)).value
     assert threads == [3, 3, 3]  # of 8
@@ -208,5 +208,5 @@ def test_a_machine_with_several_cpus_has_two_engines(
 ) -> None:
     monkeypatch.setattr("pipework.serve.engines.openers.cpu_limit", lambda: processors)
     monkeypatch.setattr("pipework.serve.engines.openers.gpu_or_none", lambda: None)
-    with Predictor(run) as predictor:
+    with open_predictor(run) as predictor:
         assert predictor.load.engines == engines

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.serve.triton.ports import METRICS_OFFSET, RESTRICTED, Ports, ServerOptions
+from pipework.serve.triton.server import METRICS_OFFSET, RESTRICTED, Ports, ServerOptions
 
 
 def test_a_port_of_0_becomes_a_free_one_and_another_stays():

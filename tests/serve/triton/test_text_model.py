@@ -1,4 +1,9 @@
+"""The model of Triton's Python backend without Triton: several requests in one call."""
+
+import importlib
+import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,18 +13,29 @@ from pipework.errors import InputError, RunFolderError
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import open_proven
 from pipework.serve.text_tensors import InputTexts
-from pipework.serve.triton.text_model import TextModel
 from pipework.text.encoding import TextEncoder
 
 
-@contextmanager
-def opened(folder):
-    manifest = read_manifest(folder)
-    with TextModel(folder, manifest, open_proven(folder, manifest)) as model:
-        yield model
+@pytest.fixture
+def text_model(monkeypatch):
+    """The class; only a process of Triton has the other module that its module imports."""
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", SimpleNamespace())
+    monkeypatch.delitem(sys.modules, "pipework.serve.triton.python_model", raising=False)
+    return importlib.import_module("pipework.serve.triton.python_model").TextModel
 
 
-def test_requests_computed_together_have_the_same_outputs_as_alone(run):
+@pytest.fixture
+def opened(text_model):
+    @contextmanager
+    def opened(folder):
+        manifest = read_manifest(folder)
+        with text_model(folder, manifest, open_proven(folder, manifest)) as model:
+            yield model
+
+    return opened
+
+
+def test_requests_computed_together_have_the_same_outputs_as_alone(run, opened):
     batch = [
         InputTexts(text=[b"rain"]),
         InputTexts(text=[b"goal", "票房".encode()]),
@@ -33,9 +49,7 @@ def test_requests_computed_together_have_the_same_outputs_as_alone(run):
         assert one.logits_NC == pytest.approx(other.logits_NC, abs=1e-5)
 
 
-def test_an_invalid_request_gets_its_error_and_does_not_affect_others(
-    run,
-):
+def test_an_invalid_request_gets_its_error_and_does_not_affect_others(run, opened):
     good, bad = InputTexts(text=[b"rain", b"goal"]), InputTexts(text=[b"rain", b"\xff"])
     with opened(run) as model:
         first, error, last = model.answer([good, bad, good])
@@ -46,7 +60,7 @@ def test_an_invalid_request_gets_its_error_and_does_not_affect_others(
     assert first.logits_NC == pytest.approx(alone.logits_NC, abs=1e-5)
 
 
-def test_a_changed_tokenizer_is_refused(make_run):
+def test_a_changed_tokenizer_is_refused(make_run, opened):
     changed = make_run()
     path = changed / "tokenizer.json"
     path.write_text(path.read_text() + " ")
@@ -54,7 +68,7 @@ def test_a_changed_tokenizer_is_refused(make_run):
         pass
 
 
-def test_the_engine_is_closed_if_the_tokenizer_cannot_be_opened(make_run):
+def test_the_engine_is_closed_if_the_tokenizer_cannot_be_opened(make_run, text_model):
     changed = make_run()
     manifest = read_manifest(changed)
     engine = open_proven(changed, manifest)
@@ -63,6 +77,6 @@ def test_the_engine_is_closed_if_the_tokenizer_cannot_be_opened(make_run):
     assert engine.infer(encodings).shape == (1, 3)
     (changed / "tokenizer.json").unlink()
     with pytest.raises(RunFolderError, match=r"tokenizer\.json is missing"):
-        TextModel(changed, manifest, engine)
+        text_model(changed, manifest, engine)
     with pytest.raises(RuntimeError, match="after shutdown"):  # its thread is gone
         engine.infer(encodings)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipework.memory import collect_and_trim, trim_memory
+from pipework.machine import collect_and_trim, trim_memory
 
 
 def resident_kib():

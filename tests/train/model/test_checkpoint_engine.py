@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from pipework.data.examples import Example
-from pipework.export.inference import open_encoder
 from pipework.run_folder.manifest import read_manifest
+from pipework.text.encoding import open_encoder
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.model.checkpoint_engine import CPU, open_reference, reference_device
 

@@ -9,9 +9,9 @@ from transformers import AutoModel
 from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, open_tiny, publish, tiny
 from pipework.data.examples import Example
 from pipework.errors import ConfigError
-from pipework.export.inference import open_encoder
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
+from pipework.text.encoding import open_encoder
 from pipework.train.config.model import Head, ModelSettings, Preset
 from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.model.classifier import build, open_checkpoint

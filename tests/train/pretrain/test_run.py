@@ -19,7 +19,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_classifier, read_manifest
 from pipework.run_folder.task import TaskKind
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import open_predictor
 from pipework.train.config.run_config import load_config
 from pipework.train.loop.resume import latest
 from pipework.train.run import train
@@ -185,7 +185,7 @@ def test_a_pretraining_run_is_refused_where_a_classifier_is_needed(pretrained):
         lambda: export(pretrained, NullProgress(), settings=ExportSettings()),
         lambda: evaluate_run(pretrained, None, "dev", None, NullProgress()),
         lambda: list(predict_run(pretrained, [Example(text="a")])),
-        lambda: Predictor(pretrained),
+        lambda: open_predictor(pretrained),
     )
     for need in needs:
         with pytest.raises(RunFolderError, match=r"is of pretraining: .* no classifier") as caught:

@@ -18,7 +18,7 @@ from pipework.serve.app import build_app
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.page import FILES, HERE
 from pipework.serve.models.registry import Models
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import Predictor, open_predictor
 from tests.serve.servers import server_in_thread
 
 HOSTILE = '<img src=x onerror="document.title=1">'
@@ -50,7 +50,7 @@ def serve_models(stack: ExitStack, predictors: list[Predictor], keys: ApiKeys | 
 def single(run: Path) -> Iterator[str]:
     """A server with one model."""
     with ExitStack() as stack:
-        yield serve_models(stack, [Predictor(run)])
+        yield serve_models(stack, [open_predictor(run)])
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +64,13 @@ def many(
 ) -> Iterator[str]:
     """A server with models of every kind, one of them in two versions."""
     predictors = [
-        Predictor(run, name="topics", version="1"),
-        Predictor(run, name="topics", version="2"),
-        Predictor(pair_run, name="pairs"),
-        Predictor(entity_run, name="entities"),
-        Predictor(multi_run, name="several"),
-        Predictor(regression_run, name="number"),
-        Predictor(hostile_run, name=HOSTILE),
+        open_predictor(run, name="topics", version="1"),
+        open_predictor(run, name="topics", version="2"),
+        open_predictor(pair_run, name="pairs"),
+        open_predictor(entity_run, name="entities"),
+        open_predictor(multi_run, name="several"),
+        open_predictor(regression_run, name="number"),
+        open_predictor(hostile_run, name=HOSTILE),
     ]
     with ExitStack() as stack:
         yield serve_models(stack, predictors)
@@ -295,7 +295,7 @@ def test_the_key_field_appears_if_required_and_the_key_stays_in_memory(
     run: Path, browser: Browser
 ) -> None:
     with ExitStack() as stack:
-        url = serve_models(stack, [Predictor(run)], ApiKeys(["open-sesame"]))
+        url = serve_models(stack, [open_predictor(run)], ApiKeys(["open-sesame"]))
         page = browser.new_page()
         stack.callback(page.close)
         page.goto(url)
@@ -346,7 +346,7 @@ def test_nothing_is_wider_than_the_window(
 
 def test_the_charts_show_the_load(slow_run: Path, open_page: Callable[..., Page]) -> None:
     with ExitStack() as stack:
-        url = serve_models(stack, [Predictor(slow_run)])
+        url = serve_models(stack, [open_predictor(slow_run)])
         page = open_page(url)
         expect(page.locator("#throughput output")).to_have_text("0 texts/s, 0 requests/s")
         finished = threading.Event()
@@ -375,7 +375,7 @@ def test_the_charts_show_the_load(slow_run: Path, open_page: Callable[..., Page]
 
 def test_an_unreachable_server_is_displayed(run: Path, browser: Browser) -> None:
     with ExitStack() as stack:
-        url = serve_models(stack, [Predictor(run)])
+        url = serve_models(stack, [open_predictor(run)])
         page = browser.new_page()
         stack.callback(page.close)
         page.goto(url)

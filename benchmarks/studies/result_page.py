@@ -1,18 +1,18 @@
-"""Draw a stored roofline as an HTML page: `python -m pipework.benchmarks.studies.report_roofline`.
+"""Draw a stored roofline, or stored bulk jobs, as an HTML page.
 
-The arguments are the stored RESULT and the PAGE to write.
+`python -m pipework.benchmarks.studies.result_page RESULT PAGE`
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from pipework.benchmarks.report.bench_page import provenance_facts
 from pipework.benchmarks.studies.records.engine_results import (
@@ -22,11 +22,17 @@ from pipework.benchmarks.studies.records.engine_results import (
     RooflineResult,
     roofline_rows,
 )
+from pipework.benchmarks.studies.records.serving_results import (
+    BULK_HEAD,
+    BulkResult,
+    JobSample,
+    bulk_rows,
+)
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import DataError
 from pipework.html import page as frame
-from pipework.html.svg import INK, SERIES, STYLE, number, svg
+from pipework.html.svg import INK, SERIES, STYLE, new_axes, number, svg
 from pipework.run_folder.files import check_writable, write_atomically
 
 PLOT_LEGEND = (
@@ -45,16 +51,14 @@ COUNTING_RULES = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Draw a stored result; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.report_roofline", description=__doc__
+        prog="python -m pipework.benchmarks.studies.result_page", description=__doc__
     )
-    parser.add_argument(
-        "result", type=Path, help="the .json file of pipework.benchmarks.studies.roofline"
-    )
+    parser.add_argument("result", type=Path, help="the .json file of a roofline or of bulk jobs")
     parser.add_argument("page", type=Path, help="the .html file to write")
     options = parser.parse_args(arguments)
     result = read_stored(options.result)
-    if not isinstance(result, RooflineResult):
-        message = f"{options.result}: expected a roofline, found a result of kind {result.kind}"
+    if not isinstance(result, RooflineResult | BulkResult):
+        message = f"{options.result}: expected a roofline or bulk jobs, found {result.kind}"
         raise DataError(message, f"measure a roofline: {MEASURE}")
     write_page(options.page, result)
     return 0
@@ -63,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 MEASURE = "python -m pipework.benchmarks.studies.roofline RUN NAME --out FILE"
 
 
-def write_page(path: Path, result: RooflineResult) -> None:
+def write_page(path: Path, result: RooflineResult | BulkResult) -> None:
     """Write the page atomically.
 
     Raises:
@@ -75,8 +79,13 @@ def write_page(path: Path, result: RooflineResult) -> None:
     write_atomically(path, page(result).encode())
 
 
-def page(result: RooflineResult) -> str:
-    """Return the HTML page: key figures, the roofline, its table, machine and versions.
+def page(result: RooflineResult | BulkResult) -> str:
+    """Return the HTML page of a result; see `roofline_page`."""
+    return roofline_page(result) if isinstance(result, RooflineResult) else bulk_page(result)
+
+
+def roofline_page(result: RooflineResult) -> str:
+    """Return the page of a roofline: key figures, the roofline, its table, machine and versions.
 
     Raises:
         DataError: the result predates the measurement of roofs.
@@ -130,10 +139,6 @@ def _tiles(result: RooflineResult) -> list[tuple[str, str, str]]:
         (f"{attainable:,.0f}", "GFLOP/s", f"attainable under the roof {fastest.roof}"),
         (f"{result.bandwidth_gb_s:,.1f}", "GB/s", "memory copy, reads and writes counted"),
     ]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 # After Williams et al. 2009, https://doi.org/10.1145/1498765.1498785.
@@ -232,3 +237,53 @@ def _ticks(low: float, high: float) -> Sequence[float]:
     candidates = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
     ticks = [tick for tick in candidates if low <= tick <= high]
     return ticks if len(ticks) <= MOST_TICKS else [tick for tick in ticks if f"{tick:e}"[0] == "1"]
+
+
+def bulk_page(result: BulkResult) -> str:
+    """Return the page of bulk jobs: memory and rate over the finished rows, and the table."""
+    rows = (frame.cells(row[1:]) for row in bulk_rows(result))
+    memory = "Resident memory of the uninterrupted job"
+    plots = (
+        ("Memory", memory, _sample_plot(result, "MiB", _mib)),
+        ("Rate", "Mean rate since the start of that job", _sample_plot(result, "rows/s", _rate)),
+    )
+    inputs = {
+        "files": f"{result.files}",
+        "row groups": f"{result.row_groups:,}",
+        "processors that other programs used, by round": f"{result.rates.other_cores}",
+    }
+    parts = (
+        frame.header(result.model, f"bulk jobs with {result.engine}"),
+        frame.plots(plots),
+        frame.section("All figures", frame.table(BULK_HEAD[1:], rows)),
+        frame.section(
+            "Input and machine",
+            provenance_facts({"Input": inputs}, result.provenance, result.command),
+        ),
+    )
+    return frame.render_page(f"{result.model}: bulk jobs", parts)
+
+
+def _mib(sample: JobSample) -> float:
+    return sample.mib
+
+
+def _rate(sample: JobSample) -> float:
+    return sample.rows / sample.seconds
+
+
+def _sample_plot(result: BulkResult, unit: str, value: Callable[[JobSample], float]) -> str:
+    with rc_context(STYLE):
+        figure, axes = new_axes()
+        rows = [sample.rows for sample in result.samples]
+        axes.plot(rows, [value(sample) for sample in result.samples], color=SERIES[0])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("finished rows")
+        axes.set_ylabel(unit)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(number))
+        return svg(figure, f"{unit} over the finished rows")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,7 +16,7 @@ from pipework.benchmarks.studies.records.engine_results import (
     roofline_rows,
 )
 from pipework.benchmarks.studies.records.stored_results import read_stored
-from pipework.benchmarks.studies.report_roofline import limits, main, page, write_page
+from pipework.benchmarks.studies.result_page import limits, main, page, write_page
 from pipework.errors import DataError
 
 CHROMIUM = shutil.which("chromium")
@@ -135,7 +135,7 @@ def test_a_stored_roofline_is_drawn_and_other_results_are_rejected(
     assert "measure again: python -m pipework.benchmarks.studies.roofline" in printed
     write_result(stored, served)
     assert main([str(stored), str(drawn)]) == 2
-    assert "expected a roofline, found a result of kind bench" in capsys.readouterr().err
+    assert "expected a roofline or bulk jobs, found bench" in capsys.readouterr().err
     with pytest.raises(DataError):
         page(old)
 

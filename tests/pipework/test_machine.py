@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from pipework.cpu import NICE, LowPriorityThread, processor
+from pipework.machine import NICE, LowPriorityThread, processor
 
 CPUINFO = """processor\t: 0
 model name\t: Some CPU 9000

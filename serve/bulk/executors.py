@@ -1,0 +1,281 @@
+"""Where work items are scored: all or a shard of them in this process, or on a Ray cluster."""
+
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pipework.errors import (
+    ConfigError,
+    DataError,
+    MissingDependencyError,
+    NotReadyError,
+    PipeError,
+)
+from pipework.progress import NullProgress, Progress, counted
+from pipework.serve.engines.tensorrt_packages import gpu_or_none
+
+if TYPE_CHECKING:
+    from pipework.serve.bulk.input_files import WorkItem
+    from pipework.serve.bulk.job import BulkJob
+    from pipework.serve.bulk.ledger import FinishedItem
+
+# Environment variables of an array job: index, its first value and step, and the number of jobs.
+SHARDS = (
+    ("JOB_COMPLETION_INDEX", "", "", "JOB_COMPLETIONS"),  # a Kubernetes Job sets the first
+    (
+        "SLURM_ARRAY_TASK_ID",
+        "SLURM_ARRAY_TASK_MIN",
+        "SLURM_ARRAY_TASK_STEP",
+        "SLURM_ARRAY_TASK_COUNT",
+    ),
+    ("RANK", "", "", "WORLD_SIZE"),
+)
+RAY, RAY_URL, CLIENT_PORT = "ray", "ray://", 10001
+AHEAD = 2  # work items for each task that can run: one runs, and one is in the queue
+RETRIES = 10  # of a work item whose worker or node ends
+WAIT_S = 60.0
+CHECKED = set[str]()  # digests of the plans of jobs that a worker has checked
+
+
+class Executor(Protocol):
+    """Scores the work items of a job."""
+
+    @property
+    def title(self) -> str:
+        """What to add to the title of the job, or ""."""
+
+    @property
+    def threads(self) -> int | None:
+        """Threads of each engine; None for all processors of the machine."""
+
+    def score(
+        self, job: "BulkJob", items: "Iterator[WorkItem]", progress: Progress
+    ) -> "Iterator[FinishedItem | DataError]":
+        """Yield the entry of each item, or the reason why its bytes cannot be read."""
+
+
+@contextmanager
+def executor(on: str | None) -> Iterator[Executor]:
+    """Return the executor of the option --on: this process, or a Ray cluster.
+
+    Args:
+        on: "ray" for the cluster of RAY_ADDRESS or of this machine, or ray://HOST[:PORT]; None for
+            this process.
+
+    Raises:
+        ConfigError: the option is not one of these.
+        MissingDependencyError: Ray is not installed.
+        NotReadyError: the cluster cannot be reached, or has no processors.
+    """
+    if on is None:
+        yield LocalExecutor()
+        return
+    host = on.removeprefix(RAY_URL)
+    if on != RAY and (host == on or not host or "/" in host):
+        message = f"--on {on}: expected ray or ray://HOST[:PORT]"
+        raise ConfigError(message, "leave it out to score on this machine")
+    try:
+        import ray  # noqa: PLC0415  (optional)
+    except ModuleNotFoundError as error:
+        message = f"--on {on} needs the package {error.name}"
+        raise MissingDependencyError(message, "pip install 'pipework[bulk,ray]'") from error
+    address = None if on == RAY else f"{on}:{CLIENT_PORT}" if ":" not in host else on
+    own = not ray.is_initialized()
+    if own:
+        _connect(ray, address)
+    try:
+        yield RayExecutor.of(ray)
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401  (not installed everywhere)
+    """Connect to a cluster.
+
+    Raises:
+        NotReadyError: it cannot be reached.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # the error has the same message
+            ray.init(address, log_to_driver=False, logging_level="WARNING")
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        message = f"the Ray cluster {address or 'of RAY_ADDRESS'} cannot be used: {reason}"
+        hint = "check it with `ray status`; ray://HOST:PORT is the port of its Ray client server"
+        raise NotReadyError(message, hint) from error
+    finally:
+        if main:  # Ray replaces it
+            signal.signal(signal.SIGTERM, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalExecutor:
+    """Scores work items in this process."""
+
+    title: str = ""
+    threads: int | None = None
+
+    def score(
+        self, job: "BulkJob", items: "Iterator[WorkItem]", progress: Progress
+    ) -> "Iterator[FinishedItem | DataError]":
+        """Yield the entry of each item, or the reason why its bytes cannot be read."""
+        for item in items:
+            try:
+                yield job.score(item, progress)
+            except DataError as error:
+                yield error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RayExecutor:
+    """Scores work items as tasks of a Ray cluster.
+
+    A task takes all processors of the smallest node, or a GPU and its share of them, as the engine
+    of a process does on one machine. Ray repeats the tasks of a worker or a node that ends. At most
+    AHEAD tasks for each that can run are submitted.
+
+    Attributes:
+        ray: the module.
+        threads: processors of a task, and threads of its engine.
+        gpus: GPUs of a task.
+        title: see `Executor`.
+    """
+
+    ray: Any
+    threads: int
+    gpus: int
+    title: str
+
+    @classmethod
+    def of(cls, ray: Any) -> "RayExecutor":  # noqa: ANN401
+        """Return the executor of the cluster that the module is connected to.
+
+        Raises:
+            NotReadyError: the cluster has no processors, or no GPU for an engine that needs it.
+        """
+        gpus = int(gpu_or_none() is not None)
+        slots = _slots(ray, gpus)
+        if not slots:
+            message = f"no node of the Ray cluster has {'a GPU' if gpus else 'processors'}"
+            raise NotReadyError(message, "add a node, see `ray status`")
+        title = f" on {counted(len(slots), 'Ray node')}"
+        return cls(ray=ray, threads=min(cpus for _, cpus in slots), gpus=gpus, title=title)
+
+    def score(
+        self, job: "BulkJob", items: "Iterator[WorkItem]", progress: Progress
+    ) -> "Iterator[FinishedItem | DataError]":
+        """Yield the entry of each item, or the reason why its bytes cannot be read.
+
+        Raises:
+            PipeError: a task cannot be run.
+        """
+        task = self.ray.remote(_score).options(
+            num_cpus=self.threads, num_gpus=self.gpus, max_retries=RETRIES
+        )
+        shared = self.ray.put(job)
+        running: dict[Any, WorkItem] = {}
+        try:
+            for item in items:
+                running[task.remote(shared, item)] = item
+                while len(running) >= self._limit():
+                    yield from self._ended(running, progress)
+            while running:
+                yield from self._ended(running, progress)
+        finally:
+            for reference in running:
+                self.ray.cancel(reference, force=True)
+
+    def _limit(self) -> int:
+        """Return how many tasks may be submitted; nodes join and leave the cluster."""
+        tasks = sum(self._tasks(*slot) for slot in _slots(self.ray, self.gpus))
+        return AHEAD * max(1, tasks)
+
+    def _tasks(self, gpus: int, cpus: int) -> int:
+        return gpus if self.gpus else cpus // self.threads
+
+    def _ended(
+        self, running: "dict[Any, WorkItem]", progress: Progress
+    ) -> "Iterator[FinishedItem | DataError]":
+        """Wait for a task, and yield the outcomes of those that have ended."""
+        ended, _ = self.ray.wait([*running], timeout=WAIT_S)
+        if not ended:
+            waiting = counted(len(running), "submitted work item")
+            progress.note(f"none of {waiting} has ended in {WAIT_S:.0f} s, see `ray status`")
+        for reference in ended:
+            item = running.pop(reference)
+            try:
+                outcome = self.ray.get(reference)
+            except self.ray.exceptions.RayError as error:
+                raise _failure(item, error) from error
+            if isinstance(outcome, PipeError) and not isinstance(outcome, DataError):
+                raise outcome
+            progress.advance(item.rows)
+            yield outcome
+
+
+def _slots(ray: Any, gpus: int) -> list[tuple[int, int]]:  # noqa: ANN401
+    """Return the GPUs of each node that can run a task, and its processors for each task."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    found = [(int(node.get("GPU", 0)), int(node.get("CPU", 0))) for node in alive]
+    if gpus:
+        return [(devices, cpus // devices) for devices, cpus in found if 0 < devices <= cpus]
+    return [(devices, cpus) for devices, cpus in found if cpus]
+
+
+def _failure(item: "WorkItem", error: Exception) -> PipeError:
+    """Return the error for a task that has failed after its repetitions, or that cannot start."""
+    cause = getattr(error, "cause", None) or error
+    reason = [line for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
+    message = f"work item {item.number} failed on the Ray cluster: {reason[-1].strip()}"
+    hint = "all nodes need the same pipework, and RUN, --in and --out at the same paths"
+    return PipeError(message, hint, str(error))
+
+
+def _score(job: "BulkJob", item: "WorkItem") -> "FinishedItem | PipeError":
+    """Score an item in a worker of the cluster."""
+    try:
+        if job.ledger.plan_sha256 not in CHECKED:
+            job.check()
+            CHECKED.add(job.ledger.plan_sha256)
+        return job.score(item, NullProgress())
+    except PipeError as error:
+        return error
+
+
+def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Return the index of a shard, from 0, and the number of shards.
+
+    Raises:
+        ConfigError: the option is not I/N with 1 <= I <= N, or the numbers in the environment are
+            incomplete or are not those of a shard.
+    """
+    if option is not None:
+        number, slash, count = option.partition("/")
+        if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+            return int(number) - 1, int(count)
+        message = f"--shard {option}: expected I/N with I from 1 to N"
+        raise ConfigError(message, "for example --shard 1/4")
+    for name, first, step, total in SHARDS:
+        if name not in environment:
+            continue
+        if total not in environment:
+            message = f"{name} is set, but {total} is not: the number of shards is unknown"
+            raise ConfigError(message, f"set {total}, or use --shard I/N")
+        try:
+            start, width = int(environment.get(first, "0")), int(environment.get(step, "1"))
+            shard = (int(environment[name]) - start) // width, int(environment[total])
+        except (ValueError, ZeroDivisionError):
+            shard = -1, 0
+        if 0 <= shard[0] < shard[1]:
+            return shard
+        found = f"{name}={environment[name]} and {total}={environment[total]}"
+        message = f"expected the number of a shard and the number of shards, found {found}"
+        raise ConfigError(message, "use --shard I/N, for example in an array with gaps")
+    return 0, 1

@@ -1,0 +1,139 @@
+"""The addresses and the bound sockets of a server."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from pipework.errors import ConfigError
+from pipework.serve.http.tls import Certificate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListenAddress:
+    """Address to listen on: host, HTTP port and gRPC port. Port 0 selects a free port.
+
+    Raises:
+        ConfigError: the two ports are equal.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    grpc_port: int = 8001
+
+    def __post_init__(self) -> None:
+        if self.port and self.port == self.grpc_port:
+            message = f"--port and --grpc-port are both {self.port}: expected different ports"
+            raise ConfigError(message, "choose another --grpc-port (0 for any free one)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoundAddress:
+    """Addresses of a running server.
+
+    Attributes:
+        url: URL of the HTTP endpoint.
+        grpc: HOST:PORT of the gRPC endpoint.
+    """
+
+    url: str
+    grpc: str
+
+    def __str__(self) -> str:
+        """Return both addresses in one line, the URL first."""
+        return f"{self.url} and gRPC on {self.grpc}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReservedPort:
+    """A bound socket that keeps a port free, and whether other processes listen on it too."""
+
+    socket: socket.socket
+    shared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerSockets:
+    """The bound sockets of a server.
+
+    Attributes:
+        http: the socket for HTTP.
+        grpc: the port for gRPC.
+        certificate: for TLS on both; None without TLS.
+    """
+
+    http: socket.socket
+    grpc: ReservedPort
+    certificate: Certificate | None
+
+    @property
+    def address(self) -> BoundAddress:
+        """The addresses of the sockets."""
+        url = f"{'https' if self.certificate else 'http'}://{_format(self.http)}"
+        return BoundAddress(url=url, grpc=_format(self.grpc.socket))
+
+
+@contextmanager
+def bound_socket(host: str, port: int, option: str) -> Iterator[socket.socket]:
+    """Bind a TCP socket to an address.
+
+    Raises:
+        ConfigError: it cannot be bound.
+    """
+    # Bound before the model is loaded, so that a port in use is reported at once. The servers
+    # listen later, so that no client connects before the server can answer.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # IPPROTO_TCP must be explicit: only then asyncio disables Nagle's algorithm, which would delay
+    # each response by 40 ms (delayed acknowledgement of the client).
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        try:
+            _bind(listener, (host, port))
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            message = f"cannot listen on {host}:{port}: {reason}"
+            raise ConfigError(message, f"choose another {option} (0 for any free one)") from error
+        yield listener
+
+
+def _bind(listener: socket.socket, address: tuple[str, int]) -> None:
+    # With SO_REUSEADDR two servers that are loading models could bind the same port, because the
+    # conflict appears only when one of them listens. So it is only the fallback, for a port whose
+    # last connections are still closing.
+    try:
+        listener.bind(address)
+    except OSError:
+        reuse_address(listener)
+        listener.bind(address)
+
+
+def reuse_address(listener: socket.socket) -> None:
+    """Allow to bind the address of a socket again while its connections close."""
+    # Connections inherit this option, so that the port can be bound again while they close.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+
+def _format(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextmanager
+def shared_sockets(host: str, port: int, option: str, count: int) -> Iterator[list[socket.socket]]:
+    """Bind several sockets to one address; the system spreads connections over those that listen.
+
+    Raises:
+        ConfigError: the address is in use or cannot be bound.
+    """
+    with bound_socket(host, port, option) as first:
+        address = first.getsockname()
+        family = first.family
+    with ExitStack() as stack:
+        sockets = []
+        for _ in range(count):
+            own = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            stack.enter_context(own)
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reuse_address(own)
+            own.bind(address)
+            sockets.append(own)
+        yield sockets

@@ -1,0 +1,251 @@
+"""Memory that the processes of a server share: encodings, logits and counters.
+
+It is anonymous memory, which processes inherit when they are forked, so it needs no files and is
+freed with the last process.
+
+Shapes: P front processes, S slots (each has a version of the engine process), V values of a
+`Statistics`, L values of a load, N inputs of a request, T tokens of one input, C classes.
+"""
+
+import hashlib
+import math
+import mmap
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.errors import NotReadyError
+from pipework.serve.observability.recent_latency import MAX_REQUESTS, SAMPLE
+from pipework.serve.request.statistics import STATISTICS_SIZE, EngineLoad, RefusalReason
+from pipework.text.encoding import Encoding
+
+SLOTS = 128
+ARENA_BYTES = 256 * 2**20  # address space: memory is used only for requests at the same time
+ALIGNMENT = 8
+GAUGES = ("waiting_requests", "waiting_tokens", "waiting_s", "engines")
+COUNTERS = ("batches", "batch_tokens", "batch_texts", "computed_tokens", "compute_s", "crashes")
+REASONS = tuple(RefusalReason)
+CRASHES = len(GAUGES) + COUNTERS.index("crashes")
+REFUSALS = len(GAUGES) + len(COUNTERS)
+ALIVE, READY = REFUSALS + len(REASONS), REFUSALS + len(REASONS) + 1
+
+
+class SharedMemory:
+    """The memory of all processes of a server. Create it before they are forked.
+
+    Attributes:
+        arenas: one per front process, for the requests that it sends to the engine process.
+        statistics_PSV: see `Statistics`.
+        refusals_PSR: requests that front processes rejected, by the reasons of REASONS.
+        loads_SL: load of the engines, written by the engine process.
+        recent_PRX: see `RecentLatency`.
+        keys_S: hash of the version that has the slot; 0 for a free slot.
+        processes: ids of the main process, the engine process and the front processes.
+    """
+
+    def __init__(self, fronts: int) -> None:
+        """Allocate the memory for a number of front processes."""
+        self.arenas = [mmap.mmap(-1, ARENA_BYTES) for _ in range(fronts)]
+        self.statistics_PSV = _zeros(fronts, SLOTS, STATISTICS_SIZE)
+        self.refusals_PSR = _zeros(fronts, SLOTS, len(REASONS))
+        self.loads_SL = _zeros(SLOTS, READY + 1)
+        self.recent_PRX = _zeros(fronts, MAX_REQUESTS, SAMPLE)
+        self.keys_S: NDArray[np.uint64] = _zeros(SLOTS).view(np.uint64)
+        self.processes: NDArray[np.int64] = _zeros(2 + fronts).view(np.int64)
+
+    def clear(self, slot: int) -> None:
+        """Set the counters of a slot to 0, for another version."""
+        self.statistics_PSV[:, slot] = self.refusals_PSR[:, slot] = self.loads_SL[slot] = 0
+
+    def load(self, slot: int) -> EngineLoad:
+        """Return the load of a slot's engines and all rejected requests."""
+        values = self.loads_SL[slot].tolist()
+        refused = values[REFUSALS:ALIVE] + self.refusals_PSR[:, slot].sum(axis=0)
+        names = (*GAUGES, *COUNTERS)
+        numbers = dict(zip(names, values[:REFUSALS], strict=True))
+        integers = {name: int(x) for name, x in numbers.items() if not name.endswith("_s")}
+        return EngineLoad(
+            **integers,
+            waiting_s=numbers["waiting_s"],
+            compute_s=numbers["compute_s"],
+            refused=dict(zip(map(str, REASONS), map(int, refused), strict=True)),
+        )
+
+    def running(self) -> list[int]:
+        """Return the ids of the running processes."""
+        return [int(process) for process in self.processes if process]
+
+
+def _zeros(*shape: int) -> NDArray[np.float64]:
+    size = np.dtype(np.float64).itemsize * math.prod(shape)
+    return np.frombuffer(mmap.mmap(-1, size), np.float64).reshape(shape)
+
+
+class VersionSlots:
+    """The slots of the versions that are open in the engine process.
+
+    An engine process that replaces another gives a version its earlier slot, and continues its
+    counters.
+    """
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._bases: dict[int, NDArray[np.float64]] = {}  # counts of earlier processes, by slot
+
+    def take(self, version: str) -> int:
+        """Return a slot for a version with this unique name.
+
+        Raises:
+            NotReadyError: all slots are in use.
+        """
+        key = int.from_bytes(hashlib.blake2b(version.encode(), digest_size=8).digest()) or 1
+        keys = self._memory.keys_S.tolist()
+        free = [slot for slot in range(SLOTS) if slot not in self._bases]
+        known = [slot for slot in free if keys[slot] == key]
+        empty = [slot for slot in free if not keys[slot]]
+        if not free:
+            message = f"{SLOTS} versions are open: no more with several processes"
+            raise NotReadyError(message)
+        slot = (known or empty or free)[0]
+        if not known:
+            self._memory.clear(slot)
+        self._memory.keys_S[slot] = key
+        base = self._memory.loads_SL[slot].copy()
+        base[: len(GAUGES)] = base[ALIVE:] = 0
+        base[CRASHES] += bool(known)
+        self._bases[slot] = base
+        return slot
+
+    def release(self, slot: int) -> None:
+        """Free a slot."""
+        del self._bases[slot]
+        self._memory.keys_S[slot] = 0
+
+    def release_others(self) -> None:
+        """Free the slots of versions that only an earlier engine process had open."""
+        for slot in set(range(SLOTS)) - set(self._bases):
+            self._memory.keys_S[slot] = 0
+
+    def write(self, slot: int, load: EngineLoad, *, alive: bool, ready: bool) -> None:
+        """Publish the load of a version."""
+        numbers = [getattr(load, name) for name in (*GAUGES, *COUNTERS)]
+        refused = [load.refused.get(reason, 0) for reason in REASONS]
+        self._memory.loads_SL[slot] = self._bases[slot] + [*numbers, *refused, alive, ready]
+
+
+class Arena:
+    """Allocates blocks of a front process's arena: the first free block that fits. Thread-safe."""
+
+    def __init__(self, size: int = ARENA_BYTES) -> None:
+        self._lock = Lock()
+        self._free = [(0, size)]  # start and stop, sorted; no two are adjacent
+
+    def allocate(self, size: int) -> tuple[int, int] | None:
+        """Return start and stop of a block of at least this size; None if there is none."""
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        with self._lock:
+            for index, (start, stop) in enumerate(self._free):
+                if stop - start >= size:
+                    rest = [(start + size, stop)] if stop - start > size else []
+                    self._free[index : index + 1] = rest
+                    return start, start + size
+        return None
+
+    def free(self, block: tuple[int, int]) -> None:
+        """Return a block, and join it with the free blocks next to it."""
+        with self._lock:
+            free = self._free
+            index = bisect_left(free, block)
+            first = index - 1 if index and free[index - 1][1] == block[0] else index
+            last = index + 1 if free[index:] and free[index][0] == block[1] else index
+            joined = [*free[first:index], block, *free[index:last]]
+            free[first:last] = [(joined[0][0], joined[-1][1])]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestLayout:
+    """Where the inputs and the logits of a request are in its block.
+
+    Attributes:
+        inputs: N.
+        type_ids: whether the inputs have type ids.
+        spans: whether the inputs have entity spans.
+    """
+
+    inputs: int
+    type_ids: bool
+    spans: bool
+
+    @classmethod
+    def of(cls, encodings: Sequence[Encoding]) -> "RequestLayout":
+        """Return the layout of N >= 1 inputs of one model."""
+        first = encodings[0]
+        return cls(
+            inputs=len(encodings),
+            type_ids=first.type_ids is not None,
+            spans=first.entity_spans is not None,
+        )
+
+    def size(self, tokens: int) -> int:
+        """Return the bytes of inputs with this many tokens: a multiple of ALIGNMENT."""
+        per_token = 5 if self.type_ids else 4
+        size = (20 if self.spans else 4) * self.inputs + per_token * tokens
+        return -(-size // ALIGNMENT) * ALIGNMENT
+
+    def write(self, encodings: Sequence[Encoding], arena: mmap.mmap, start: int) -> None:
+        """Write the lengths, the ids, the spans and the type ids of the inputs."""
+        lengths_N = np.fromiter(map(len, encodings), np.int32, self.inputs)
+        parts = [lengths_N.tobytes(), *(encoding.ids.tobytes() for encoding in encodings)]
+        if self.spans:
+            spans = [encoding.entity_spans for encoding in encodings]
+            parts.append(np.array(spans, np.int32).tobytes())
+        if self.type_ids:
+            parts += [e.type_ids.tobytes() for e in encodings if e.type_ids is not None]
+        content = b"".join(parts)
+        arena[start : start + len(content)] = content
+
+    def read(self, arena: mmap.mmap, start: int) -> list[Encoding]:
+        """Return copies of the inputs, without `truncated`."""
+        count = self.inputs
+        lengths = np.frombuffer(arena, np.int32, count, start).tolist()
+        tokens = sum(lengths)
+        start += 4 * count
+        ids = np.frombuffer(arena, np.int32, tokens, start).copy()
+        start += 4 * tokens
+        spans: list[list[list[int]]] = []
+        if self.spans:
+            spans = np.frombuffer(arena, np.int32, 4 * count, start).reshape(-1, 2, 2).tolist()
+            start += 16 * count
+        types = np.frombuffer(arena, np.int8, tokens, start).copy() if self.type_ids else None
+        encodings, first = [], 0
+        for row, length in enumerate(lengths):
+            last = first + length
+            encodings.append(
+                Encoding(
+                    ids=ids[first:last],
+                    type_ids=None if types is None else types[first:last],
+                    entity_spans=_pair(spans[row]) if spans else None,
+                )
+            )
+            first = last
+        return encodings
+
+
+def _pair(spans: list[list[int]]) -> tuple[tuple[int, int], tuple[int, int]]:
+    (a, b), (c, d) = spans
+    return (a, b), (c, d)
+
+
+def read_logits(arena: mmap.mmap, start: int, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Return a copy of the logits [N, C] at an offset."""
+    return np.frombuffer(arena, np.float32, shape[0] * shape[1], start).reshape(shape).copy()
+
+
+def write_logits(logits_NC: NDArray[np.float32], arena: mmap.mmap, start: int) -> None:
+    """Write logits at an offset."""
+    content = np.ascontiguousarray(logits_NC, np.float32).tobytes()
+    arena[start : start + len(content)] = content

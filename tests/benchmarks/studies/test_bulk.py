@@ -1,0 +1,108 @@
+"""Real jobs of a few rows: whole, killed, as shards; differences and a wrong plan are reported."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipework.benchmarks.studies import bulk
+from pipework.benchmarks.studies.bulk import finished_rows, main, other_cores, write_rows
+from pipework.benchmarks.studies.records.serving_results import bulk_rows
+from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.result_page import bulk_page
+
+
+@pytest.fixture(scope="module")
+def work(exported_run, tmp_path_factory):
+    """The folder of a complete study; read it only."""
+    folder = tmp_path_factory.mktemp("study")
+    assert study(exported_run, folder) == 0
+    return folder
+
+
+def study(run, work, **options):
+    sizes = {"rows": 9000, "kills": 2, "rate-rows": 300, "rounds": 1, **options}
+    words = [str(word) for name, size in sizes.items() for word in (f"--{name}", size)]
+    places = ["--run", str(run), "--work", str(work), "--out", str(work / "result.json")]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bulk, "ENGINE_S", 0.1)
+        return main([*places, *words])
+
+
+def test_killed_and_sharded_jobs_have_the_parts_of_the_whole_job(work):
+    result = read_stored(work / "result.json")
+    assert [(job.rows, job.distinct_rows) for job in result.jobs] == [(9000, 9000)] * 3
+    assert len({job.sha256 for job in result.jobs}) == 1
+    assert [job.kills for job in result.jobs] == [0, 2, 0]
+    assert result.row_groups == result.jobs[0].parts > 4
+    assert finished_rows(work / "killed") == 9000
+    log = (work / "killed.log").read_text()
+    assert log.count("9,000 rows in") == 1  # only the last process came to its end
+    assert result.samples[-1].mib > 10
+    assert set(result.rates.engine_texts_per_s) == {1, 8, 32, 2048}
+    assert all(rate > 0 for rate in result.rates.bulk_rows_per_s)
+    assert "RUN" in result.command
+    assert str(work) not in " ".join(result.command)
+    rows = [row[1:] for row in bulk_rows(result)]
+    assert rows[1][0] == "2 times killed at a random moment"
+    assert rows[1][2].startswith("9,000 rows, each once; parts equal; ")
+    drawn = bulk_page(result)
+    assert drawn.count("<svg") == 2
+    assert "finished rows" in drawn
+
+
+def test_parts_that_differ_and_lost_rows_are_reported(exported_run, work, tmp_path, capsys):
+    for path in work.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    for name in ("in", "whole"):
+        (tmp_path / name).symlink_to(work / name)
+    job = json.loads((work / "killed.json").read_text())
+    changed = {**job, "sha256": "0" * 64, "rows": 9001}
+    (tmp_path / "killed.json").write_text(json.dumps(changed))
+    assert study(exported_run, tmp_path) == 3
+    assert "differ from those of the uninterrupted job: 2 times killed" in capsys.readouterr().err
+    row = [*bulk_rows(read_stored(tmp_path / "result.json"))][1]
+    assert row[3].startswith("9,001 rows, NOT each once; parts DIFFER")
+
+
+def test_a_job_that_ends_before_the_last_kill_is_reported(
+    exported_run, work, tmp_path, monkeypatch, capsys
+):
+    for name in ("in", "whole", "whole.json"):
+        (tmp_path / name).symlink_to(work / name)
+    monkeypatch.setattr(bulk, "KILL_SHARE", 1e6)
+    monkeypatch.setattr(bulk.time, "sleep", lambda _: None)
+    monkeypatch.setattr(bulk.random.Random, "uniform", lambda *_: 0)
+    monkeypatch.setattr(bulk, "temporary_files", lambda _: set())  # wait until it ends
+    assert study(exported_run, tmp_path) == 3
+    assert "the job ended before kill 1 of 2" in capsys.readouterr().err
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_rows_are_numbered_and_in_row_groups_of_many_sizes(tmp_path):
+    write_rows(tmp_path / "in", 30_000, seed=0)
+    files = [pq.ParquetFile(path) for path in sorted((tmp_path / "in").iterdir())]
+    assert [file.metadata.num_rows for file in files] == [7500] * 4
+    sizes = {
+        file.metadata.row_group(group).num_rows
+        for file in files
+        for group in range(file.metadata.num_row_groups)
+    }
+    assert {1, 10} < sizes
+    assert max(sizes) > 2000
+    numbers = [number for file in files for number in file.read()["id"].to_pylist()]
+    assert numbers == [*range(30_000)]
+    texts = files[0].read()["text"].to_pylist()
+    assert len(set(texts)) > 7000
+    write_rows(tmp_path / "in", 5, seed=0)
+    assert len([*(tmp_path / "in").iterdir()]) == 4
+
+
+def test_the_processors_of_other_programs_are_counted(monkeypatch):
+    times, values = iter([10.0, 13.0]), []
+    monkeypatch.setattr(bulk, "_other_cpu_s", lambda: next(times))
+    moments = iter([100.0, 102.0])
+    monkeypatch.setattr(bulk.time, "monotonic", lambda: next(moments))
+    with other_cores(values):
+        pass
+    assert values == [1.5]

@@ -1,0 +1,168 @@
+"""The image of deploy/Containerfile, built here: its size, its content, and its server."""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pipework.data.examples import Example
+from pipework.export.config import ExportSettings
+from pipework.export.inference import open_encoder
+from pipework.export.run import export
+from pipework.progress import NullProgress
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.manifest import read_manifest
+from pipework.scoring.predictions import probabilities
+from pipework.train.model.checkpoint_engine import open_reference
+from tests.deploy.container import Container, ContainerSpec, run_container
+from tests.deploy.image import ROOT, Image, file_bytes
+
+LIMIT_BYTES = 600_000_000
+READY_S = 60
+USER = "10001"
+MODELS = "/mnt/models"
+FRAMEWORKS = ("torch", "transformers", "tensorflow")
+OPENVINO = Variant(format=EngineFormat.OPENVINO, precision=Precision.FP32, layout=Layout.PADDED)
+TEXTS = ["the team won the match", "rain and wind on Sunday", "", "今天的电影 " * 40]
+# Prints the distributions that the server's Python finds, the frameworks among their modules, and
+# whether a file can be written.
+PROBE = """
+import importlib.metadata, importlib.util, json, os, sys
+installed = {found.name: found.version for found in importlib.metadata.distributions()}
+frameworks = [name for name in sys.argv[1:] if importlib.util.find_spec(name)]
+writable = [path for path in ("/", "/opt", "/usr", "/home", "/tmp") if os.access(path, os.W_OK)]
+print(json.dumps([installed, frameworks, writable, os.getuid()]))
+"""
+# Installs a distribution with this name and an empty module.
+PLANT_TORCH = r"""RUN mkdir /plant && cd /plant && touch torch.py \
+ && printf '[project]\nname="torch"\nversion="1"\n' > pyproject.toml \
+ && pip --python /opt/pipework/bin/python install --no-compile .
+"""
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def served_run(exported_run, tmp_path_factory) -> Path:
+    """A run of the sample with an engine of each runtime, readable by other users."""
+    run = tmp_path_factory.mktemp("served") / "run"
+    shutil.copytree(exported_run, run)
+    export(run, NullProgress(), [OPENVINO], settings=ExportSettings(speed_s=0.2))
+    for path in (run, *run.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return run
+
+
+def spec(image: Image, *command: str, **options: object) -> ContainerSpec:
+    """A container as the pods of deploy/ run it: read-only, with a folder for temporary files."""
+    return ContainerSpec(
+        root=image.root,
+        command=command,
+        environment=image.environment,
+        user=int(image.config.get("User") or 0),
+        mounts={"/tmp": None, **options},
+    )
+
+
+def findings(image: Image, folder: Path) -> list[str]:
+    """Return what is wrong with an image."""
+    output = run_container(spec(image, "python", "-c", PROBE, *FRAMEWORKS), folder)
+    installed, frameworks, writable, user = json.loads(output)
+    listed = json.loads((image.root / "opt/sbom.json").read_text())["components"]
+    named = {component["name"]: component["version"] for component in listed}
+    found = [f"the image contains {name}" for name in frameworks]
+    found += [f"{name} can be written" for name in writable if name != "/tmp"]
+    found += [f"the SBOM lacks {name}" for name in sorted({*installed} - {*named})]
+    if installed != named:
+        found.append("the SBOM differs from the installed packages")
+    if image.size_bytes >= LIMIT_BYTES:
+        found.append(f"{image.size_bytes:,} bytes, expected less than {LIMIT_BYTES:,}")
+    if str(user) != USER:
+        found.append(f"the server runs as user {user}, expected {USER}")
+    return found
+
+
+def test_the_image_is_small_and_lists_its_content(image, tmp_path):
+    assert findings(image, tmp_path / "probe") == []
+    assert image.config["Entrypoint"] == ["pipe"]
+    assert {*image.config["ExposedPorts"]} == {"8000/tcp", "8001/tcp"}
+
+
+def test_the_page_states_the_measured_sizes(image):
+    text = " ".join((ROOT / "deploy/README.md").read_text().split())
+    (stated,) = re.findall(r"The image has (\d+) MB: the packages (\d+) MB", text)
+    measured = [image.size_bytes, file_bytes(image.root / "opt")]
+    assert [int(size) for size in stated] == pytest.approx([n / 1e6 for n in measured], abs=15)
+
+
+@pytest.mark.parametrize(
+    ("line", "planted", "finding"),
+    [
+        ("USER 10001\n", "", "the server runs as user 0, expected 10001"),
+        (
+            "USER 10001\n",
+            f"{PLANT_TORCH}USER 10001\n",
+            "the image contains torch",
+        ),
+        (
+            "COPY --from=build /opt /opt\n",
+            "COPY --from=build /opt /opt\nRUN truncate -s 200M /opt/large\n",
+            "bytes, expected less than 600,000,000",
+        ),
+    ],
+    ids=["no USER", "torch", "large"],
+)
+def test_a_planted_fault_is_found(image, line, planted, finding, tmp_path):
+    changed = image.builder.build("planted", line, planted)
+    assert any(finding in found for found in findings(changed, tmp_path / "probe"))
+
+
+@pytest.fixture
+def serve(image, served_run, tmp_path) -> Iterator[Callable[[str], str]]:
+    """A function that serves the run with an engine in a container and returns the URL."""
+    containers = []
+
+    def start(engine: str) -> str:
+        words = ("serve", MODELS, "--port=0", "--grpc-port=0", f"--set=engine.name={engine}")
+        command = spec(image, *image.config["Entrypoint"], *words, **{MODELS: served_run})
+        containers.append(container := Container(command, tmp_path / engine))
+        ended_s = time.monotonic() + READY_S
+        while not (found := re.findall(r"serving on (http://\S+)", container.output)):
+            assert container.running, container.output
+            assert time.monotonic() < ended_s, container.output
+            time.sleep(0.1)
+        return found[0]
+
+    yield start
+    for container in containers:
+        container.terminate()
+        assert container.wait(READY_S) == 0
+        assert "Read-only file system" not in container.output
+
+
+@pytest.mark.parametrize("engine", ["onnx-fp32", "openvino-fp32"])
+def test_the_server_answers_as_the_checkpoint_on_a_read_only_file_system(serve, served_run, engine):
+    manifest = read_manifest(served_run)
+    encodings = open_encoder(served_run, manifest).encode([Example(text=text) for text in TEXTS])
+    with open_reference(served_run, manifest) as checkpoint:
+        expected_NC = probabilities(checkpoint.infer(encodings), manifest.task)
+    answer = httpx.post(f"{serve(engine)}/v1/predict", json={"texts": TEXTS}, timeout=60)
+    for row, prediction in zip(expected_NC, answer.json()["predictions"], strict=True):
+        found = [prediction["scores"][label] for label in manifest.task.labels]
+        assert found == pytest.approx(list(row), abs=1e-4)
+
+
+def test_a_file_is_scored_in_the_image(image, served_run, tmp_path):
+    """The image scores Parquet files: the removed parts of its libraries are not needed."""
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    (rows / "rows.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS))
+    words = ("predict", MODELS, "--in", "/data/rows.jsonl", "--out", "/tmp/scored")
+    check = "pipe " + " ".join(words) + " && cat /tmp/scored/*.json* && ls -R /tmp/scored"
+    mounts = {MODELS: served_run, "/data": rows}
+    output = run_container(spec(image, "sh", "-c", check, **mounts), tmp_path / "predict")
+    assert ".parquet" in output

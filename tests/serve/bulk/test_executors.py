@@ -1,0 +1,82 @@
+"""Shards of array jobs, and the option --on; test_cluster.py runs a job on a real Ray cluster."""
+
+import importlib.util
+
+import pytest
+
+from pipework.errors import ConfigError, MissingDependencyError
+from pipework.serve.bulk.executors import executor, parse_shard
+from tests.commands import pipe
+
+
+@pytest.mark.parametrize("on", ["spark", "ray:/x", "ray://", "ray://host/path", "rays://x", ""])
+def test_an_invalid_cluster_is_refused(on):
+    message = f"--on {on}: expected ray or ray://HOST"
+    with pytest.raises(ConfigError, match=message), executor(on):
+        pass
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="ray is installed")
+def test_without_ray_its_extra_is_named(run, tmp_path):
+    with (
+        pytest.raises(MissingDependencyError, match=r"--on ray needs the package ray"),
+        executor("ray"),
+    ):
+        pass
+    (tmp_path / "in.csv").write_text("text\nrain\n")
+    words = ("predict", run, "--in", tmp_path / "in.csv", "--columns", "text=text")
+    result = pipe(*words, "--out", tmp_path / "out", "--on", "ray://head")
+    assert result.returncode == 2
+    assert "error: --on ray://head needs the package ray" in result.stderr
+    assert "hint: pip install 'pipework[bulk,ray]'" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "environment", "shard"),
+    [
+        (None, {}, (0, 1)),
+        ("1/1", {"RANK": "5", "WORLD_SIZE": "6"}, (0, 1)),
+        ("3/4", {}, (2, 4)),
+        (None, {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "3"}, (0, 3)),
+        (
+            None,
+            {
+                "SLURM_ARRAY_TASK_ID": "12",
+                "SLURM_ARRAY_TASK_MIN": "10",
+                "SLURM_ARRAY_TASK_COUNT": "4",
+            },
+            (2, 4),
+        ),
+        (
+            None,
+            {
+                "SLURM_ARRAY_TASK_ID": "4",
+                "SLURM_ARRAY_TASK_MIN": "0",
+                "SLURM_ARRAY_TASK_STEP": "2",
+                "SLURM_ARRAY_TASK_COUNT": "3",
+            },
+            (2, 3),
+        ),
+        (None, {"RANK": "1", "WORLD_SIZE": "2"}, (1, 2)),
+    ],
+)
+def test_the_shard_is_that_of_the_option_or_the_environment(option, environment, shard):
+    assert parse_shard(option, environment) == shard
+
+
+@pytest.mark.parametrize("option", ["0/2", "3/2", "1", "a/b", "1/", "-1/2"])
+def test_an_invalid_shard_is_refused(option):
+    with pytest.raises(ConfigError, match=f"--shard {option}: expected I/N"):
+        parse_shard(option, {})
+
+
+@pytest.mark.parametrize(("index", "count"), [("3", "3"), ("x", "3"), ("-1", "3"), ("0", "")])
+def test_an_invalid_shard_of_the_environment_is_refused(index, count):
+    with pytest.raises(ConfigError, match=f"found RANK={index} and WORLD_SIZE={count}"):
+        parse_shard(None, {"RANK": index, "WORLD_SIZE": count})
+
+
+def test_a_shard_without_the_number_of_shards_is_refused():
+    with pytest.raises(ConfigError, match="JOB_COMPLETION_INDEX is set, but JOB_COMPLETIONS is"):
+        parse_shard(None, {"JOB_COMPLETION_INDEX": "2"})
