@@ -1,4 +1,4 @@
-"""Draw a stored roofline, or stored bulk jobs, as an HTML page.
+"""Draw a stored roofline, stored bulk jobs or stored replicas under load as an HTML page.
 
 `python -m pipework.benchmarks.studies.result_page RESULT PAGE`
 """
@@ -21,6 +21,12 @@ from pipework.benchmarks.studies.records.engine_results import (
     RoofedEngine,
     RooflineResult,
     roofline_rows,
+)
+from pipework.benchmarks.studies.records.experiment_results import (
+    SCALING_HEAD,
+    ScalingResult,
+    ScalingSample,
+    scaling_rows,
 )
 from pipework.benchmarks.studies.records.serving_results import (
     BULK_HEAD,
@@ -53,12 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m pipework.benchmarks.studies.result_page", description=__doc__
     )
-    parser.add_argument("result", type=Path, help="the .json file of a roofline or of bulk jobs")
+    parser.add_argument("result", type=Path, help="the .json file of the result")
     parser.add_argument("page", type=Path, help="the .html file to write")
     options = parser.parse_args(arguments)
     result = read_stored(options.result)
-    if not isinstance(result, RooflineResult | BulkResult):
-        message = f"{options.result}: expected a roofline or bulk jobs, found {result.kind}"
+    if not isinstance(result, DrawnResult):
+        expected = "a roofline, bulk jobs or replicas under load"
+        message = f"{options.result}: expected {expected}, found {result.kind}"
         raise DataError(message, f"measure a roofline: {MEASURE}")
     write_page(options.page, result)
     return 0
@@ -67,7 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 MEASURE = "python -m pipework.benchmarks.studies.roofline RUN NAME --out FILE"
 
 
-def write_page(path: Path, result: RooflineResult | BulkResult) -> None:
+DrawnResult = RooflineResult | BulkResult | ScalingResult
+
+
+def write_page(path: Path, result: DrawnResult) -> None:
     """Write the page atomically.
 
     Raises:
@@ -79,9 +89,15 @@ def write_page(path: Path, result: RooflineResult | BulkResult) -> None:
     write_atomically(path, page(result).encode())
 
 
-def page(result: RooflineResult | BulkResult) -> str:
+def page(result: DrawnResult) -> str:
     """Return the HTML page of a result; see `roofline_page`."""
-    return roofline_page(result) if isinstance(result, RooflineResult) else bulk_page(result)
+    match result:
+        case RooflineResult():
+            return roofline_page(result)
+        case BulkResult():
+            return bulk_page(result)
+        case ScalingResult():
+            return scaling_page(result)
 
 
 def roofline_page(result: RooflineResult) -> str:
@@ -283,6 +299,44 @@ def _sample_plot(result: BulkResult, unit: str, value: Callable[[JobSample], flo
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(FuncFormatter(number))
         return svg(figure, f"{unit} over the finished rows")
+
+
+def scaling_page(result: ScalingResult) -> str:
+    """Return the page of replicas under load: load, query and replicas over time, and the table."""
+    samples, target = result.samples, f"the target per replica is {result.limits.target:g} s"
+    value = f"Value of the scaling query in Prometheus, in seconds of queued work; {target}"
+    plots = (
+        ("Load", "Clients that send", _steps("clients", samples, [s.clients for s in samples])),
+        ("Query", value, _steps("seconds", samples, [s.value for s in samples])),
+        ("Replicas", "By the formula of Kubernetes", _steps("replicas", samples, result.replicas)),
+    )
+    rows = (frame.cells(row[1:]) for row in scaling_rows(result))
+    inputs = {
+        "query": result.query,
+        "texts per request": f"{result.texts_per_request}",
+        **{name.replace("_", " "): f"{limit:g}" for name, limit in result.limits},
+    }
+    parts = (
+        frame.header(result.model, "replicas under load"),
+        frame.plots(plots),
+        frame.section("All figures", frame.table(SCALING_HEAD[1:], rows)),
+        frame.section(
+            "Input and machine",
+            provenance_facts({"Input": inputs}, result.provenance, result.command),
+        ),
+    )
+    return frame.render_page(f"{result.model}: replicas under load", parts)
+
+
+def _steps(unit: str, samples: Sequence[ScalingSample], values: Sequence[float]) -> str:
+    with rc_context(STYLE):
+        figure, axes = new_axes()
+        seconds = [sample.seconds for sample in samples]
+        axes.plot(seconds, values, color=SERIES[0], drawstyle="steps-post")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("seconds")
+        axes.set_ylabel(unit)
+        return svg(figure, f"{unit} over time")
 
 
 if __name__ == "__main__":

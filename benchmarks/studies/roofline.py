@@ -22,10 +22,16 @@ from pipework import console
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
-from pipework.benchmarks.studies.matmul_graph import EncoderShape, MatmulGraph
 from pipework.benchmarks.studies.records.engine_results import Roof, RoofedEngine, RooflineResult
 from pipework.benchmarks.studies.result_page import write_page
-from pipework.benchmarks.studies.roofs import bandwidth_gb_s, roof_gflops, roof_name, write_graph
+from pipework.benchmarks.studies.roofs import (
+    EncoderShape,
+    MatmulGraph,
+    bandwidth_gb_s,
+    roof_gflops,
+    roof_name,
+    write_graph,
+)
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
 from pipework.progress import Progress

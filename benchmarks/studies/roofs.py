@@ -1,21 +1,227 @@
-"""Measure the peak compute rate of a runtime and the memory bandwidth of this machine."""
+"""Measure roofs: peak compute rates with graphs of matrix products, and the memory bandwidth.
+
+The graph has only the matrix products of an encoder, with the inputs of its engine. Its time is a
+lower bound for the engine in the same precision: the same products of the same shapes in sequence,
+without layer norms, activations, softmax, biases, embeddings and transposes of heads. Its output
+has no meaning.
+
+Shapes: R rows, T tokens of a row, S tokens of all rows, N texts, H hidden units, C classes.
+"""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+from pydantic import BaseModel, ConfigDict
 
-from pipework.benchmarks.studies.matmul_graph import EncoderShape, MatmulGraph
 from pipework.errors import ConfigError
-from pipework.export.convert.onnx2openvino import onnx_to_openvino
+from pipework.export.convert.onnx2openvino import int8_fallback_precision, onnx_to_openvino
+from pipework.export.quantize.calibration import linear_layers
+from pipework.export.quantize.qdq_graph import quantize_dynamic, quantize_static
 from pipework.machine import cpu_limit
-from pipework.run_folder.engine_record import EngineFormat, Layout, Variant
+from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import open_engine
 from pipework.text.encoding import Encoding
+
+OPSET = 17
+BYTES = {Precision.FP32: 4, Precision.FP16: 2, Precision.BF16: 2, Precision.INT8: 1}
+SMALL = 1e-3  # value of the states, so that nothing overflows
+NAMES = {
+    Layout.PADDED: ("input_ids", "attention_mask"),
+    Layout.PACKED: ("input_ids", "position_ids", "segment_ids", "text_index"),
+}
+
+
+class EncoderShape(BaseModel):
+    """The size fields of a BERT-like encoder's `config.json`; other fields are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatmulGraph:
+    """The matrix products of an encoder for the engine of one variant.
+
+    Attributes:
+        encoder: size of the encoder.
+        variant: layout and precision of the engine.
+        type_ids: whether the engine has a token type input.
+        first_only: whether the last layer computes only the first token of each text.
+        classes: number of logits.
+    """
+
+    encoder: EncoderShape
+    variant: Variant
+    type_ids: bool
+    first_only: bool
+    classes: int
+    _nodes: list[NodeProto] = field(default_factory=list, init=False)
+    _constants: list[TensorProto] = field(default_factory=list, init=False)
+
+    @property
+    def compute_precision(self) -> Precision:
+        """The precision of the products that are not int8 in an engine built on this machine."""
+        int8 = self.variant.precision is Precision.INT8
+        return int8_fallback_precision(self.variant.format) if int8 else self.variant.precision
+
+    def write(self, path: Path) -> None:
+        """Write the graph as ONNX; for int8 variants, its linear layers are quantized."""
+        states = self._states()
+        last = self.encoder.num_hidden_layers - 1
+        for layer in range(last + 1):
+            for name in ("query", "key", "value"):
+                states = self._dense(states, f"{layer}.{name}", self.encoder.hidden_size)
+            states = self._attention(states, layer)
+            if layer == last:
+                states = self._texts(states) if self.first_only else states
+            for name, width in (
+                ("output", self.encoder.hidden_size),
+                ("up", self.encoder.intermediate_size),
+                ("down", self.encoder.hidden_size),
+            ):
+                states = self._dense(states, f"{layer}.{name}", width)
+        logits = states if self.first_only else self._texts(states)
+        self._dense(logits, "logits", self.classes, out="logits")
+        model = self._model()
+        self._to_integers(model)
+        onnx.save(model, path)
+
+    def flops(self, rows: int, width: int, texts: int) -> float:
+        """Return the multiplications and additions of one call with R rows of T tokens."""
+        shape, tokens = self.encoder, rows * width
+        projection = 2 * shape.hidden_size**2  # per token: query, key, value and output
+        after_attention = projection + 4 * shape.hidden_size * shape.intermediate_size
+        attention = 4 * width * shape.hidden_size
+        layers, last = shape.num_hidden_layers, self._last(tokens, texts)
+        until_attention = layers * tokens * (3 * projection + attention)
+        return until_attention + ((layers - 1) * tokens + last) * after_attention
+
+    def bytes_moved(self, rows: int, width: int, texts: int) -> float:
+        """Return the bytes of one call with R rows of T tokens, if no cache keeps any of them.
+
+        Each product reads its weights or second operand and its states, and writes its output.
+        int8 layers read int8 values and write values in the precision of the attention products.
+        """
+        hidden, inner = self.encoder.hidden_size, self.encoder.intermediate_size
+        layers, tokens = self.encoder.num_hidden_layers, rows * width
+        input_bytes, output_bytes = BYTES[self.variant.precision], BYTES[self.compute_precision]
+        # Attention scores of token pairs are written, and read again.
+        scores = 2 * self.encoder.num_attention_heads * tokens * width
+        attention = output_bytes * (scores + 4 * tokens * hidden)
+        dense = partial(_dense_bytes, input_bytes, output_bytes)
+        until_attention = 3 * dense(tokens, hidden, hidden) + attention
+        after_attention = sum(
+            dense(states, *shape) * repeats
+            for states, repeats in ((tokens, layers - 1), (self._last(tokens, texts), 1))
+            for shape in ((hidden, hidden), (hidden, inner), (inner, hidden))
+        )
+        return layers * until_attention + after_attention
+
+    def _last(self, tokens: int, texts: int) -> int:
+        """Return the number of states that the last layer computes after its attention."""
+        return texts if self.first_only else tokens
+
+    def _states(self) -> str:
+        zero = self._constant("zero", np.int64(0))
+        table = self._constant("table", np.full((1, self.encoder.hidden_size), SMALL, np.float32))
+        zeros = self._node("Mul", ["input_ids", zero], "zeros")
+        return self._node("Gather", [table, zeros], "states")
+
+    def _dense(self, states: str, name: str, width: int, out: str = "") -> str:
+        shape = (self._width_of(states), width)
+        random = np.random.default_rng(0).standard_normal(shape, np.float32)
+        random *= np.float32(shape[0] ** -0.5)
+        weight = self._constant(f"{name}.weight", random)
+        return self._node(
+            "MatMul", [states, weight], out or f"{name}.output", name=f"/{name}/MatMul"
+        )
+
+    def _attention(self, states: str, layer: int) -> str:
+        """Add the products of scores and values, with the heads split by reshapes only."""
+        heads, width = self.encoder.num_attention_heads, self.encoder.hidden_size
+        split = self._constant("split", np.array([0, heads, -1, width // heads]))
+        transposed = self._constant("transposed", np.array([0, heads, width // heads, -1]))
+        merged = self._constant("merged", np.array([0, -1, width]))
+        queries = self._node("Reshape", [states, split], f"{layer}.queries")
+        keys = self._node("Reshape", [states, transposed], f"{layer}.keys")
+        scores = self._node("MatMul", [queries, keys], f"{layer}.scores")
+        values = self._node("MatMul", [scores, queries], f"{layer}.values")
+        return self._node("Reshape", [values, merged], f"{layer}.attended")
+
+    def _texts(self, states: str) -> str:
+        """Keep one state per text."""
+        counted = "text_index" if self.variant.layout is Layout.PACKED else "input_ids"
+        size = self._node("Shape", [counted], f"{states}.shape")
+        start = self._constant("start", np.array([0]))
+        count = self._node("Gather", [size, start], f"{states}.count")
+        flat = self._constant("flat", np.array([-1, self.encoder.hidden_size]))
+        rows = self._node("Reshape", [states, flat], f"{states}.rows")
+        return self._node("Slice", [rows, start, count], f"{states}.texts")
+
+    def _width_of(self, states: str) -> int:
+        if states.endswith("up.output"):
+            return self.encoder.intermediate_size
+        return self.encoder.hidden_size
+
+    def _constant(self, name: str, value: NDArray[np.generic] | np.generic) -> str:
+        if all(constant.name != name for constant in self._constants):
+            self._constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def _node(self, kind: str, inputs: list[str], output: str, name: str = "") -> str:
+        node = helper.make_node(kind, inputs, [output], name=name)
+        self._nodes.append(node)
+        return output
+
+    def _model(self) -> onnx.ModelProto:
+        names = list(NAMES[self.variant.layout])
+        names += ["token_type_ids"] if self.type_ids else []
+        inputs = [
+            helper.make_tensor_value_info(name, TensorProto.INT64, self._axes(name))
+            for name in names
+        ]
+        shape: list[str | int | None] = ["N", self.classes]
+        outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)]
+        graph = helper.make_graph(self._nodes, "matmul_graph", inputs, outputs, self._constants)
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+    def _axes(self, name: str) -> list[str | int | None]:
+        if name == "text_index":
+            return ["N", 1 if self.first_only else "L"]
+        return ["R", "T"]
+
+    def _to_integers(self, model: onnx.ModelProto) -> None:
+        if self.variant.precision is not Precision.INT8:
+            return
+        layers = linear_layers(model.graph)
+        if self.variant.scaling is Scaling.DYNAMIC:
+            quantize_dynamic(model, layers)
+            return
+        ranges = {
+            name: np.ones(self._width_of(name), np.float32)
+            for layer in layers
+            for name in layer.inputs
+        }
+        quantize_static(model, layers, ranges, unsigned=self.variant.format is EngineFormat.ONNX)
+
+
+def _dense_bytes(input_bytes: int, output_bytes: int, states: int, width: int, out: int) -> int:
+    """Return the bytes of a dense layer with values of these sizes."""
+    return input_bytes * (states * width + width * out) + output_bytes * states * out
+
 
 # Wide layers and many tokens in short rows, so that dense layers dominate the time.
 LARGE = EncoderShape(

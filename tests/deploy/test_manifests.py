@@ -47,11 +47,12 @@ VALUES: dict[str, dict[str, Any]] = {
         "networkPolicy": {"enabled": True},
     },
 }
-FILES = ("kserve/runtime.yaml", "kserve/service.yaml", "jobs/bulk.yaml")
+FILES = ("kserve/runtime.yaml", "kserve/service.yaml", "jobs/bulk.yaml", "jobs/train.yaml")
 CUSTOM = {
     "ClusterServingRuntime": "kserve_clusterservingruntimes.yaml",
     "InferenceService": "kserve_inferenceservices.yaml",
     "ScaledObject": "keda_scaledobjects.yaml",
+    "TrainJob": "kubeflow_trainjobs.yaml",
     "ServiceMonitor": "prometheus_servicemonitors.yaml",
 }
 Resource = dict[str, Any]

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,9 +13,8 @@ from threading import Event
 
 import httpx
 import pytest
-import yaml
 
-from tests.deploy.test_manifests import render
+from pipework.benchmarks.studies import scaling
 from tests.serve.conftest import RUNNER, build_run
 
 ROOT = Path(__file__).parents[2]
@@ -38,30 +36,12 @@ def server(tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.fixture
-def prometheus(server, tmp_path) -> Iterator[str]:
+def prometheus(server: str) -> Iterator[str]:
     """The URL of a Prometheus that scrapes the server each second, with the labels of a pod."""
-    program = shutil.which("prometheus")
-    if program is None:
+    if shutil.which("prometheus") is None:
         pytest.skip("prometheus is absent: apt-get install prometheus")
-    labels = {"namespace": "text", "service": "topics"}
-    target = {"targets": [server], "labels": labels}
-    config = {
-        "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "pipework", "static_configs": [target]}],
-    }
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    command = [
-        program,
-        f"--config.file={tmp_path / 'prometheus.yml'}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-        "--web.listen-address=127.0.0.1:0",
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        line = next(line for line in process.stderr if "Listening on" in line)
-        port = line.rpartition(":")[2].strip().strip('"')
-        yield f"http://127.0.0.1:{port}"
-        process.kill()
+    with scaling.prometheus(server) as url:
+        yield url
 
 
 @contextmanager
@@ -84,14 +64,11 @@ def overload(server: str) -> Iterator[None]:
 
 
 def test_the_query_rises_with_overload_and_falls_after_it(server, prometheus):
-    (scaled,) = [found for found in render("keda") if found["kind"] == "ScaledObject"]
-    trigger = scaled["spec"]["triggers"][0]["metadata"]
+    trigger = scaling.scaled_object()["triggers"][0]["metadata"]
     threshold = float(trigger["threshold"])
 
     def work_s() -> float:
-        query = urllib.parse.urlencode({"query": trigger["query"]})
-        answer = httpx.get(f"{prometheus}/api/v1/query?{query}").json()
-        return sum(float(found["value"][1]) for found in answer["data"]["result"])
+        return scaling.evaluate(prometheus, trigger["query"])
 
     def wait(condition: Callable[[], bool]) -> float:
         started_s = time.monotonic()

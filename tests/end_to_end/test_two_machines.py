@@ -1,28 +1,22 @@
-"""Training on two simulated machines: two connected network namespaces."""
+"""Training on two simulated machines by the commands of train/README.md and of deploy/."""
 
 import json
-import os
-import secrets
+import re
 import shutil
-import signal
 import subprocess
-import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipework.run_folder.manifest import read_manifest
 from tests.commands import fork_ranks
+from tests.namespaces import ROOT, TIMEOUT_S, NamespaceMachine, connected_machines, wait_for_exit
 
-PIPE = Path(sys.executable).with_name("pipe")
-TIMEOUT_S = 300
-# Without this the surviving agent does not publish its store again, and a rejoining agent hangs.
-FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-PORT = 29400  # free, because the namespaces are new
 STEPS, SAVE_EVERY = 90, 6
+pytestmark = pytest.mark.slow
 SETTINGS = (
     f"train.max_steps={STEPS}",
     f"train.save_every={SAVE_EVERY}",
@@ -32,125 +26,62 @@ SETTINGS = (
 )
 
 
-def ip(*arguments):
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        message = f"ip {' '.join(arguments)}: {done.stderr.strip()}"
-        raise OSError(message)
-    return done.stdout
-
-
-@dataclass
-class NamespaceMachine:
-    """Network namespace with one interface that simulates a machine."""
-
-    name: str
-    interface: str
-    address: str
-
-    def start(self, arguments, log):
-        """Start a command in the namespace; its output is appended to a file."""
-        with log.open("ab") as file:
-            return subprocess.Popen(
-                ["ip", "netns", "exec", self.name, *map(str, arguments)],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "GLOO_SOCKET_IFNAME": self.interface, **FRESH_STORE},
-            )
-
-    def kill_all(self):
-        """Kill every process in the namespace, as in a power failure."""
-        for pid in ip("netns", "pids", self.name).split():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-
-
 @pytest.fixture
-def machines():
-    """Two connected machines; they are removed with their processes after the test."""
-    if shutil.which("ip") is None:
-        pytest.skip("two machines need the command ip: apt-get install iproute2")
-    suffix = secrets.token_hex(3)
-    pair = [
-        NamespaceMachine(f"pw-{suffix}-{n}", f"pw-{suffix}-{n}", f"10.77.0.{n}") for n in (1, 2)
-    ]
-    created = []
-    try:
-        for machine in pair:
-            try:
-                ip("netns", "add", machine.name)
-            except OSError as error:
-                pytest.skip(f"no permission to create network namespaces: {error}")
-            created.append(machine)
-        ip("link", "add", pair[0].interface, "type", "veth", "peer", "name", pair[1].interface)
-        for machine in pair:
-            ip("link", "set", machine.interface, "netns", machine.name)
-            inside = ("-n", machine.name)
-            ip(*inside, "address", "add", f"{machine.address}/24", "dev", machine.interface)
-            for interface in ("lo", machine.interface):
-                ip(*inside, "link", "set", interface, "up")
+def machines(tmp_path: Path) -> Iterator[list[NamespaceMachine]]:
+    """Two connected machines."""
+    with connected_machines(tmp_path) as pair:
         yield pair
-    finally:
-        for machine in created:
-            machine.kill_all()
-            ip("netns", "delete", machine.name)  # also deletes the interface
 
 
-def torchrun(*arguments):
-    options = ("--nnodes", "2", "--nproc-per-node", "1", *arguments)
-    return (sys.executable, "-m", "torch.distributed.run", *options, "--no-python")
+def documented(restarts: int = 3) -> str:
+    """Return the commands of train/README.md for each machine, with a number of restarts."""
+    text = (ROOT / "train/README.md").read_text()
+    (block,) = re.findall(r"```sh\n(export TORCH_[^`]*)```", text)
+    assert block.count("--max-restarts 3 ") == 1
+    return block.replace("--max-restarts 3 ", f"--max-restarts {restarts} ")
 
 
-def static(machines, rank):
-    """Return the command of a job with fixed ranks."""
-    host = machines[0].address
-    return torchrun("--node-rank", rank, "--master-addr", host, "--master-port", PORT)
+class Job:
+    """A training by documented commands in a folder that all machines share.
+
+    Attributes:
+        run: the run folder.
+        logs: the output of each machine.
+    """
+
+    def __init__(self, machines: list[NamespaceMachine], folder: Path, commands: str) -> None:
+        self._machines, self._folder, self._commands = machines, folder, commands
+        self.run = folder / "runs/big"
+        self.logs = [folder / f"{machine.host}.log" for machine in machines]
+
+    def start(self, number: int, **variables: str) -> subprocess.Popen[bytes]:
+        """Start the commands on a machine."""
+        command = ("sh", "-euc", self._commands)
+        log = self.logs[number]
+        return self._machines[number].start(command, log, cwd=self._folder, **variables)
+
+    def output(self) -> str:
+        """Return the output of all machines."""
+        return "\n".join(log.read_text() for log in self.logs)
 
 
-def elastic(machines, rank):
-    """Return the command of an elastic job with its rendezvous on the first machine."""
-    # The host name resolves to loopback, so is_host must be given.
-    return torchrun(
-        *("--max-restarts", 3, "--rdzv-backend", "c10d", "--rdzv-id", "job"),
-        *("--rdzv-endpoint", f"{machines[0].address}:{PORT}"),
-        *("--rdzv-conf", f"is_host={int(rank == 0)}"),
-        *("--local-addr", machines[rank].address),
-    )
-
-
-def train_words(out, *options):
+def train_words(out: Path, *options: object) -> tuple[object, ...]:
     sets = [word for setting in SETTINGS for word in ("--set", setting)]
     return ("train", "sample", "--out", out, *sets, *options)
 
 
-def training(out, *options):
-    return (PIPE, *train_words(out, *options))
-
-
-def wait(processes, logs):
-    """Wait until all processes have ended; return their exit codes."""
-    end = time.monotonic() + TIMEOUT_S
-    for process in processes:
-        try:
-            process.wait(max(1, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            pytest.fail("\n".join(log.read_text()[-3000:] for log in logs))
-    return [process.returncode for process in processes]
-
-
-def log_lines(run):
+def log_lines(run: Path) -> list[str]:
     path = run / "log.jsonl"
     return path.read_text().splitlines(keepends=True) if path.exists() else []
 
 
-def losses(run):
+def losses(run: Path) -> list[tuple[int, float]]:
     """Return the steps and training losses in the order of the log."""
     lines = [json.loads(line) for line in log_lines(run)]
     return [(line["step"], line["loss"]) for line in lines if line["group"] == "train"]
 
 
-def wait_for_step(run, step, process, log):
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], log: Path) -> list[str]:
     """Wait until the log contains a step; return its lines."""
     end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end and process.poll() is None:
@@ -162,7 +93,7 @@ def wait_for_step(run, step, process, log):
 
 
 @pytest.fixture(scope="module")
-def one_machine(tmp_path_factory):
+def one_machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same training with two processes on one machine."""
     run = tmp_path_factory.mktemp("one") / "run"
     for done in fork_ranks(*train_words(run)):
@@ -180,48 +111,76 @@ def assert_same_training(run, other):
     assert dev[0] == dev[1]
 
 
-@pytest.mark.slow  # the next test also compares with one machine
-def test_two_machines_have_the_same_losses_as_one_machine(machines, one_machine, tmp_path):
-    run, logs = tmp_path / "run", [tmp_path / "1.log", tmp_path / "2.log"]
-    processes = [
-        machine.start((*static(machines, rank), *training(run)), logs[rank])
-        for rank, machine in enumerate(machines)
-    ]
-    assert wait(processes, logs) == [0, 0], "\n".join(log.read_text() for log in logs)
-    assert_same_training(run, one_machine)
+@pytest.fixture
+def folder(one_machine: Path, tmp_path: Path) -> Path:
+    """A folder with the config of the comparison run."""
+    shutil.copy(one_machine / "config.toml", tmp_path / "mine.toml")
+    return tmp_path
 
 
-@pytest.mark.slow
-def test_a_failed_machine_rejoins_and_no_step_is_lost(machines, one_machine, tmp_path):
-    run, logs = tmp_path / "run", [tmp_path / "1.log", tmp_path / "2.log"]
-
-    def start(rank):
-        arguments = (*elastic(machines, rank), *training(run, "--resume"))
-        return machines[rank].start(arguments, logs[rank])
-
-    first, second = start(0), start(1)
-    before = wait_for_step(run, 2 * SAVE_EVERY, first, logs[0])
+def test_a_failed_machine_rejoins_and_no_step_is_lost(machines, one_machine, folder):
+    job = Job(machines, folder, documented())
+    first, second = job.start(0), job.start(1)
+    before = wait_for_step(job.run, 2 * SAVE_EVERY, first, job.logs[0])
     machines[1].kill_all()
     second.wait(TIMEOUT_S)
-    assert losses(run)[-1][0] < STEPS
-    again = start(1)
-    assert wait([first, again], logs) == [0, 0], "\n".join(log.read_text() for log in logs)
-    assert log_lines(run)[0] == before[0], (
+    assert losses(job.run)[-1][0] < STEPS
+    again = job.start(1)
+    assert wait_for_exit([first, again], job.logs) == [0, 0], job.output()
+    assert log_lines(job.run)[0] == before[0], (
         "it started from the beginning instead of resuming from a checkpoint"
     )
-    assert_same_training(run, one_machine)
+    assert_same_training(job.run, one_machine)
 
 
-@pytest.mark.slow
-def test_without_restarts_the_failure_of_a_machine_ends_the_job(machines, tmp_path):
-    run, logs = tmp_path / "run", [tmp_path / "1.log", tmp_path / "2.log"]
-    first, second = (
-        machine.start((*static(machines, rank), *training(run)), logs[rank])
-        for rank, machine in enumerate(machines)
-    )
-    wait_for_step(run, 1, first, logs[0])
+def test_two_machines_have_the_same_losses_as_one_machine(machines, one_machine, folder):
+    job = Job(machines, folder, documented())
+    assert wait_for_exit([job.start(0), job.start(1)], job.logs) == [0, 0], job.output()
+    assert_same_training(job.run, one_machine)
+
+
+def train_job(machines: list[NamespaceMachine]) -> tuple[str, list[dict[str, str]]]:
+    """Return the script of the TrainJob and its variables, with those of Kubeflow, by node."""
+    trainer = yaml.safe_load((ROOT / "deploy/jobs/train.yaml").read_text())["spec"]["trainer"]
+    shell, option, script = trainer["command"]
+    assert (shell, option) == ("sh", "-euc")
+    variables = {entry["name"]: entry["value"] for entry in trainer["env"]} | {
+        "PET_NNODES": str(trainer["numNodes"]),
+        "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
+        "PET_MASTER_ADDR": machines[0].host,
+        "PET_MASTER_PORT": "29500",
+    }
+    return script, [{**variables, "PET_NODE_RANK": str(rank)} for rank in range(len(machines))]
+
+
+def sky_task(machines: list[NamespaceMachine]) -> tuple[str, list[dict[str, str]]]:
+    """Return the script of the SkyPilot task and SkyPilot's variables, by node."""
+    task = yaml.safe_load((ROOT / "deploy/sky/train.yaml").read_text())
+    variables = {
+        "SKYPILOT_NUM_NODES": str(task["num_nodes"]),
+        "SKYPILOT_NUM_GPUS_PER_NODE": task["resources"]["accelerators"].partition(":")[2],
+        "SKYPILOT_NODE_IPS": "\n".join(machine.address for machine in machines),
+    }
+    ranks = range(len(machines))
+    return task["run"], [{**variables, "SKYPILOT_NODE_RANK": str(rank)} for rank in ranks]
+
+
+@pytest.mark.parametrize("task", [train_job, sky_task])
+def test_the_scripts_of_the_manifests_train_on_two_machines(machines, one_machine, folder, task):
+    script, variables = task(machines)
+    assert script.count("/data/") == 2
+    job = Job(machines, folder, script.replace("/data/", f"{folder}/"))
+    processes = [job.start(rank, **variables[rank]) for rank in range(len(machines))]
+    assert wait_for_exit(processes, job.logs) == [0, 0], job.output()
+    assert_same_training(job.run, one_machine)
+
+
+def test_without_restarts_the_failure_of_a_machine_ends_the_job(machines, folder):
+    job = Job(machines, folder, documented(restarts=0))
+    first, second = job.start(0), job.start(1)
+    wait_for_step(job.run, 1, first, job.logs[0])
     machines[1].kill_all()
     second.wait(TIMEOUT_S)
-    assert wait([first], logs)[0] not in {0, None}
-    assert not (run / "manifest.json").exists()
-    assert "Traceback" in logs[0].read_text()
+    assert wait_for_exit([first], job.logs)[0] not in {0, None}
+    assert not (job.run / "manifest.json").exists()
+    assert "Traceback" in job.logs[0].read_text()

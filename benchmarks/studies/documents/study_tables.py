@@ -26,9 +26,12 @@ from pipework.benchmarks.studies.records.engine_results import (
 )
 from pipework.benchmarks.studies.records.experiment_results import HEAD as EXPERIMENT_HEAD
 from pipework.benchmarks.studies.records.experiment_results import (
+    SCALING_HEAD,
     ExperimentResult,
+    ScalingResult,
     experiment_rows,
     experiment_summary,
+    scaling_rows,
 )
 from pipework.benchmarks.studies.records.peer_serving_results import HEAD as PEER_HEAD
 from pipework.benchmarks.studies.records.peer_serving_results import (
@@ -59,6 +62,7 @@ from pipework.benchmarks.studies.records.training_results import (
     import_lines,
     preset_rows,
 )
+from pipework.progress import counted
 
 Kind = TypeVar("Kind", bound=StoredResult)
 
@@ -82,7 +86,7 @@ def table_of(
 def machines(results: Sequence[StoredResult]) -> str:
     """Return the last line of a table: processor, cores and month of all measurements."""
     lines = {
-        f"{origin.machine.cpu}, {_cores(origin.machine.cores)}, {origin.created_at:%B %Y}"
+        f"{origin.machine.cpu}, {counted(origin.machine.cores, 'core')}, {origin.created_at:%B %Y}"
         for result in results
         for origin in (result.provenance, *_earlier(result))
     }
@@ -98,10 +102,6 @@ def _earlier(result: StoredResult) -> Sequence[Provenance]:
     return result.earlier if isinstance(result, MatrixResult) else ()
 
 
-def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
-
-
 Results = Sequence[StoredResult]
 
 
@@ -114,6 +114,7 @@ class TableName(StrEnum):
     SERVING_LOAD = "serving_load"
     AGREEMENT = "agreement"
     BULK = "bulk"
+    SCALING = "scaling"
     OFFLINE = "offline"
     ENGINES = "engines"
     ROOFLINE = "roofline"
@@ -162,6 +163,7 @@ def table(name: TableName, results: Results) -> str:  # noqa: C901, PLR0911  (on
             TableName.SERVING_LOAD
             | TableName.AGREEMENT
             | TableName.BULK
+            | TableName.SCALING
             | TableName.ENGINES
             | TableName.ROOFLINE
             | TableName.PRESETS
@@ -169,11 +171,12 @@ def table(name: TableName, results: Results) -> str:  # noqa: C901, PLR0911  (on
             return _rows_per_result(name, results)
 
 
-def _rows_per_result(
+def _rows_per_result(  # noqa: PLR0911  (one case per table)
     name: Literal[
         TableName.SERVING_LOAD,
         TableName.AGREEMENT,
         TableName.BULK,
+        TableName.SCALING,
         TableName.ENGINES,
         TableName.ROOFLINE,
         TableName.PRESETS,
@@ -188,6 +191,8 @@ def _rows_per_result(
             return table_of(_of(AgreementResult, results), AGREEMENT_HEAD, agreement_rows)
         case TableName.BULK:
             return table_of(_of(BulkResult, results), BULK_HEAD, bulk_rows)
+        case TableName.SCALING:
+            return table_of(_of(ScalingResult, results), SCALING_HEAD, scaling_rows)
         case TableName.ENGINES:
             return table_of(_of(EnginesResult, results), ENGINES_HEAD, engine_rows)
         case TableName.ROOFLINE:

@@ -1,6 +1,7 @@
-"""Stored results of experiments: scores of several training variants over seeds."""
+"""Stored results of experiments: scores of training variants over seeds; replicas under load."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import ceil
 from statistics import mean
 from typing import Literal
 
@@ -115,3 +116,103 @@ def _difference(difference: Difference | None) -> str:
         return ""
     interval = f"({difference.low:+.2f} to {difference.high:+.2f})"
     return f"{difference.mean:+.2f} {interval} against {difference.against}"
+
+
+class ScalingSample(Record):
+    """The load and the value of the scaling query at a time.
+
+    Attributes:
+        seconds: since the start.
+        clients: clients of `pipe bench`, which sends a few seconds after its start; else 0.
+        value: of the query, in seconds of work in the queues of all replicas.
+    """
+
+    seconds: float
+    clients: int
+    value: float
+
+
+class ReplicaLimits(Record):
+    """What determines the replicas; the defaults are those of the HorizontalPodAutoscaler.
+
+    Attributes:
+        target: of the value per replica, in seconds.
+        least: fewest replicas.
+        most: most replicas.
+        period_s: time between two decisions.
+        tolerance: relative distance from the target within which nothing changes.
+        stabilization_s: for this time, replicas stay at the highest recommendation.
+    """
+
+    target: float
+    least: int
+    most: int
+    period_s: float = 15.0
+    tolerance: float = 0.1
+    stabilization_s: float = 300.0
+
+
+class ScalingResult(Record):
+    """The scaling query of the chart, evaluated by Prometheus while a server is under load.
+
+    The server is a single replica, whatever the formula gives. Each client sends its next request
+    of `texts_per_request` texts after the response; `limits` are those of the ScaledObject.
+    """
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["scaling"] = "scaling"
+    model: str
+    query: str
+    texts_per_request: int
+    samples: tuple[ScalingSample, ...]
+    limits: ReplicaLimits
+    command: tuple[str, ...]
+    provenance: Provenance
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """The replicas at the time of each sample, see `hpa_replicas`."""
+        return hpa_replicas(self.samples, self.limits)
+
+
+def hpa_replicas(samples: Sequence[ScalingSample], limits: ReplicaLimits) -> tuple[int, ...]:
+    """Return the replicas that the HorizontalPodAutoscaler would set, at the time of each sample.
+
+    A decision takes ceil(replicas x value per replica / target), at most the double or four more
+    than before; see https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale.
+    """
+    replicas, result = limits.least, list[int]()
+    recommended = list[tuple[float, int]]()
+    decided_s = float("-inf")
+    for sample in samples:
+        if sample.seconds - decided_s >= limits.period_s:
+            decided_s = sample.seconds
+            ratio = sample.value / replicas / limits.target
+            wanted = replicas if abs(ratio - 1) <= limits.tolerance else ceil(replicas * ratio)
+            recommended.append((decided_s, wanted))
+            window = decided_s - limits.stabilization_s
+            stable = max(count for seconds, count in recommended if seconds >= window)
+            if wanted < replicas:
+                wanted = min(stable, replicas)
+            replicas = max(limits.least, min(wanted, limits.most, max(2 * replicas, replicas + 4)))
+        result.append(replicas)
+    return tuple(result)
+
+
+SCALING_HEAD = ("model", "clients", "seconds", "highest value of the query, s", "replicas")
+
+
+def scaling_rows(result: ScalingResult) -> Iterator[tuple[str, ...]]:
+    """Yield a table row for each phase of the load."""
+    phases = list[list[tuple[ScalingSample, int]]]()
+    for sample, replicas in zip(result.samples, result.replicas, strict=True):
+        if not phases or phases[-1][0][0].clients != sample.clients:
+            phases.append([])
+        phases[-1].append((sample, replicas))
+    for phase in phases:
+        (first, _), (last, ended) = phase[0], phase[-1]
+        highest = max(sample.value for sample, _ in phase)
+        most = max(replicas for _, replicas in phase)
+        shown = f"at most {most}, {ended} at the end"
+        seconds = f"{first.seconds:,.0f} to {last.seconds:,.0f}"
+        yield result.model, f"{first.clients}", seconds, f"{highest:.2f}", shown

@@ -22,7 +22,7 @@ from pipework.benchmarks.studies.records.engine_results import (
     MatrixResult,
     RooflineResult,
 )
-from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
+from pipework.benchmarks.studies.records.experiment_results import ExperimentResult, ScalingResult
 from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
 from pipework.benchmarks.studies.records.serving_results import (
     AgreementResult,
@@ -52,6 +52,7 @@ StoredResult = (
     | RooflineResult
     | PeerServingResult
     | ExperimentResult
+    | ScalingResult
     | ComparisonResult
     | AgreementResult
     | BulkResult

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from pipework.benchmarks.studies.matmul_graph import EncoderShape, MatmulGraph
+from pipework.benchmarks.studies.roofs import EncoderShape, MatmulGraph
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.serve.engines.base import CollatedEngine

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.studies.matmul_graph import EncoderShape
-from pipework.benchmarks.studies.roofs import roof_gflops, roof_name
+from pipework.benchmarks.studies.roofs import EncoderShape, roof_gflops, roof_name
 from pipework.errors import ConfigError
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
