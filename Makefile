@@ -11,7 +11,7 @@ demo: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.demo
 
 test: .venv/ready-dev
-	$(PYTEST) -m "not slow and not study" --ignore=$(STUDIES)
+	$(PYTEST) -m "not slow and not study and not thorough" --ignore=$(STUDIES)
 
 test-all: .venv/ready-dev
 	$(PYTEST)
@@ -22,7 +22,7 @@ check: .venv/ready-dev
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(MAKE) test
-	$(PYTEST) -m "not slow" $(STUDIES)
+	$(PYTEST) -m "not slow and (study or thorough)"
 
 results: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.studies.documents.readme
