@@ -17,6 +17,7 @@ import kubernetes_validate
 import pytest
 import typer.main
 import yaml
+from kubernetes_validate import utils as schemas
 
 from pipework.cli import app
 from pipework.serve.bulk.job import SHARDS
@@ -74,6 +75,10 @@ def all_resources() -> Iterator[tuple[str, Resource]]:
         yield from ((f"chart, {name}", resource) for resource in render(name))
     for name in FILES:
         yield name, yaml.safe_load((DEPLOY / name).read_text())
+
+
+# Each check would parse the definitions of all kinds again.
+schemas.schema_contents = cache(schemas.schema_contents)
 
 
 def check(resource: Resource) -> None:
