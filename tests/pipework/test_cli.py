@@ -183,7 +183,7 @@ def broken_outputs():
     "words",
     [
         ("predict", "RUN"),
-        ("show", "RUN"),
+        pytest.param(("show", "RUN"), marks=pytest.mark.thorough),
         pytest.param(("predict", "RUN", "rain"), marks=pytest.mark.slow),
         pytest.param(("show", "RUN", "--json"), marks=pytest.mark.slow),
     ],
