@@ -41,7 +41,6 @@ from pipework.benchmarks.studies.script import command, report_errors
 from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import CheckFailedError, PipeError
-from pipework.export.inference import open_encoder
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.files import Record, check_writable, file_digest, write_atomically
 from pipework.run_folder.manifest import read_classifier
@@ -52,7 +51,7 @@ from pipework.serve.bulk.ledger import FINISHED, PARTS, PLAN, TEMPORARY, BulkPla
 from pipework.serve.bulk.records import WINDOW
 from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.engines import open_first
-from pipework.text.encoding import Encoding
+from pipework.text.encoding import Encoding, open_encoder
 from pipework.train.config.run_config import SAMPLE
 
 FILES, GROUP_ROWS, ROUND_ROWS = 4, (1, 10, 300, 2000, 10_000), 5000

@@ -60,8 +60,9 @@ def check_sbatch(words: list[str], variables: dict[str, str]) -> None:
     """Check that the shell reads the file, and that the command sets what the file uses."""
     path = ROOT / words[-1]
     subprocess.run(["sh", "-n", path], check=True)
-    used = set(re.findall(r"\$\{?([A-Z]\w*)", path.read_text()))
-    assert {name for name in used if not name.startswith("SLURM_")} == set(variables)
+    script = path.read_text()
+    used = set(re.findall(r"\$\{?([A-Z]\w*)", script)) - set(re.findall(r"export (\w+)=", script))
+    assert {name for name in used if not name.startswith("SLURM")} == set(variables)
 
 
 def check_buildah(words: list[str], _: dict[str, str]) -> None:
@@ -69,11 +70,19 @@ def check_buildah(words: list[str], _: dict[str, str]) -> None:
     assert (ROOT / words[words.index("-f") + 1]).is_file()
 
 
+def check_sky(words: list[str], _: dict[str, str]) -> None:
+    """Check the kind of the file; test_sky.py checks its content with SkyPilot."""
+    command, action, path = words
+    services = "service" in yaml.safe_load((ROOT / path).read_text())
+    assert (command, action) == (("serve", "up") if services else ("jobs", "launch"))
+
+
 CHECKS: dict[str, Callable[[list[str], dict[str, str]], Any]] = {
     "buildah": check_buildah,
     "helm": check_helm,
     "kubectl": check_kubectl,
     "sbatch": check_sbatch,
+    "sky": check_sky,
 }
 
 
@@ -107,6 +116,8 @@ def test_the_page_uses_every_tool():
         "kubectl create -f deploy/jobs/bulk.yaml",
         "RUN=runs/first OUT=scored sbatch deploy/slurm/bulk.sbatch",
         "buildah bud -f deploy/Dockerfile -t pipework .",
+        "OUT=runs/big sbatch deploy/slurm/train.sbatch",
+        "sky serve up deploy/sky/train.yaml",
         "terraform apply",
     ],
 )
