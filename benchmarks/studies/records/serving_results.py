@@ -342,7 +342,5 @@ def bulk_rows(result: BulkResult) -> Iterator[Row]:
         compared = f"compared with the engine alone at {counted(batch, 'text')} per call"
         values = f"{median(rates.bulk.per_s):,.0f} rows/s and {median(engine.per_s):,.0f} texts/s"
         wall, cpu = rates.ratios(batch)
-        ratio = (
-            f"{values}: {wall:.0%}; per CPU second {cpu:.0%} ({len(engine.per_s)} rounds, {used})"
-        )
+        ratio = f"{values}: {wall:.0%}; per CPU second {cpu:.0%} ({used})"
         yield name, f"{rates.rows:,} rows, {compared}", "95 % of the engine", ratio

@@ -8,7 +8,7 @@ import pytest
 
 from pipework.benchmarks.studies import bulk
 from pipework.benchmarks.studies.bulk import finished_rows, main, other_cores, write_rows
-from pipework.benchmarks.studies.records.serving_results import bulk_rows
+from pipework.benchmarks.studies.records.serving_results import BulkRates, WorkRate, bulk_rows
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.result_page import bulk_page
 
@@ -99,6 +99,13 @@ def test_a_round_counts_the_inputs_of_all_calls(monkeypatch):
     rounds.measure(Engine(), ["a", "b", "c"], 2)
     assert Engine.calls == [2, 1, 2, 1, 2]
     assert (rounds.per_s, rounds.per_cpu_s) == ([1.6], [4.0])
+
+
+def test_the_ratios_are_medians_of_the_rounds():
+    job = WorkRate(per_s=(10, 20, 90), per_cpu_s=(1, 2, 3))
+    engine = WorkRate(per_s=(10, 10, 100), per_cpu_s=(2, 2, 2))
+    rates = BulkRates(rows=3, bulk=job, engine={8: engine}, other_cores=(0, 0, 0))
+    assert rates.ratios(8) == (1.0, 1.0)
 
 
 def test_rows_are_numbered_and_in_row_groups_of_many_sizes(tmp_path):
