@@ -42,8 +42,15 @@ class ServerProcess:
 
 
 @contextmanager
-def running_server(run: Path) -> Iterator[ServerProcess]:
-    """Serve a run folder with `pipe serve` on free ports until the context ends.
+def running_server(
+    run: Path, *options: str, program: Sequence[str] = ()
+) -> Iterator[ServerProcess]:
+    """Serve a run folder on free ports until the context ends.
+
+    Args:
+        run: the run folder.
+        options: options of `pipe serve`.
+        program: the command, by default `pipe serve`.
 
     Works in the main thread only, because it handles SIGTERM: the server is stopped after an
     exception and after SIGTERM, too.
@@ -51,8 +58,8 @@ def running_server(run: Path) -> Iterator[ServerProcess]:
     Raises:
         NotReadyError: the server does not start.
     """
-    command = [str(Path(sys.executable).with_name("pipe")), "serve", str(run)]
-    command += ["--port", "0", "--grpc-port", "0"]
+    pipe_serve = (str(Path(sys.executable).with_name("pipe")), "serve")
+    command = [*(program or pipe_serve), str(run), "--port", "0", "--grpc-port", "0", *options]
     # SIGTERM becomes SystemExit, so that the `finally` below stops the server.
     previous_handler = signal.signal(signal.SIGTERM, _exit)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own program)

@@ -1,13 +1,14 @@
-"""Draw a stored roofline, stored bulk jobs or stored replicas under load as an HTML page.
+"""Draw a stored roofline, bulk jobs, replicas under load or front processes as an HTML page.
 
 `python -m pipework.benchmarks.studies.result_page RESULT PAGE`
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from statistics import median
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from pipework.benchmarks.report.bench_page import provenance_facts
+from pipework.benchmarks.studies.documents.study_tables import ROWS, TableName
 from pipework.benchmarks.studies.records.engine_results import (
     HEAD,
     Roof,
@@ -23,17 +25,11 @@ from pipework.benchmarks.studies.records.engine_results import (
     roofline_rows,
 )
 from pipework.benchmarks.studies.records.experiment_results import (
-    SCALING_HEAD,
     ScalingResult,
-    ScalingSample,
-    scaling_rows,
+    WorkersResult,
+    possible_rate,
 )
-from pipework.benchmarks.studies.records.serving_results import (
-    BULK_HEAD,
-    BulkResult,
-    JobSample,
-    bulk_rows,
-)
+from pipework.benchmarks.studies.records.serving_results import BulkResult
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import DataError
@@ -64,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     result = read_stored(options.result)
     if not isinstance(result, DrawnResult):
-        expected = "a roofline, bulk jobs or replicas under load"
+        expected = "a roofline, bulk jobs, replicas or front processes"
         message = f"{options.result}: expected {expected}, found {result.kind}"
         raise DataError(message, f"measure a roofline: {MEASURE}")
     write_page(options.page, result)
@@ -72,9 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 MEASURE = "python -m pipework.benchmarks.studies.roofline RUN NAME --out FILE"
-
-
-DrawnResult = RooflineResult | BulkResult | ScalingResult
+DrawnResult = RooflineResult | BulkResult | ScalingResult | WorkersResult
 
 
 def write_page(path: Path, result: DrawnResult) -> None:
@@ -98,6 +92,8 @@ def page(result: DrawnResult) -> str:
             return bulk_page(result)
         case ScalingResult():
             return scaling_page(result)
+        case WorkersResult():
+            return workers_page(result)
 
 
 def roofline_page(result: RooflineResult) -> str:
@@ -257,86 +253,96 @@ def _ticks(low: float, high: float) -> Sequence[float]:
 
 def bulk_page(result: BulkResult) -> str:
     """Return the page of bulk jobs: memory and rate over the finished rows, and the table."""
-    rows = (frame.cells(row[1:]) for row in bulk_rows(result))
-    memory = "Resident memory of the uninterrupted job"
+    memory, rate = "Resident memory of the uninterrupted job", "Mean rate since its start"
+    samples = [sample for sample in result.samples if sample.seconds]
+    rows, mib = ([getattr(sample, name) for sample in samples] for name in ("rows", "mib"))
+    rates = [sample.rows / sample.seconds for sample in samples]
     plots = (
-        ("Memory", memory, _sample_plot(result, "MiB", _mib)),
-        ("Rate", "Mean rate since the start of that job", _sample_plot(result, "rows/s", _rate)),
+        ("Memory", memory, _line_plot(("finished rows", "MiB"), rows, {"memory": mib})),
+        ("Rate", rate, _line_plot(("finished rows", "rows/s"), rows, {"rate": rates})),
     )
     inputs = {
         "files": f"{result.files}",
         "row groups": f"{result.row_groups:,}",
         "processors that other programs used, by round": f"{result.rates.other_cores}",
     }
+    return _study_page(result, f"bulk jobs with {result.engine}", plots, inputs)
+
+
+def _study_page(
+    result: BulkResult | ScalingResult | WorkersResult,
+    title: str,
+    plots: Sequence[tuple[str, str, str]],
+    inputs: Mapping[str, str],
+) -> str:
+    """Return a page with plots, the table of the result, its inputs and the machine."""
+    _, head, rows = ROWS[TableName(result.kind)]
+    cells = (frame.cells(row[1:]) for row in rows(result))
     parts = (
-        frame.header(result.model, f"bulk jobs with {result.engine}"),
+        frame.header(result.model, title),
         frame.plots(plots),
-        frame.section("All figures", frame.table(BULK_HEAD[1:], rows)),
+        frame.section("All figures", frame.table(head[1:], cells)),
         frame.section(
             "Input and machine",
             provenance_facts({"Input": inputs}, result.provenance, result.command),
         ),
     )
-    return frame.render_page(f"{result.model}: bulk jobs", parts)
-
-
-def _mib(sample: JobSample) -> float:
-    return sample.mib
-
-
-def _rate(sample: JobSample) -> float:
-    return sample.rows / sample.seconds
-
-
-def _sample_plot(result: BulkResult, unit: str, value: Callable[[JobSample], float]) -> str:
-    with rc_context(STYLE):
-        figure, axes = new_axes()
-        rows = [sample.rows for sample in result.samples]
-        axes.plot(rows, [value(sample) for sample in result.samples], color=SERIES[0])
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("finished rows")
-        axes.set_ylabel(unit)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_formatter(FuncFormatter(number))
-        return svg(figure, f"{unit} over the finished rows")
+    return frame.render_page(f"{result.model}: {title}", parts)
 
 
 def scaling_page(result: ScalingResult) -> str:
     """Return the page of replicas under load: load, query and replicas over time, and the table."""
     samples, target = result.samples, f"the target per replica is {result.limits.target:g} s"
     value = f"Value of the scaling query in Prometheus, in seconds of queued work; {target}"
-    plots = (
-        ("Load", "Clients that send", _steps("clients", samples, [s.clients for s in samples])),
-        ("Query", value, _steps("seconds", samples, [s.value for s in samples])),
-        ("Replicas", "By the formula of Kubernetes", _steps("replicas", samples, result.replicas)),
-    )
-    rows = (frame.cells(row[1:]) for row in scaling_rows(result))
+    lines: list[tuple[str, str, str, Sequence[float]]] = [
+        ("Load", "Clients that send", "clients", [sample.clients for sample in samples]),
+        ("Query", value, "seconds of work", [sample.value for sample in samples]),
+        ("Replicas", "By the formula of Kubernetes", "replicas", result.replicas),
+    ]
+    seconds = [sample.seconds for sample in samples]
+    plots = [
+        (name, note, _line_plot(("seconds", unit), seconds, {unit: y}, drawstyle="steps-post"))
+        for name, note, unit, y in lines
+    ]
     inputs = {
         "query": result.query,
         "texts per request": f"{result.texts_per_request}",
         **{name.replace("_", " "): f"{limit:g}" for name, limit in result.limits},
     }
-    parts = (
-        frame.header(result.model, "replicas under load"),
-        frame.plots(plots),
-        frame.section("All figures", frame.table(SCALING_HEAD[1:], rows)),
-        frame.section(
-            "Input and machine",
-            provenance_facts({"Input": inputs}, result.provenance, result.command),
-        ),
-    )
-    return frame.render_page(f"{result.model}: replicas under load", parts)
+    return _study_page(result, "replicas under load", plots, inputs)
 
 
-def _steps(unit: str, samples: Sequence[ScalingSample], values: Sequence[float]) -> str:
+def workers_page(result: WorkersResult) -> str:
+    """Return the page of front processes: requests/s by their number."""
+    note = "0: one process. CPU times: with a processor for each process"
+    plots = []
+    for load in result.loads:
+        lines = {
+            "measured": [median(level.requests_per_s) for level in load.levels],
+            "allowed by CPU times": [possible_rate(level) for level in load.levels],
+        }
+        fronts, texts = [level.fronts for level in load.levels], load.texts_per_request
+        plot = _line_plot(("front processes", "requests/s"), fronts, lines, marker="o")
+        plots.append((f"Engine: {load.engine}; texts per request: {texts}", note, plot))
+    return _study_page(result, "front processes", plots, {})
+
+
+def _line_plot(
+    labels: tuple[str, str], x: Sequence[float], lines: Mapping[str, Sequence[float]], **style: str
+) -> str:
+    """Return a plot of lines by name, in the order of the series; labels are those of x and y."""
     with rc_context(STYLE):
         figure, axes = new_axes()
-        seconds = [sample.seconds for sample in samples]
-        axes.plot(seconds, values, color=SERIES[0], drawstyle="steps-post")
+        for colour, (name, y) in zip(SERIES, lines.items(), strict=False):
+            axes.plot(x, y, color=colour, label=name, **style)  # type: ignore[arg-type]
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("seconds")
-        axes.set_ylabel(unit)
-        return svg(figure, f"{unit} over time")
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(number))
+        if len(lines) > 1:
+            axes.legend()
+        return svg(figure, f"{labels[1]} by {labels[0]}")
 
 
 if __name__ == "__main__":

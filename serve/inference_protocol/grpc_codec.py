@@ -33,7 +33,7 @@ from pipework.serve.inference_protocol.infer_request import (
     read_output,
     read_texts,
 )
-from pipework.serve.inference_protocol.infer_response import requested_tensors
+from pipework.serve.inference_protocol.json_codec import requested_tensors
 from pipework.serve.inference_protocol.tensors import (
     ProtocolError,
     datatype,

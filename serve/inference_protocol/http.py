@@ -12,8 +12,12 @@ from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.headers import read_options, timing_headers
 from pipework.serve.http.openapi import OPTION_HEADERS, header_parameter, request_body
 from pipework.serve.inference_protocol.infer_request import ParsedRequest, check_texts
-from pipework.serve.inference_protocol.infer_response import write_response
-from pipework.serve.inference_protocol.json_codec import HEAD_LENGTH, InferRequest, read_infer
+from pipework.serve.inference_protocol.json_codec import (
+    HEAD_LENGTH,
+    InferRequest,
+    read_infer,
+    write_response,
+)
 from pipework.serve.inference_protocol.metadata import (
     ModelConfig,
     ModelMetadata,

@@ -1,9 +1,9 @@
 """The tables of README.md, RESULTS.md and MATRIX.md, one function per table."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from statistics import mean, median, stdev
-from typing import Literal, TypeVar
+from typing import Any, TypeVar
 
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.results_schema.level import Level
@@ -27,11 +27,14 @@ from pipework.benchmarks.studies.records.engine_results import (
 from pipework.benchmarks.studies.records.experiment_results import HEAD as EXPERIMENT_HEAD
 from pipework.benchmarks.studies.records.experiment_results import (
     SCALING_HEAD,
+    WORKERS_HEAD,
     ExperimentResult,
     ScalingResult,
+    WorkersResult,
     experiment_rows,
     experiment_summary,
     scaling_rows,
+    workers_rows,
 )
 from pipework.benchmarks.studies.records.peer_serving_results import HEAD as PEER_HEAD
 from pipework.benchmarks.studies.records.peer_serving_results import (
@@ -115,6 +118,7 @@ class TableName(StrEnum):
     AGREEMENT = "agreement"
     BULK = "bulk"
     SCALING = "scaling"
+    WORKERS = "workers"
     OFFLINE = "offline"
     ENGINES = "engines"
     ROOFLINE = "roofline"
@@ -159,46 +163,24 @@ def table(name: TableName, results: Results) -> str:  # noqa: C901, PLR0911  (on
             experiments = _of(ExperimentResult, results)
             chosen = [result for result in experiments if TableName(result.experiment) is name]
             return _experiments(chosen)
-        case (
-            TableName.SERVING_LOAD
-            | TableName.AGREEMENT
-            | TableName.BULK
-            | TableName.SCALING
-            | TableName.ENGINES
-            | TableName.ROOFLINE
-            | TableName.PRESETS
-        ):
-            return _rows_per_result(name, results)
+        case _:
+            kind, head, rows = ROWS[name]
+            return table_of(_of(kind, results), head, rows)
 
 
-def _rows_per_result(  # noqa: PLR0911  (one case per table)
-    name: Literal[
-        TableName.SERVING_LOAD,
-        TableName.AGREEMENT,
-        TableName.BULK,
-        TableName.SCALING,
-        TableName.ENGINES,
-        TableName.ROOFLINE,
-        TableName.PRESETS,
-    ],
-    results: Results,
-) -> str:
-    """Return a table in which each result has rows of its own."""
-    match name:
-        case TableName.SERVING_LOAD:
-            return table_of(_of(ServingResult, results), SERVING_HEAD, serving_rows)
-        case TableName.AGREEMENT:
-            return table_of(_of(AgreementResult, results), AGREEMENT_HEAD, agreement_rows)
-        case TableName.BULK:
-            return table_of(_of(BulkResult, results), BULK_HEAD, bulk_rows)
-        case TableName.SCALING:
-            return table_of(_of(ScalingResult, results), SCALING_HEAD, scaling_rows)
-        case TableName.ENGINES:
-            return table_of(_of(EnginesResult, results), ENGINES_HEAD, engine_rows)
-        case TableName.ROOFLINE:
-            return table_of(_of(RooflineResult, results), ROOFLINE_HEAD, roofline_rows)
-        case TableName.PRESETS:
-            return table_of(_of(PresetsResult, results), PRESETS_HEAD, preset_rows)
+# Tables in which each result has rows of its own: kind of result, head and rows.
+ROWS: Mapping[
+    TableName, tuple[type[Any], Sequence[str], Callable[[Any], Iterable[Sequence[str]]]]
+] = {
+    TableName.SERVING_LOAD: (ServingResult, SERVING_HEAD, serving_rows),
+    TableName.AGREEMENT: (AgreementResult, AGREEMENT_HEAD, agreement_rows),
+    TableName.BULK: (BulkResult, BULK_HEAD, bulk_rows),
+    TableName.SCALING: (ScalingResult, SCALING_HEAD, scaling_rows),
+    TableName.WORKERS: (WorkersResult, WORKERS_HEAD, workers_rows),
+    TableName.ENGINES: (EnginesResult, ENGINES_HEAD, engine_rows),
+    TableName.ROOFLINE: (RooflineResult, ROOFLINE_HEAD, roofline_rows),
+    TableName.PRESETS: (PresetsResult, PRESETS_HEAD, preset_rows),
+}
 
 
 def _of(kind: type[Kind], results: Results) -> list[Kind]:

@@ -1,11 +1,12 @@
-"""Stored results of experiments: scores of training variants over seeds; replicas under load."""
+"""Stored results of experiments: training variants over seeds, replicas, front processes."""
 
 from collections.abc import Iterator, Sequence
 from math import ceil
-from statistics import mean
+from statistics import mean, median
 from typing import Literal
 
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
+from pipework.progress import counted
 from pipework.run_folder.files import Record
 
 Setting = str | int | float | bool | None
@@ -216,3 +217,82 @@ def scaling_rows(result: ScalingResult) -> Iterator[tuple[str, ...]]:
         shown = f"at most {most}, {ended} at the end"
         seconds = f"{first.seconds:,.0f} to {last.seconds:,.0f}"
         yield result.model, f"{first.clients}", seconds, f"{highest:.2f}", shown
+
+
+class WorkersLevel(Record):
+    """A server under closed-loop load, measured once per turn.
+
+    Attributes:
+        fronts: front processes; 0 for a server of one process.
+        requests_per_s: by turn.
+        front_us: CPU time of all front processes per request, in microseconds; with no front
+            processes that of the server. Median over the turns.
+        engine_us: CPU time of the engine process per request, in microseconds.
+    """
+
+    fronts: int
+    requests_per_s: tuple[float, ...]
+    front_us: float
+    engine_us: float
+
+
+class WorkersLoad(Record):
+    """Servers of different numbers of processes under the same load, in turns.
+
+    Attributes:
+        engine: the engine, or "none" for an engine that returns zeros at once.
+        texts_per_request: texts in each request.
+        clients: clients of the closed loop.
+        levels: one per server.
+    """
+
+    engine: str
+    texts_per_request: int
+    clients: int
+    levels: tuple[WorkersLevel, ...]
+
+
+class WorkersResult(Record):
+    """Servers of one and of several processes under load, on the processors of their clients."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["workers"] = "workers"
+    model: str
+    loads: tuple[WorkersLoad, ...]
+    command: tuple[str, ...]
+    provenance: Provenance
+
+
+WORKERS_HEAD = (
+    "model",
+    "load",
+    "processes",
+    "requests/s",
+    "of one process",
+    "CPU per request: front, engine process",
+)
+
+
+def workers_rows(result: WorkersResult) -> Iterator[tuple[str, ...]]:
+    """Yield a table row for each server and load; shares are medians over the turns."""
+    for load in result.loads:
+        one = load.levels[0].requests_per_s
+        texts = counted(load.texts_per_request, "text")
+        shown = f"{texts} per request, {load.clients} clients, engine: {load.engine}"
+        for level in load.levels:
+            pairs = zip(level.requests_per_s, one, strict=True)
+            share = median(rate / base for rate, base in pairs)
+            yield (
+                result.model,
+                shown,
+                f"{counted(level.fronts, 'front')} + engine" if level.fronts else "1",
+                f"{median(level.requests_per_s):,.0f}",
+                f"{share:.0%}" if level.fronts else "",
+                f"{level.front_us:,.0f} µs, {level.engine_us:,.0f} µs",
+            )
+
+
+def possible_rate(level: WorkersLevel) -> float:
+    """Return the requests/s that the CPU times allow if each process had a CPU of its own."""
+    fronts = max(1, level.fronts) * 1e6 / level.front_us
+    return min(fronts, 1e6 / level.engine_us) if level.engine_us else fronts

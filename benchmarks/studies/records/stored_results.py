@@ -22,7 +22,11 @@ from pipework.benchmarks.studies.records.engine_results import (
     MatrixResult,
     RooflineResult,
 )
-from pipework.benchmarks.studies.records.experiment_results import ExperimentResult, ScalingResult
+from pipework.benchmarks.studies.records.experiment_results import (
+    ExperimentResult,
+    ScalingResult,
+    WorkersResult,
+)
 from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
 from pipework.benchmarks.studies.records.serving_results import (
     AgreementResult,
@@ -53,6 +57,7 @@ StoredResult = (
     | PeerServingResult
     | ExperimentResult
     | ScalingResult
+    | WorkersResult
     | ComparisonResult
     | AgreementResult
     | BulkResult

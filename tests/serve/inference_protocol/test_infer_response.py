@@ -6,7 +6,7 @@ import pytest
 
 from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.serve.inference_protocol.infer_request import OUTPUTS, ParsedRequest, RequestedOutput
-from pipework.serve.inference_protocol.infer_response import write_response
+from pipework.serve.inference_protocol.json_codec import write_response
 from pipework.serve.inference_protocol.tensors import elements
 from pipework.serve.text_tensors import InputTexts, OutputTensors
 
