@@ -18,7 +18,7 @@ import typer.main
 import yaml
 
 from pipework.cli import app
-from pipework.serve.bulk.job import SHARDS
+from pipework.serve.bulk.executors import SHARDS
 from pipework.serve.config import ServeSettings
 from pipework.serve.observability.metrics import GAUGES
 from pipework.settings import load_settings
