@@ -1,7 +1,7 @@
 # Each target sets up what it needs: a virtual environment in .venv, with the versions that were tested.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --disable-pip-version-check -q
-# A file's tests share what they set up; files that wait long come early in the order of their names.
+# The tests of a file share what they set up; files that wait long come early in the order of their names.
 PYTEST = .venv/bin/pytest -n auto --dist loadfile --no-loadscope-reorder
 STUDIES = tests/benchmarks/studies
 
@@ -11,7 +11,7 @@ demo: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.demo
 
 test: .venv/ready-dev
-	$(PYTEST) -m "not slow and not study" --ignore=$(STUDIES)
+	$(PYTEST) -m "not slow and not study and not thorough" --ignore=$(STUDIES)
 
 test-all: .venv/ready-dev
 	$(PYTEST)
@@ -22,7 +22,7 @@ check: .venv/ready-dev
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(MAKE) test
-	$(PYTEST) -m "not slow" $(STUDIES)
+	$(PYTEST) -m "not slow and (study or thorough)"
 
 results: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.studies.documents.readme

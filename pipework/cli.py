@@ -196,21 +196,24 @@ def serve(
     from pipework.serve.observability.logs import set_up_logs
     from pipework.serve.run import serve as start
     from pipework.serve.sockets import ListenAddress
+    from pipework.serve.workers.supervisor import serve_with_workers, worker_count
     from pipework.settings import load_settings
 
     named = [] if engine is None else [f"engine.name={engine}"]
     settings = load_settings(ServeSettings, None, [*(overrides or []), *named])
     set_up_logs(settings.logs)
     address = ListenAddress(host=host, port=port, grpc_port=grpc_port)
+    count = worker_count(workers)
     if backend is ServeBackend.TRITON:
         from pipework.console import print_line
         from pipework.serve.triton.run import serve_triton
 
+        if count > 1:
+            message = f"--workers: expected 1 with --backend triton, found {count}"
+            raise ConfigError(message, "remove --workers: tritonserver has threads of its own")
         serve_triton(target, settings, address=address, ready=_ready, report=print_line)
         return
-    from pipework.serve.workers.supervisor import serve_with_workers, worker_count
-
-    if (count := worker_count(workers)) > 1:
+    if count > 1:
         serve_with_workers(target, settings, address=address, workers=count, ready=_ready)
     else:
         start(target, settings, address=address, ready=_ready)

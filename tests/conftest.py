@@ -22,6 +22,7 @@ gc.disable()  # while the modules of all tests are imported
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHORT = Path(__file__).parent / "pipework"
 
 
 def pytest_xdist_auto_num_workers():
@@ -34,6 +35,11 @@ def pytest_configure():
         from tests.commands import start_fork_server  # noqa: PLC0415  (in parallel processes only)
 
         start_fork_server()
+
+
+def pytest_collection_modifyitems(items):
+    """Run the short files of `pipework` last, so that parallel processes end at the same time."""
+    items.sort(key=lambda item: item.path.is_relative_to(SHORT))
 
 
 def pytest_collection_finish():

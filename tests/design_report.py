@@ -43,11 +43,17 @@ def sources(root: Path = ROOT) -> list[Path]:
     return sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a Python file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def is_marker(path: Path) -> bool:
     """Whether the file only makes its folder a package: a docstring and nothing else."""
     if path.name != "__init__.py":
         return False
-    body = ast.parse(path.read_text(encoding="utf-8")).body
+    body = parsed(path).body
     return all(isinstance(node, ast.Expr) for node in body)
 
 
@@ -69,7 +75,7 @@ def lines_of(path: Path) -> int:
 def functions(root: Path = ROOT) -> Iterator[tuple[str, Function]]:
     """Yield every function and method with its place."""
     for path in sources(root):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, Function):
                 yield f"{path.relative_to(root)}:{node.lineno} {node.name}", node
 
@@ -106,7 +112,7 @@ def duplicate_classes(root: Path = ROOT) -> dict[str, list[str]]:
     """Return the public class names that are defined more than once, with their files."""
     places = defaultdict(list)
     for path in sources(root):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith(("_", TRITON_CLASS)):
                 places[node.name].append(str(path.relative_to(root)))
     return {name: files for name, files in sorted(places.items()) if len(files) > 1}
@@ -125,7 +131,7 @@ def module_name(path: Path, root: Path = ROOT) -> str:
 @cache
 def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
     """Return the imports of a file, at the top or inside a function."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    nodes = ast.walk(parsed(path))
     return tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
 
 

@@ -25,9 +25,14 @@ FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("
 TRAINING = {"torch", "transformers", "onnx", "safetensors", "tensorboard"}
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def functions():
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
                 yield f"{path.relative_to(ROOT)}:{node.name}", node.end_lineno - node.lineno + 1
@@ -50,7 +55,7 @@ def test_files_fit_a_mind():
 def imported(path):
     """Every module that a file names in an import, at the top or inside a function."""
     names = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         match node:
             case ast.Import():
                 names += (name.name for name in node.names)

@@ -56,7 +56,7 @@ class ServerMonitor:
 
     def sample(self) -> None:
         """Sample memory and GPU; call this about once a second."""
-        self._peak_mib = max(self._peak_mib, sum(map(_resident_mib, self._process_tree())))
+        self._peak_mib = max(self._peak_mib, sum(map(resident_mib, self._process_tree())))
         if self._smi is not None:
             self._gpu += _gpu_usage(self._smi)
 
@@ -149,7 +149,8 @@ def _cpu_times_s(pids: set[int]) -> dict[int, float]:
     return times_s
 
 
-def _resident_mib(pid: int) -> float:
+def resident_mib(pid: int) -> float:
+    """Return the resident memory of a process in MiB; 0 if it has ended."""
     with suppress(OSError):
         return PAGE_MIB * int((PROC / f"{pid}" / "statm").read_text().split()[1])
     return 0.0

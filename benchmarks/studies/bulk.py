@@ -16,7 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipework import console
-from pipework.benchmarks.load.offline import measure_engine
+from pipework.benchmarks.load.process_usage import resident_mib
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.run import OFFLINE_BATCHES
@@ -34,6 +35,7 @@ from pipework.benchmarks.studies.records.serving_results import (
     BulkResult,
     JobSample,
     ScoredJob,
+    WorkRate,
 )
 from pipework.benchmarks.studies.script import command, report_errors
 from pipework.data.examples import Example, Source
@@ -42,21 +44,23 @@ from pipework.errors import CheckFailedError, PipeError
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.files import Record, check_writable, file_digest, write_atomically
 from pipework.run_folder.manifest import read_classifier
-from pipework.serve.bulk.job import BulkOptions, score_files
+from pipework.scoring.evaluation import Engine
+from pipework.serve.bulk.input_files import find_files
+from pipework.serve.bulk.job import BulkJob, BulkOptions
 from pipework.serve.bulk.ledger import FINISHED, PARTS, PLAN, TEMPORARY, BulkPlan
 from pipework.serve.bulk.records import WINDOW
+from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.engines import open_first
-from pipework.text.encoding import TextEncoder
+from pipework.text.encoding import Encoding, open_encoder
 from pipework.train.config.run_config import SAMPLE
 
-FILES = 4
-GROUP_ROWS = (1, 10, 300, 2000, 10_000)
+FILES, GROUP_ROWS, ROUND_ROWS = 4, (1, 10, 300, 2000, 10_000), 5000
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
 MOST_SAMPLES, SAMPLE_S, POLL_S = 300, 0.5, 0.02
 # The mean time from the first write of a process until it is killed, as a share of the time for the
 # rest of the rows divided by the rest of the kills: the job must not end before the last kill.
 KILL_SHARE = 0.3
-ENGINE_TEXTS, ENGINE_S = 20_000, 4.0
+ENGINE_TEXTS, ENGINE_S = 20_000, 1.0
 
 
 class WholeJob(Record):
@@ -71,11 +75,11 @@ class BulkStudy:
     """The run and the folder of a study, and the sizes of its jobs."""
 
     run: Path
+    name: str
     work: Path
     rows: int
     kills: int
     rate_rows: int
-    rounds: int
     progress: Progress
 
     def whole(self) -> WholeJob:
@@ -83,12 +87,12 @@ class BulkStudy:
         started, samples = time.monotonic(), list[JobSample]()
         with self._started("whole") as process:
             while process.poll() is None:
-                mib, rows = resident_mib(process.pid), finished_rows(self.work / "whole")
-                seconds = time.monotonic() - started
+                mib, rows = round(resident_mib(process.pid), 1), finished_rows(self.work / "whole")
                 if mib:
-                    samples.append(JobSample(seconds=round(seconds, 2), rows=rows, mib=mib))
+                    seconds = round(time.monotonic() - started, 2)
+                    samples.append(JobSample(seconds=seconds, rows=rows, mib=mib))
                 time.sleep(SAMPLE_S)
-        self._check("whole", process)
+            self._finish("whole", process)
         every = len(samples) // MOST_SAMPLES + 1
         job = self._job("whole", "uninterrupted", time.monotonic() - started)
         return WholeJob(job=job, samples=tuple(samples[::every]))
@@ -109,8 +113,7 @@ class BulkStudy:
                 process.kill()
             self.progress.note(f"kill {kill + 1} at {finished_rows(out):,} rows")
         with self._started("killed") as process:
-            process.wait()
-        self._check("killed", process)
+            self._finish("killed", process)
         name = f"{self.kills} times killed at a random moment"
         return self._job("killed", name, time.monotonic() - started, kills=self.kills)
 
@@ -118,54 +121,35 @@ class BulkStudy:
         """Score all rows with two processes at once."""
         started = time.monotonic()
         with self._started("shards", "1/2") as first, self._started("shards", "2/2") as second:
-            first.wait()
-            second.wait()
-        self._check("shards", first)
-        self._check("shards", second)
+            self._finish("shards", first)
+            self._finish("shards", second)
         return self._job("shards", "two shards at once", time.monotonic() - started, processes=2)
 
     def rates(self) -> BulkRates:
-        """Measure bulk jobs and the engine alone in turns."""
-        files, texts = self.work / "rate-in", self.work / "rate-out"
-        write_rows(files, self.rate_rows, seed=1)
+        """Measure parts of a bulk job and the engine alone in turns."""
+        files, out, others = self.work / "rate-in", self.work / "rates", list[float]()
+        write_rows(files, self.rate_rows, seed=1, groups=(ROUND_ROWS,))
+        manifest = read_classifier(self.run)
+        encoder = open_encoder(self.run, manifest)
         table = pq.read_table(files, columns=["text"])["text"].slice(0, ENGINE_TEXTS)
-        examples = [Example(text=text) for text in table.to_pylist()]
-        batches = (*OFFLINE_BATCHES, WINDOW)
-        bulk, others = list[float](), list[float]()
-        engine = {batch: list[float]() for batch in batches}
-        for turn in range(self.rounds):
-            shutil.rmtree(texts, ignore_errors=True)
-            with other_cores(others):
-                started = time.perf_counter()
-                options = BulkOptions(pattern=str(files), out=texts, keep=["id"])
-                score_files(self.run, options, NullProgress())
-                bulk.append(round(self.rate_rows / (time.perf_counter() - started), 1))
-                for batch, rate in self._engine_alone(examples, batches):
-                    engine[batch].append(rate)
-            self.progress.note(f"round {turn + 1}: {bulk[-1]:,.0f} rows/s")
+        encodings = encoder.encode([Example(text=text) for text in table.to_pylist()])
+        bulk, engine_rates = Rounds(), {batch: Rounds() for batch in (*OFFLINE_BATCHES, WINDOW)}
+        with Scorer(self.run) as scorer, open_first(self.run, manifest)[1] as engine:
+            options = BulkOptions(pattern=str(files), out=out, keep=["id"])
+            job = BulkJob(scorer, find_files(str(files)), options)
+            for item in job.ledger.plan.items:
+                with other_cores(others):
+                    with bulk.measured() as count:
+                        count.append(job.score(item, NullProgress()).rows)
+                    for batch, rounds in engine_rates.items():
+                        rounds.measure(engine, encodings, batch)
+                self.progress.note(f"round {len(others)}: {bulk.per_s[-1]:,.0f} rows/s")
         return BulkRates(
             rows=self.rate_rows,
-            bulk_rows_per_s=tuple(bulk),
-            engine_texts_per_s={batch: tuple(values) for batch, values in engine.items()},
+            bulk=bulk.rate(),
+            engine={batch: rounds.rate() for batch, rounds in engine_rates.items()},
             other_cores=tuple(others),
         )
-
-    def _engine_alone(
-        self, examples: Sequence[Example], batches: Sequence[int]
-    ) -> Iterator[tuple[int, float]]:
-        """Yield texts per call and texts/s of the engine, as `pipe bench RUN` measures it."""
-        manifest = read_classifier(self.run)
-        form = manifest.input
-        encoder = TextEncoder.open(
-            self.run / form.tokenizer.path, max_length=form.max_length, type_ids=form.type_ids
-        )
-        record, engine = open_first(self.run, manifest)
-        with engine:
-            for batch in batches:
-                level = measure_engine(
-                    record.name, engine, encoder, examples, batch=batch, duration_s=ENGINE_S
-                )
-                yield batch, level.texts_per_s
 
     def _started(self, name: str, shard: str = "1/1") -> "subprocess.Popen[bytes]":
         """Start or continue a job; its messages are appended to a log."""
@@ -176,9 +160,9 @@ class BulkStudy:
                 [*words, "--keep", "id", "--shard", shard], stdout=log, stderr=log
             )
 
-    def _check(self, name: str, process: "subprocess.Popen[bytes]") -> None:
-        if process.returncode != 0:
-            message = f"pipe predict ended with exit code {process.returncode}"
+    def _finish(self, name: str, process: "subprocess.Popen[bytes]") -> None:
+        if code := process.wait():
+            message = f"pipe predict ended with exit code {code}"
             raise PipeError(message, f"see {self.work / name}.log")
 
     def _job(
@@ -200,6 +184,37 @@ class BulkStudy:
         )
 
 
+@dataclass(kw_only=True, slots=True)
+class Rounds:
+    """Rates of the rounds of a measurement."""
+
+    per_s: list[float] = field(default_factory=list)
+    per_cpu_s: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def measured(self) -> Iterator[list[int]]:
+        """Measure a round; the block adds the numbers of its inputs to the list."""
+        counts, start_s, start_cpu_s = list[int](), time.perf_counter(), time.process_time()
+        yield counts
+        inputs = sum(counts)
+        self.per_s.append(round(inputs / (time.perf_counter() - start_s), 1))
+        self.per_cpu_s.append(round(inputs / (time.process_time() - start_cpu_s), 1))
+
+    def measure(self, engine: Engine, encodings: Sequence[Encoding], batch: int) -> None:
+        """Measure a round of an engine, from token ids to logits."""
+        chunks = cycle(encodings[at : at + batch] for at in range(0, len(encodings), batch))
+        end_s = time.perf_counter() + ENGINE_S
+        with self.measured() as counts:
+            while time.perf_counter() < end_s:
+                chunk = next(chunks)
+                engine.infer(chunk)
+                counts.append(len(chunk))
+
+    def rate(self) -> WorkRate:
+        """Return the rates as a record."""
+        return WorkRate(per_s=tuple(self.per_s), per_cpu_s=tuple(self.per_cpu_s))
+
+
 @contextmanager
 def other_cores(values: list[float]) -> Iterator[None]:
     """Add the number of processors that other programs use during the block to a list."""
@@ -217,8 +232,8 @@ def _other_cpu_s() -> float:
     return ticks / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
-def write_rows(folder: Path, rows: int, seed: int) -> None:
-    """Write parquet files with row groups of many sizes, unless the folder exists."""
+def write_rows(folder: Path, rows: int, seed: int, groups: Sequence[int] = GROUP_ROWS) -> None:
+    """Write parquet files with row groups of these sizes, unless the folder exists."""
     if folder.is_dir():
         return
     rng, first = random.Random(seed), 0  # noqa: S311  (not for security)
@@ -230,7 +245,7 @@ def write_rows(folder: Path, rows: int, seed: int) -> None:
         end = rows * (index + 1) // FILES
         with pq.ParquetWriter(partial / f"rows-{index}.parquet", SCHEMA) as writer:
             while first < end:
-                last = min(end, first + rng.choice(GROUP_ROWS))
+                last = min(end, first + rng.choice(groups))
                 chosen = [_random_text(texts, rng) for _ in range(first, last)]
                 columns = [pa.array(range(first, last), pa.int64()), pa.array(chosen)]
                 writer.write_table(pa.Table.from_arrays(columns, schema=SCHEMA))
@@ -257,14 +272,6 @@ def finished_rows(out: Path) -> int:
         plan = BulkPlan.model_validate_json((out / PLAN).read_bytes())
         return sum(plan.items[int(path.stem[-6:])].rows for path in (out / FINISHED).iterdir())
     return 0
-
-
-def resident_mib(pid: int) -> float:
-    """Return the resident memory of a process; 0 if it has ended."""
-    with suppress(OSError):
-        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
-        return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
-    return 0.0
 
 
 Kept = TypeVar("Kept", bound=Record)
@@ -295,7 +302,7 @@ def measure(study: BulkStudy, words: tuple[str, ...]) -> BulkResult:
     rates = kept(work / "rates.json", BulkRates, study.rates)
     plan = BulkPlan.model_validate_json((work / "whole" / PLAN).read_bytes())
     return BulkResult(
-        model=plan.model,
+        model=study.name,
         engine=plan.engine.name,
         files=len(plan.files),
         row_groups=len(plan.items),
@@ -314,11 +321,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m pipework.benchmarks.studies.bulk", description=__doc__
     )
     parser.add_argument("--run", type=Path, required=True, help="run folder with an engine")
+    parser.add_argument("--name", default="the sample", help="name of the model in the table")
     parser.add_argument("--work", type=Path, required=True, help="folder of the rows and jobs")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the three jobs")
     parser.add_argument("--kills", type=int, default=50, help="processes to kill")
-    parser.add_argument("--rate-rows", type=int, default=100_000, help="rows of a measured job")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of measured jobs")
+    parser.add_argument("--rate-rows", type=int, default=100_000, help="rows of the measured job")
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     options = parser.parse_args(arguments)
     words = command(parser, options)
@@ -330,14 +337,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_result(options.out, result)
     finally:
         progress.close()
-    whole, *others = result.jobs
-    wrong = [
-        job.name
-        for job in others
-        if (job.sha256, job.rows, job.distinct_rows)
-        != (whole.sha256, whole.rows, whole.distinct_rows)
-    ]
-    if wrong or whole.distinct_rows != options.rows:
+    expected = result.jobs[0].sha256, options.rows, options.rows
+    found = {job.name: (job.sha256, job.rows, job.distinct_rows) for job in result.jobs}
+    if wrong := [name for name, values in found.items() if values != expected]:
         message = f"parts that differ from those of the uninterrupted job: {', '.join(wrong)}"
         raise CheckFailedError(message, f"compare the folders in {options.work}")
     return 0

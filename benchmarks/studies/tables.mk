@@ -76,7 +76,7 @@ SCORED = sample thucnews thucnews-linear thucnews-cnn thucnews-lstm thucnews-gru
 NAMES = $(SCORED:%=%-accuracy) families imports presets engines-matrix-tiny engines-matrix-minilm \
 	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
 	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-serving-load sst2-roofline sst2-agreement sst2-peers-serving \
-	imported-peers-serving 	sst2-peers-2000 sst2-peers-4000 scratch domain structural-faults scaling
+	imported-peers-serving 	sst2-peers-2000 sst2-peers-4000 scratch domain structural-faults bulk scaling
 ONLY ?= $(if $(shell PATH="$(PATH)" command -v $(PERF_ANALYZER)),$(NAMES),$(info sst2-agreement is skipped: $(PERF_ANALYZER) is not on PATH)$(filter-out sst2-agreement,$(NAMES)))
 ONLY := $(ONLY)
 
@@ -206,6 +206,11 @@ $(WORK)/runs/trainer/ready: constraints.txt
 	$(@D)/bin/python -m pip --disable-pip-version-check -q install -c $< \
 		torch transformers accelerate scikit-learn numpy pydantic tomli-w tokenizers
 	touch $@
+
+$(RESULTS)/bulk.json: $(WORK)/exported/sample
+	$(begin)
+	python -m pipework.benchmarks.studies.bulk --run $(WORK)/runs/sample --work $(WORK)/bulk --out $(part)
+	$(end)
 
 $(RESULTS)/families.json:
 	$(begin)

@@ -10,7 +10,7 @@ Shapes: R rows and T tokens of a call's arrays, N inputs of the call, L tokens o
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,25 +127,30 @@ def _compare(
     logits_C = intermediates.runner(())(position.feed.arrays)["logits"][position.number]
     remaining = {index: names for index, names in enumerate(candidates) if names}
     batch_size = _tensors_per_call(position.feed, layers)
-    # First the best candidate of each layer, a few per call; then the next candidates of the
-    # layers whose tensors had another shape.
+    # First the best candidate of each layer; then the next candidates of the layers whose tensors
+    # had another shape, as many as a call can have: each call compiles the engine.
+    count = 1
     while remaining:
         order = list(remaining)
         for indices in (
             order[start : start + batch_size] for start in range(0, len(order), batch_size)
         ):
-            names = [remaining[index][0] for index in indices]
-            tensors = intermediates.runner(names)(position.feed.arrays)
+            names = {index: remaining[index][:count] for index in indices}
+            run = intermediates.runner([*chain.from_iterable(names.values())])
+            tensors = run(position.feed.arrays)
             for index in indices:
-                diff = _layer_diff(layers[index], tensors[remaining[index][0]], position)
+                values = (tensors[name] for name in names[index])
+                found = (_layer_diff(layers[index], value, position) for value in values)
+                diff = next(filter(None, found), None)
                 diffs |= {} if diff is None else {index: diff}
             both = (logits_C, tensors["logits"][position.number])
             logits_C = min(both, key=lambda found_C: _max_diff(found_C, layers[-1].value))
         remaining = {
-            index: names[1:]
+            index: names[count:]
             for index, names in remaining.items()
-            if index not in diffs and names[1:]
+            if index not in diffs and names[count:]
         }
+        count = max(1, batch_size // max(1, len(remaining)))
     return [diffs[index] for index in sorted(diffs)], np.asarray(logits_C, np.float32)
 
 

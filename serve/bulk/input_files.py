@@ -116,10 +116,10 @@ class WorkItem(Record):
     sha256: str | None = None
 
 
-def unreadable(name: str, error: Exception) -> DataError:
+def unreadable(name: str, error: Exception, hint: str = "restore it, or leave it out") -> DataError:
     """Return the error for a file that cannot be read."""
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
-    return DataError(f"{name} cannot be read: {reason}", "restore the file, or leave it out")
+    return DataError(f"{name} cannot be read: {reason}", hint)
 
 
 def find_files(pattern: str, out: Path | None = None) -> list[StoredFile]:
@@ -139,7 +139,7 @@ def find_files(pattern: str, out: Path | None = None) -> list[StoredFile]:
         base, paths = _list(files, path)
     except Exception as error:  # of any package for object stores
         name = f"--in {without_password(pattern)}"
-        raise unreadable(name, error) from error
+        raise unreadable(name, error, "check the address and the permissions") from error
     below = f"{out.resolve()}/" if out is not None else "/\0"
     paths = [
         found
@@ -166,13 +166,19 @@ def find_files(pattern: str, out: Path | None = None) -> list[StoredFile]:
 
 def _list(files: Any, path: str) -> tuple[str, list[str]]:  # noqa: ANN401  (no types)
     """Return the folder of a path or a pattern, and the files."""
+    from fsspec.asyn import AsyncFileSystem  # noqa: PLC0415  (optional)
+
+    # The walk of fsspec skips folders that cannot be read; listings of object stores do not.
+    kind = type(files)
+    lists = issubclass(kind, AsyncFileSystem) and kind._find is not AsyncFileSystem._find  # noqa: SLF001
+    strict = {} if lists else {"on_error": "raise"}
     if files.isdir(path):
-        found = files.find(path, on_error="raise")
+        found = files.find(path, **strict)
         return path, [name for name in found if name.endswith((PARQUET, *SUFFIXES))]
     magic = min((path.index(sign) for sign in "*?[" if sign in path), default=len(path))
     base = posixpath.dirname(path[:magic])
     if magic < len(path):
-        return base, files.glob(path, on_error="raise")
+        return base, files.glob(path, **strict)
     return base, [path] * files.exists(path)
 
 
@@ -186,9 +192,8 @@ def _file_system(pattern: str) -> tuple[Any, str]:
         raise MissingDependencyError(message, "install the package for this kind of URL") from error
     except ValueError as error:
         message = f"--in {without_password(pattern)}: {error}"
-        raise ConfigError(
-            message, "expected a path, or a URL such as s3://BUCKET/FOLDER"
-        ) from error
+        hint = "expected a path, or a URL such as s3://BUCKET/FOLDER"
+        raise ConfigError(message, hint) from error
     return files, path
 
 
@@ -228,9 +233,7 @@ def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile
         parts = metadata.row_group(group)
         chunks = [parts.column(column) for column in range(parts.num_columns)]
         starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
-        ends = [
-            start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True)
-        ]
+        ends = [at + chunk.total_compressed_size for at, chunk in zip(starts, chunks, strict=True)]
         if parts.num_rows:
             item = WorkItem(
                 number=first + len(items),

@@ -44,9 +44,11 @@ RETRY = {
     "backoffMultiplier": 2,
     "retryableStatusCodes": ["CANCELLED"],
 }
+RETRIED_BYTES = 1 << 30  # requests up to this size are kept to be sent again
 OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    ("grpc.per_rpc_retry_buffer_size", RETRIED_BYTES),
     ("grpc.service_config", json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": RETRY}]})),
 )
 STATUSES = {

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import mmap
 import signal
 import socket
 import sys
@@ -13,6 +12,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from uvicorn import Config
@@ -78,10 +78,6 @@ class _Front:
         self.applied = 0  # generation of the state that it serves
         self.channel = Channel(self._receive, partial(engine.remove, self))
 
-    @property
-    def arena(self) -> mmap.mmap:
-        return self._engine.memory.arenas[self.number]
-
     def _receive(self, messages: Sequence[Message]) -> None:
         slots = set()
         for kind, content in messages:
@@ -112,6 +108,7 @@ class _Front:
         kind = content["kind"]
         if kind == "hello":
             self.number = content["front"]
+            self.arena = self._engine.memory.arenas[self.number]
             self._engine.add(self)
         elif kind == "call":
             self._engine.call(self, content["number"], content["action"], content["name"])
@@ -202,6 +199,7 @@ class EngineProcess:
         with self._condition:
             slot = self._slots.take(name)
             self._versions[slot] = _OpenVersion(predictor=predictor, run=run, slot=slot)
+            self._slots.write(slot, predictor.load, alive=predictor.alive, ready=predictor.ready)
         predictor.closing = partial(self._closing, slot)
 
     def _closing(self, slot: int) -> None:
@@ -293,14 +291,13 @@ class EngineProcess:
         self._refresh()
         server = await loop.create_unix_server(lambda: _Front(self).channel, sock=listener)
         tune_garbage_collector()
-        trimmer, ticks = MemoryTrimmer(), 0
+        trimmer, ticks = MemoryTrimmer(), count(1)
         ready()
         while self._fronts or not self._ending:
             await asyncio.sleep(POLL_S)
             self._refresh()
             self.publish(list(self._versions))
-            ticks += 1
-            if ticks % TRIM_TICKS == 0 and trimmer.is_due():
+            if next(ticks) % TRIM_TICKS == 0 and trimmer.is_due():
                 await asyncio.to_thread(trimmer.trim)
         server.close()
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -103,10 +103,11 @@ def serve_with_workers(
         def compute(started: Callable[[], None]) -> None:
             EngineProcess(memory).run(target, settings, engine_socket, started)
 
-        engine = _Child(name="engine process", run=compute, unused=http)
+        engine = _Child(name="engine process", title="pipe-engine", run=compute, unused=http)
         fronts = [
             _Child(
                 name=f"front process {number}",
+                title=f"pipe-front-{number}",
                 run=FrontProcess(
                     number=number,
                     settings=_share(settings, workers),
@@ -142,6 +143,7 @@ class _Child:
 
     Attributes:
         name: for messages.
+        title: for lists of processes; at most 15 characters.
         run: runs until SIGTERM; calls its argument when it is ready.
         unused: inherited sockets that it closes.
         report: receives its errors, and None when it is ready.
@@ -153,6 +155,7 @@ class _Child:
     """
 
     name: str
+    title: str
     run: Callable[[Callable[[], None]], None]
     unused: Sequence[socket.socket]
     process: ForkProcess | None = None
@@ -215,6 +218,8 @@ def _run_child(child: _Child, report: Connection) -> None:
     signal.set_wakeup_fd(-1)
     for number in STOPPING:
         signal.signal(number, signal.SIG_DFL)
+    with suppress(OSError):  # not on Linux; the name in `ps -eo comm` and `top`
+        Path("/proc/self/comm").write_text(child.title, encoding="utf-8")
     for unused in child.unused:
         unused.close()
     try:

@@ -1,11 +1,11 @@
 """The image of deploy/Containerfile, built once for all tests of a session."""
 
-import re
 from collections.abc import Iterator
 
 import pytest
 
-from tests.deploy.image import ROOT, TAG, Builder, Image, absent_component, build_debian, run
+from tests.deploy.image import TAG, Builder, Image, absent_component, build_debian, run
+from tests.deploy.page import page_commands
 
 
 @pytest.fixture(scope="session")
@@ -21,16 +21,9 @@ def builder(request, tmp_path_factory) -> Iterator[Builder]:
     builder.close()
 
 
-def page_commands() -> list[str]:
-    """Return the commands of the shell blocks of deploy/README.md."""
-    text = (ROOT / "deploy" / "README.md").read_text()
-    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
-    return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-
-
 @pytest.fixture(scope="session")
 def image(builder) -> Image:
     """The image, built by the command of deploy/README.md."""
-    (command,) = [line for line in page_commands() if line.startswith("buildah ")]
+    (command,) = page_commands("buildah")
     run("sh", "-c", command, env=builder.environment)
     return Image(builder, TAG)

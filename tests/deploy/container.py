@@ -9,8 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.deploy.image import Image
+
 TIMEOUT_S = 60
 NAMESPACES = ("pid", "mount", "ipc", "uts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A folder of this machine, or an empty one in memory if `source` is None."""
+
+    source: Path | None
+    read_only: bool = True
+
+    def runtime_config(self, path: str) -> dict[str, Any]:
+        """Return the mount at a path of the container, as in the OCI runtime specification."""
+        options = ["rbind", "ro" if self.read_only else "rw"]
+        mount = {"destination": path, "type": "bind", "source": str(self.source)}
+        return _empty(path, "mode=1777") if self.source is None else {**mount, "options": options}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +39,7 @@ class ContainerSpec:
         environment: environment variables.
         user: user and group id.
         read_only: whether the root file system is read-only.
-        mounts: read-only folders by their path in the container; None is an empty writable folder.
+        mounts: folders by their path in the container.
         network: name of a network namespace; None is that of this process.
     """
 
@@ -32,7 +48,7 @@ class ContainerSpec:
     environment: Mapping[str, str]
     user: int
     read_only: bool = True
-    mounts: Mapping[str, Path | None] = field(default_factory=dict)
+    mounts: Mapping[str, Mount] = field(default_factory=dict)
     network: str | None = None
 
     def runtime_config(self) -> dict[str, Any]:
@@ -60,16 +76,10 @@ class ContainerSpec:
                     "source": "/sys",
                     "options": ["rbind", "ro"],
                 },
-                *(_mount(path, source) for path, source in self.mounts.items()),
+                *(mount.runtime_config(path) for path, mount in self.mounts.items()),
             ],
             "linux": {"namespaces": namespaces},
         }
-
-
-def _mount(path: str, source: Path | None) -> dict[str, Any]:
-    if source is None:
-        return _empty(path, "mode=1777")
-    return {"destination": path, "type": "bind", "source": str(source), "options": ["rbind", "ro"]}
 
 
 def _empty(path: str, *options: str) -> dict[str, Any]:
@@ -79,6 +89,41 @@ def _empty(path: str, *options: str) -> dict[str, Any]:
         "source": "tmpfs",
         "options": ["nosuid", *options],
     }
+
+
+def pod_container(
+    pod: Mapping[str, Any],
+    image: Image,
+    volumes: Mapping[str, Path | None],
+    *,
+    network: str | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> ContainerSpec:
+    """Return the container of a pod's manifest.
+
+    Args:
+        pod: pod spec with one container and without a command of its own.
+        image: image of the container.
+        volumes: folders by the name of the volume, None for an empty one.
+        network: name of a network namespace.
+        variables: environment variables that a controller adds.
+    """
+    (container,) = pod["containers"]
+    mounts = {}
+    for mount in container["volumeMounts"]:
+        source = volumes[mount["name"]]
+        source = source and source / mount.get("subPath", "")
+        mounts[mount["mountPath"]] = Mount(source=source, read_only=mount.get("readOnly", False))
+    given = {variable["name"]: variable["value"] for variable in container.get("env", ())}
+    return ContainerSpec(
+        root=image.root,
+        command=[*image.config["Entrypoint"], *container["args"]],
+        environment={**image.environment, **given, **(variables or {})},
+        user=pod["securityContext"]["runAsUser"],
+        read_only=container["securityContext"]["readOnlyRootFilesystem"],
+        mounts=mounts,
+        network=network,
+    )
 
 
 class Container:

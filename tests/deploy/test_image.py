@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from pipework.data.examples import Example
 from pipework.export.config import ExportSettings
@@ -19,8 +22,10 @@ from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, V
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.predictions import probabilities
 from pipework.train.model.checkpoint_engine import open_reference
-from tests.deploy.container import Container, ContainerSpec, run_container
+from tests.deploy.container import Container, ContainerSpec, Mount, pod_container, run_container
 from tests.deploy.image import ROOT, Image, file_bytes
+from tests.serve.bulk.test_job import part_files, write_parquet
+from tests.serve.conftest import LABELS, build_run
 
 LIMIT_BYTES = 600_000_000
 READY_S = 60
@@ -57,14 +62,14 @@ def served_run(exported_run, tmp_path_factory) -> Path:
     return run
 
 
-def spec(image: Image, *command: str, **options: object) -> ContainerSpec:
+def spec(image: Image, *command: str, **folders: Path) -> ContainerSpec:
     """A container as the pods of deploy/ run it: read-only, with a folder for temporary files."""
     return ContainerSpec(
         root=image.root,
         command=command,
         environment=image.environment,
         user=int(image.config.get("User") or 0),
-        mounts={"/tmp": None, **options},
+        mounts={path: Mount(source=folder) for path, folder in {"/tmp": None, **folders}.items()},
     )
 
 
@@ -156,13 +161,19 @@ def test_the_server_answers_as_the_checkpoint_on_a_read_only_file_system(serve, 
         assert found == pytest.approx(list(row), abs=1e-4)
 
 
-def test_a_file_is_scored_in_the_image(image, served_run, tmp_path):
-    """The image scores Parquet files: the removed parts of its libraries are not needed."""
-    rows = tmp_path / "rows"
-    rows.mkdir()
-    (rows / "rows.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS))
-    words = ("predict", MODELS, "--in", "/data/rows.jsonl", "--out", "/tmp/scored")
-    check = "pipe " + " ".join(words) + " && cat /tmp/scored/*.json* && ls -R /tmp/scored"
-    mounts = {MODELS: served_run, "/data": rows}
-    output = run_container(spec(image, "sh", "-c", check, **mounts), tmp_path / "predict")
-    assert ".parquet" in output
+def test_the_shards_of_the_job_score_a_file_in_the_image(image, tmp_path, tmp_path_factory):
+    job = yaml.safe_load((ROOT / "deploy/jobs/bulk.yaml").read_text())["spec"]
+    published, data = tmp_path / "published", tmp_path / "data"
+    shutil.copytree(build_run(tmp_path_factory), published / "models")
+    (data / "rows").mkdir(parents=True)
+    write_parquet(data / "rows" / "rows.parquet", [300] * 20)
+    for path in (published, *published.rglob("*"), data, *data.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o644)  # fsGroup makes a volume writable
+    volumes = {"models": published, "data": data, "tmp": None}
+    for index in range(job["completions"]):
+        variables = {"JOB_COMPLETION_INDEX": str(index)}
+        container = pod_container(job["template"]["spec"], image, volumes, variables=variables)
+        run_container(container, tmp_path / str(index))
+    scored = pa.concat_tables([pq.read_table(path) for path in part_files(data / "scored")])
+    assert scored["id"].to_pylist() == [*range(6000)]
+    assert {*scored["predicted_label"].to_pylist()} == {*LABELS}

@@ -4,6 +4,7 @@ Built-in resources are checked by the schemas of Kubernetes, custom ones by thos
 ../shared/schemas.
 """
 
+import copy
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -16,9 +17,10 @@ import kubernetes_validate
 import pytest
 import typer.main
 import yaml
+from kubernetes_validate import utils as schemas
 
 from pipework.cli import app
-from pipework.serve.bulk.job import SHARDS
+from pipework.serve.bulk.executors import SHARDS
 from pipework.serve.config import ServeSettings
 from pipework.serve.observability.metrics import GAUGES
 from pipework.settings import load_settings
@@ -60,11 +62,18 @@ Resource = dict[str, Any]
 
 @cache
 def render(name: str) -> tuple[Resource, ...]:
+    """Return the resources of the chart with values of this module."""
+    return render_values(VALUES[name])
+
+
+def render_values(values: dict[str, Any], name: str = "topics") -> tuple[Resource, ...]:
     """Return the resources of the chart with some values."""
     with helm.Chart.load(str(DEPLOY / "chart")) as chart:
-        files = chart.render(VALUES[name], name="topics", namespace="text")
+        files = chart.render(values, name=name, namespace="text")
     texts = [text for path, text in sorted(files.items()) if path.endswith(".yaml")]
-    return tuple(found for text in texts for found in yaml.safe_load_all(text) if found)
+    return tuple(
+        found for text in texts for found in yaml.load_all(text, yaml.CSafeLoader) if found
+    )
 
 
 def all_resources() -> Iterator[tuple[str, Resource]]:
@@ -72,6 +81,10 @@ def all_resources() -> Iterator[tuple[str, Resource]]:
         yield from ((f"chart, {name}", resource) for resource in render(name))
     for name in FILES:
         yield name, yaml.safe_load((DEPLOY / name).read_text())
+
+
+# Each check would parse the definitions of all kinds again.
+schemas.schema_contents = cache(schemas.schema_contents)
 
 
 def check(resource: Resource) -> None:
@@ -153,9 +166,9 @@ def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("resource", [resource for _, resource in RESOURCES], ids=IDS)
 def test_a_typo_in_any_key_is_found(resource):
-    text, unnoticed = yaml.safe_dump(resource), []
+    unnoticed = []
     for path in paths(resource):
-        changed = yaml.safe_load(text)
+        changed = copy.deepcopy(resource)
         node = changed
         for step in path[:-1]:
             node = node[step]

@@ -16,6 +16,7 @@ import pytest
 from pipework.progress import NullProgress
 from pipework.serve.bulk.job import BulkOptions, score_files
 from tests.commands import fork_ranks
+from tests.deploy.page import page_commands
 from tests.deploy.slurm_cluster import configure, running, skip_without_slurm
 from tests.end_to_end.test_two_machines import STEPS, losses, train_words, wait_for_step
 from tests.namespaces import NamespaceMachine, connected_machines
@@ -41,21 +42,26 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def test_an_array_scores_every_shard(slurm, tmp_path, tmp_path_factory):
+    """The command of deploy/README.md, in a folder with the files that it names."""
     run = build_run(tmp_path_factory)
-    write_parquet(tmp_path / "rows.parquet", [300] * 20)
-    variables = {"RUN": str(run), "IN": str(tmp_path / "*.parquet"), "OUT": str(tmp_path / "out")}
-    command = ["sbatch", "--wait", "--output", str(tmp_path / "log-%a"), "deploy/slurm/bulk.sbatch"]
+    for name in ("runs", "rows"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "runs" / "first").symlink_to(run)
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    write_parquet(tmp_path / "rows" / "rows.parquet", [300] * 20)
+    (command,) = [line for line in page_commands("sbatch") if "bulk.sbatch" in line]
+    environment = {**slurm, "SBATCH_WAIT": "1"}
     subprocess.run(
-        command, env={**slurm, **variables}, cwd=ROOT, check=True, timeout=TIMEOUT_S, text=True
+        ["sh", "-c", command], env=environment, cwd=tmp_path, check=True, timeout=TIMEOUT_S
     )
-    options = BulkOptions(pattern=variables["IN"], out=tmp_path / "whole")
+    options = BulkOptions(pattern=str(tmp_path / "rows" / "*.parquet"), out=tmp_path / "whole")
     score_files(run, options, NullProgress())
     found, expected = (
         {path.name: path.read_bytes() for path in part_files(tmp_path / name)}
-        for name in ("out", "whole")
+        for name in ("scored", "whole")
     )
     assert found == expected
-    logs = [path.read_text() for path in tmp_path.glob("log-*")]
+    logs = [path.read_text() for path in tmp_path.glob("slurm-*.out")]
     assert len(logs) == 8
     assert all("in 3 work items" in log or "in 2 work items" in log for log in logs)
 

@@ -32,6 +32,7 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.predictions import probabilities
 from pipework.text.encoding import open_encoder
 from pipework.train.model.checkpoint_engine import open_reference
+from tests.repetitions import repeated
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
 PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)
@@ -245,7 +246,7 @@ async def run_load(repository, process, url, expected, observed, switches):
 @pytest.mark.parametrize(
     ("instances", "batch_tokens", "switches"),
     [
-        (1, 1024, 3),
+        *repeated([(1, 1024, 1), (1, 1024, 3)]),
         pytest.param(1, 1024, 10, marks=pytest.mark.slow),
         pytest.param(
             2, 64, 1, id="requests larger than a batch, two engines", marks=pytest.mark.slow

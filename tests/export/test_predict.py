@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import sys
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -147,10 +148,11 @@ def test_a_run_predicts_files_with_other_columns_and_formats_than_its_training_d
     assert found == predict([str(exported_run), *TEXTS])
 
 
-@pytest.fixture
-def titles_run(proven):
+@pytest.fixture(scope="module")
+def titles_run(exported_run, tmp_path_factory):
     """A run whose training data has other columns than the default, in csv files of suffix .txt."""
-    manifest = read_manifest(proven)
+    run = shutil.copytree(exported_run, tmp_path_factory.mktemp("titles") / "run")
+    manifest = read_manifest(run)
     reading = manifest.data.reading.model_copy(
         update={"text": "title", "label": "topic", "format": "csv"}
     )
@@ -159,11 +161,11 @@ def titles_run(proven):
         for name, split in manifest.data.splits.items()
     }
     data = manifest.data.model_copy(update={"reading": reading, "splits": splits})
-    write_manifest(proven, manifest.model_copy(update={"data": data}))
-    return proven
+    write_manifest(run, manifest.model_copy(update={"data": data}))
+    return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def titles_url(titles_run):
     with Models([open_predictor(titles_run)]) as models, server_in_thread(build_app(models)) as url:
         yield url

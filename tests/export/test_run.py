@@ -27,6 +27,7 @@ from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_proven
+from tests.repetitions import repeated
 
 QUICK = ExportSettings(speed_s=0, dev_rows=20)
 MEASURED = ExportSettings(speed_s=0.1, dev_rows=20)
@@ -188,7 +189,9 @@ def test_an_export_reports_its_engines_and_the_time_left(run, noting, monkeypatc
     ]
 
 
-@pytest.mark.parametrize("error", [ConfigError("no such layer"), RuntimeError("out of workspace")])
+@pytest.mark.parametrize(
+    "error", repeated([RuntimeError("out of workspace"), ConfigError("no such layer")])
+)
 def test_a_failed_build_does_not_stop_the_other_engines(run, error, noting):
     def one_fails(variant, run_rows, folder, check, progress):
         if variant.format is EngineFormat.OPENVINO:

@@ -22,7 +22,7 @@ FROZEN = {
     "import": "source out data overrides trust_remote_code",
     "predict": "words file inputs out url columns engine keep shard on",
     "publish": "run to",
-    "serve": "target backend host port grpc_port engine overrides",
+    "serve": "target backend host port grpc_port engine workers overrides",
     "show": "run as_json html overrides",
     "train": "config out overrides nproc resume",
     "tune": "config out trials jobs overrides",
@@ -183,7 +183,7 @@ def broken_outputs():
     "words",
     [
         ("predict", "RUN"),
-        ("show", "RUN"),
+        pytest.param(("show", "RUN"), marks=pytest.mark.thorough),
         pytest.param(("predict", "RUN", "rain"), marks=pytest.mark.slow),
         pytest.param(("show", "RUN", "--json"), marks=pytest.mark.slow),
     ],

@@ -111,7 +111,8 @@ class Server:
 def launch() -> Iterator[Callable[..., ForkedProcess]]:
     """A function that starts a server for a run folder in a fork.
 
-    Arguments: run, port=0, grpc_port=0, settings=(), before=None, and environment variables.
+    Arguments: run, port=0, grpc_port=0, settings=(), before=None, workers=1, and environment
+    variables.
     `before` is called in the fork before the server.
     """
     with ExitStack() as stack:
@@ -122,9 +123,10 @@ def launch() -> Iterator[Callable[..., ForkedProcess]]:
             grpc_port: int = 0,
             settings: Sequence[str] = (),
             before: Callable[[], object] | None = None,
+            workers: int = 1,
             **environment: str,
         ) -> ForkedProcess:
-            arguments = (run, port, grpc_port, settings, before)
+            arguments = (run, port, grpc_port, settings, before, workers)
             return stack.enter_context(ForkedProcess(run_server, *arguments, **environment))
 
         yield start
@@ -134,12 +136,12 @@ def launch() -> Iterator[Callable[..., ForkedProcess]]:
 def start_server(launch: Callable[..., ForkedProcess]) -> Callable[..., Server]:
     """A function that starts a server and waits until it is ready.
 
-    Arguments: run, settings, and environment variables.
+    Arguments: run, settings, workers=1, and environment variables.
     """
 
-    def start(run: Path, *settings: str, **environment: str) -> Server:
+    def start(run: Path, *settings: str, workers: int = 1, **environment: str) -> Server:
         started_s = time.perf_counter()
-        process = launch(run, settings=settings, **environment)
+        process = launch(run, settings=settings, workers=workers, **environment)
         addresses = process.first_line().split()  # URL and gRPC on HOST:PORT
         assert addresses, process.finish()
         ready_after_s = time.perf_counter() - started_s

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import RequestContext
 from pipework.serve.run import serve
 from pipework.serve.sockets import ListenAddress
+from pipework.serve.workers.supervisor import serve_with_workers
 from pipework.settings import load_settings
 
 TIMEOUT_S = 60
@@ -34,13 +36,15 @@ def run_server(
     grpc_port: int,
     settings: Sequence[str],
     before: Callable[[], object] | None = None,
+    workers: int = 1,
 ) -> None:
     """Serve as the command line does: print the addresses when ready, and an error as one line."""
     if before is not None:
         before()
+    start = serve if workers == 1 else partial(serve_with_workers, workers=workers)
     try:
         address = ListenAddress(port=port, grpc_port=grpc_port)
-        serve(
+        start(
             run,
             load_settings(ServeSettings, None, settings),
             address=address,

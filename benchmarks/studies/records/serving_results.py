@@ -261,21 +261,32 @@ class JobSample(Record):
     mib: float
 
 
-class BulkRates(Record):
-    """Rates by round: a bulk job of `rows` rows, then the engine alone by texts per call.
+class WorkRate(Record):
+    """Rates by round: inputs per second, and per CPU second of the process."""
 
-    `other_cores` is the number of processors that other programs used during the round.
+    per_s: tuple[float, ...]
+    per_cpu_s: tuple[float, ...]
+
+
+class BulkRates(Record):
+    """Rates of a bulk job of `rows` rows and of the engine alone, by texts per call, in turns.
+
+    `other_cores` is the number of processors that other programs used, by round.
     """
 
     rows: int
-    bulk_rows_per_s: tuple[float, ...]
-    engine_texts_per_s: dict[int, tuple[float, ...]]
+    bulk: WorkRate
+    engine: dict[int, WorkRate]
     other_cores: tuple[float, ...]
 
-    def ratio(self, batch: int) -> float:
-        """Return the rate of the job divided by that of the engine: the median of the rounds."""
-        rounds = zip(self.bulk_rows_per_s, self.engine_texts_per_s[batch], strict=True)
-        return median(bulk / engine for bulk, engine in rounds)
+    def ratios(self, batch: int) -> tuple[float, float]:
+        """Return the medians of the rounds of job divided by engine: per second, per CPU second."""
+        alone = self.engine[batch]
+        pairs = ((self.bulk.per_s, alone.per_s), (self.bulk.per_cpu_s, alone.per_cpu_s))
+        wall, cpu = (
+            median(job / engine for job, engine in zip(*pair, strict=True)) for pair in pairs
+        )
+        return wall, cpu
 
 
 class BulkResult(Record):
@@ -325,9 +336,11 @@ def bulk_rows(result: BulkResult) -> Iterator[Row]:
     memory = f"peak {first:,.0f} MiB in the first half of the rows, {second:,.0f} in the second"
     yield name, "memory of the uninterrupted job", "constant", memory
     rates = result.rates
-    rounds = len(rates.bulk_rows_per_s)
-    for batch, engine in rates.engine_texts_per_s.items():
+    others = f"other programs used {median(rates.other_cores):.1f} processors"
+    used = f"{len(rates.other_cores)} rounds; {others}"
+    for batch, engine in rates.engine.items():
         compared = f"compared with the engine alone at {counted(batch, 'text')} per call"
-        values = f"{median(rates.bulk_rows_per_s):,.0f} rows/s and {median(engine):,.0f} texts/s"
-        ratio = f"{values}, {rates.ratio(batch):.0%} ({rounds} rounds)"
+        values = f"{median(rates.bulk.per_s):,.0f} rows/s and {median(engine.per_s):,.0f} texts/s"
+        wall, cpu = rates.ratios(batch)
+        ratio = f"{values}: {wall:.0%}; per CPU second {cpu:.0%} ({used})"
         yield name, f"{rates.rows:,} rows, {compared}", "95 % of the engine", ratio

@@ -1,13 +1,14 @@
 """Real jobs of a few rows: whole, killed, as shards; differences and a wrong plan are reported."""
 
 import json
+from typing import ClassVar
 
 import pyarrow.parquet as pq
 import pytest
 
 from pipework.benchmarks.studies import bulk
 from pipework.benchmarks.studies.bulk import finished_rows, main, other_cores, write_rows
-from pipework.benchmarks.studies.records.serving_results import bulk_rows
+from pipework.benchmarks.studies.records.serving_results import BulkRates, WorkRate, bulk_rows
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.result_page import bulk_page
 
@@ -21,7 +22,7 @@ def work(exported_run, tmp_path_factory):
 
 
 def study(run, work, **options):
-    sizes = {"rows": 9000, "kills": 2, "rate-rows": 300, "rounds": 1, **options}
+    sizes = {"rows": 9000, "kills": 2, "rate-rows": 300, **options}
     words = [str(word) for name, size in sizes.items() for word in (f"--{name}", size)]
     places = ["--run", str(run), "--work", str(work), "--out", str(work / "result.json")]
     with pytest.MonkeyPatch.context() as patched:
@@ -39,8 +40,12 @@ def test_killed_and_sharded_jobs_have_the_parts_of_the_whole_job(work):
     log = (work / "killed.log").read_text()
     assert log.count("9,000 rows in") == 1  # only the last process came to its end
     assert result.samples[-1].mib > 10
-    assert set(result.rates.engine_texts_per_s) == {1, 8, 32, 2048}
-    assert all(rate > 0 for rate in result.rates.bulk_rows_per_s)
+    rates = result.rates
+    assert set(rates.engine) == {1, 8, 32, 2048}
+    assert len(rates.other_cores) == 4  # a round for each row group
+    for rate in (rates.bulk, *rates.engine.values()):
+        assert len(rate.per_s) == len(rate.per_cpu_s) == 4
+        assert min(rate.per_s + rate.per_cpu_s) > 0
     assert "RUN" in result.command
     assert str(work) not in " ".join(result.command)
     rows = [row[1:] for row in bulk_rows(result)]
@@ -77,6 +82,30 @@ def test_a_job_that_ends_before_the_last_kill_is_reported(
     assert study(exported_run, tmp_path) == 3
     assert "the job ended before kill 1 of 2" in capsys.readouterr().err
     assert not (tmp_path / "result.json").exists()
+
+
+def test_a_round_counts_the_inputs_of_all_calls(monkeypatch):
+    class Engine:
+        calls: ClassVar[list[int]] = []
+
+        def infer(self, chunk):
+            self.calls.append(len(chunk))
+
+    clock = iter([0.0, 0.0, *[0.0] * 5, 9.0, 5.0])  # the limit, the start, calls, the end
+    monkeypatch.setattr(bulk.time, "perf_counter", lambda: next(clock))
+    cpu = iter([1.0, 3.0])
+    monkeypatch.setattr(bulk.time, "process_time", lambda: next(cpu))
+    rounds = bulk.Rounds()
+    rounds.measure(Engine(), ["a", "b", "c"], 2)
+    assert Engine.calls == [2, 1, 2, 1, 2]
+    assert (rounds.per_s, rounds.per_cpu_s) == ([1.6], [4.0])
+
+
+def test_the_ratios_are_medians_of_the_rounds():
+    job = WorkRate(per_s=(10, 20, 90), per_cpu_s=(1, 2, 3))
+    engine = WorkRate(per_s=(10, 10, 100), per_cpu_s=(2, 2, 2))
+    rates = BulkRates(rows=3, bulk=job, engine={8: engine}, other_cores=(0, 0, 0))
+    assert rates.ratios(8) == (1.0, 1.0)
 
 
 def test_rows_are_numbered_and_in_row_groups_of_many_sizes(tmp_path):

@@ -43,6 +43,7 @@ from pipework.serve.engines.tensorrt_packages import Flavour, gpu_or_none, load
 from pipework.terminal import show_exported
 from pipework.train.config.model import Head, HeadSettings
 from pipework.train.model.classifier import Classifier
+from tests.repetitions import repeated
 
 pytest.importorskip("tensorrt_rtx", exc_type=ImportError)
 LAYOUTS = [Layout.PADDED, Layout.PACKED]
@@ -134,9 +135,13 @@ def test_the_name_of_a_gpu_becomes_one_file_name():
 @pytest.mark.parametrize(
     ("layout", "precision"),
     [  # each layout and each precision at least once
-        (Layout.PADDED, Precision.FP32),
-        (Layout.PADDED, Precision.FP16),
-        (Layout.PACKED, Precision.INT8),
+        *repeated(
+            [
+                (Layout.PACKED, Precision.INT8),
+                (Layout.PADDED, Precision.FP16),
+                (Layout.PADDED, Precision.FP32),
+            ]
+        ),
         *(
             pytest.param(*other, marks=pytest.mark.slow)
             for other in (

@@ -23,6 +23,7 @@ from pipework.train.config.model import Head
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import open_checkpoint, padding_of
 from pipework.train.model.packed_encoder import PACKABLE, check_packable, first_position
+from tests.repetitions import repeated
 
 TINY = [family for family in EncoderFamily if family in PACKABLE]
 # Each family once and each head at least once; `pipework.benchmarks.studies.matrix` has them all.
@@ -78,7 +79,7 @@ def trace(family, head, folder, **config):
     return TracedGraph(folder / "model.onnx", padding, spans, encodings, expected_NC)
 
 
-@pytest.mark.parametrize(("family", "head"), CROSS)
+@pytest.mark.parametrize(("family", "head"), repeated(CROSS, quick=3))
 def test_texts_in_packed_rows_have_the_same_logits_as_alone(traced, family, head):
     graph = traced(family, head)
     for whole in (True, False):
@@ -94,7 +95,7 @@ def test_openvino_gives_the_same_logits(traced, head):
             np.testing.assert_allclose(engine.infer(graph.encodings), graph.expected_NC, atol=SAME)
 
 
-@pytest.mark.parametrize(("family", "head"), CROSS[: len(Head)])
+@pytest.mark.parametrize(("family", "head"), repeated(CROSS[: len(Head)], quick=3))
 def test_changing_a_text_does_not_affect_others_in_its_row(traced, family, head):
     graph = traced(family, head)
     *short, longest = sorted(graph.encodings, key=len)

@@ -15,6 +15,7 @@ from pipework.serve.engines.collate import Collate
 from pipework.train.config.model import Head
 from pipework.train.model.classifier import open_checkpoint, padding_of
 from pipework.train.model.packed_encoder import PACKABLE
+from tests.repetitions import repeated
 
 FAMILIES = [family for family in EncoderFamily if family in PACKABLE]
 TEXTS = 5
@@ -48,7 +49,7 @@ def dense_layers(path, arrays):
     return [int(np.prod(shape[:-1])) for shape in shapes if len(shape) == len("NTD")]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", repeated(FAMILIES, quick=3))
 def test_the_last_layer_of_every_family_computes_only_first_tokens(family, tmp_path):
     path, arrays = traced(family, Head.LINEAR, tmp_path)
     counts = dense_layers(path, arrays)

@@ -16,7 +16,11 @@ from pipework.export.diagnosis.first_divergence import (
     locate_input,
     smallest_failing_call,
 )
-from pipework.export.diagnosis.intermediates import open_intermediates, reference_activations
+from pipework.export.diagnosis.intermediates import (
+    OpenVinoIntermediates,
+    open_intermediates,
+    reference_activations,
+)
 from pipework.export.parity.case import Case
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress
@@ -86,6 +90,20 @@ def test_no_layer_of_a_correct_engine_differs(build_engine, family, head, format
     names = [step.layer for step in comparison.diffs]
     assert any(name.endswith(holds) for name in names), names
     assert len(names) > 12
+
+
+def test_an_engine_is_compiled_a_few_times(build_engine, monkeypatch):
+    """Although the output of a layer has a shape that most tensors of the engine do not have."""
+    calls, inner = [], OpenVinoIntermediates.runner
+
+    def counted(intermediates, names):
+        calls.append(names)
+        return inner(intermediates, names)
+
+    monkeypatch.setattr(OpenVinoIntermediates, "runner", counted)
+    family, head, format_, layout, _ = KINDS[0]
+    assert compared(*build_engine(family, head, format_, layout)).first is None
+    assert 2 < len(calls) < 6
 
 
 @pytest.mark.parametrize("call_index", [0, 1])

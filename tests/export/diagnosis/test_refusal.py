@@ -21,6 +21,7 @@ from pipework.export.run import export
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from tests.repetitions import repeated
 
 QUICK = ExportSettings(speed_s=0, dev_rows=40)
 PADDED, PACKED = (
@@ -70,7 +71,7 @@ def reproduced(folder):
 
 @pytest.mark.parametrize(
     "variant",
-    [pytest.param(PADDED, marks=pytest.mark.slow), PACKED, OPENVINO],
+    repeated([PACKED, OPENVINO, PADDED]),
     ids=lambda one: one.label,
 )
 def test_the_script_reproduces_the_difference(run, variant):
@@ -169,11 +170,13 @@ def unreadable(*_):
 
 @pytest.mark.parametrize(
     ("broken", "text"),
-    [
-        ("refusal.locate_input", "the inputs that differ could not be saved: KeyError"),
-        ("refusal.diagnose", "diagnosis failed: KeyError"),
-        ("findings.reference_activations", "could not be compared: KeyError"),
-    ],
+    repeated(
+        [
+            ("findings.reference_activations", "could not be compared: KeyError"),
+            ("refusal.locate_input", "the inputs that differ could not be saved: KeyError"),
+            ("refusal.diagnose", "diagnosis failed: KeyError"),
+        ]
+    ),
 )
 def test_a_failed_diagnosis_does_not_hide_the_parity_error(run, monkeypatch, broken, text):
     monkeypatch.setattr(f"pipework.export.diagnosis.{broken}", unreadable)

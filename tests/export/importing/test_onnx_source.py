@@ -22,6 +22,7 @@ from pipework.run_folder.manifest import SourceKind
 from tests.export.importing.conftest import edit_json
 from tests.export.importing.test_run import SPEED, imported
 from tests.export.importing.test_run import onnx as variant
+from tests.repetitions import repeated
 
 
 def with_random_weights(folder):
@@ -42,7 +43,7 @@ def check_weights(folder, model):
     torch.testing.assert_close(loaded(ids).logits, model(ids).logits, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("family", EncoderFamily)
+@pytest.mark.parametrize("family", repeated(EncoderFamily, quick=3))
 def test_the_weights_of_every_family_are_found(family, tmp_path):
     folder = with_random_weights(save_classifier(tmp_path, family))
     check_weights(folder, save_graph(folder))
@@ -52,7 +53,7 @@ def test_equal_tensors_are_found(tmp_path):
     check_weights(tmp_path, save_graph(save_classifier(tmp_path), inputs=GRAPH_INPUTS))
 
 
-@pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize("random", repeated([True, False]))
 def test_the_newer_exporter_is_supported(random, tmp_path):
     folder = save_classifier(tmp_path, EncoderFamily.DISTILBERT)
     if random:

@@ -48,18 +48,23 @@ from pipework.train.model.packed_encoder import PACKABLE
 from pipework.train.model.tensor_bundle import read_index
 from tests.commands import pipe
 from tests.export.importing.conftest import edit_json
+from tests.repetitions import repeated
 from tests.tensorflow_checkpoints import google_variables, randomise, write_checkpoint
 
 TEXTS = ("rain in the north", "the team won", "shares fell", "a quiet day", "late goal", "票房")
 SPEED = ExportSettings(speed_s=0)
 # Of the families with equal inputs and states, the first.
-QUICK_FAMILIES = (
-    *(EncoderFamily.BERT, EncoderFamily.ROBERTA, EncoderFamily.DEBERTA),
-    *(EncoderFamily.XLNET, EncoderFamily.MODERNBERT),
+DIFFERENT_FAMILIES = (
+    *(EncoderFamily.BERT, EncoderFamily.MODERNBERT, EncoderFamily.ROBERTA),
+    *(EncoderFamily.DEBERTA, EncoderFamily.XLNET),
 )
 FAMILIES = [
-    pytest.param(family, marks=() if family in QUICK_FAMILIES else pytest.mark.slow)
-    for family in EncoderFamily
+    *repeated(DIFFERENT_FAMILIES, quick=2),
+    *(
+        pytest.param(family, marks=pytest.mark.slow)
+        for family in EncoderFamily
+        if family not in DIFFERENT_FAMILIES
+    ),
 ]
 
 
@@ -202,8 +207,7 @@ def test_multi_label_thresholds_come_from_labelled_rows(rows_file, tmp_path):
     ("activation", "largest"),
     [
         pytest.param("Sigmoid", 1.0, marks=pytest.mark.slow),
-        ("Identity", np.inf),
-        (None, 1.0),
+        *repeated([("Identity", np.inf), (None, 1.0)]),
     ],
 )
 def test_a_cross_encoder_scores_pairs_with_its_activation(activation, largest, tmp_path):
@@ -336,8 +340,12 @@ def test_large_logits_have_larger_rounding_errors(tmp_path):
             changed_bias,
             r"max_abs, mean_abs, flips\): logits differ by up to 0\.01 \(tolerance 0\.0001\)",
         ),
-        (without_lowercase, r"the token ids of \d+ of 431 inputs differ"),
-        (lambda source: replace(source, type_ids=False), "logits differ by up to"),
+        *repeated(
+            [
+                (without_lowercase, r"the token ids of \d+ of 431 inputs differ"),
+                (lambda source: replace(source, type_ids=False), "logits differ by up to"),
+            ]
+        ),
     ],
 )
 def test_a_different_copy_is_refused(change, message, classifier_folder, tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from pipework.run_folder.task import TaskKind
 from pipework.train.config.data import TaskSettings
 from tests.commands import pipe
 from tests.export.importing.conftest import edit_json
+from tests.repetitions import repeated
 
 TEXTS = [f"{word} {number}" for number in range(20) for word in ("rain", "goal and team", "soup")]
 NEW = {"pooling_mode": "mean", "embedding_dimension": 32}
@@ -71,7 +72,9 @@ def write_json(folder, head, **changes):
     (folder / "model_head.json").write_text(json.dumps(fields))
 
 
-@pytest.mark.parametrize(("classes", "pooling", "normalize"), [(3, NEW, True), (2, OLD, False)])
+@pytest.mark.parametrize(
+    ("classes", "pooling", "normalize"), repeated([(3, NEW, True), (2, OLD, False)])
+)
 def test_the_import_has_the_probabilities_of_the_logistic_regression(
     classes, pooling, normalize, classifier_folder, tmp_path
 ):

@@ -33,6 +33,7 @@ from pipework.text.encoding import open_encoder
 from pipework.text.padding import Padding
 from pipework.train.model.checkpoint_engine import CheckpointEngine, open_reference
 from tests.export.conftest import INT8_LAYERS
+from tests.repetitions import repeated
 
 METRICS = [
     ("multi_run", "micro_f1"),
@@ -345,7 +346,7 @@ def test_edge_cases_have_distant_and_empty_entities(marked_run):
     assert end1 > start1
 
 
-@pytest.mark.parametrize(("fixture", "metric"), METRICS)
+@pytest.mark.parametrize(("fixture", "metric"), repeated(METRICS))
 def test_other_tasks_are_checked_by_their_metric(request, tmp_path, fixture, metric):
     run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / fixture)
     (record,) = export(run, NullProgress(), settings=ExportSettings(speed_s=0))

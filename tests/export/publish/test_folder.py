@@ -33,6 +33,7 @@ from pipework.run_folder.engine_record import (
 from pipework.run_folder.manifest import ImportRecord, read_manifest, write_manifest
 from pipework.train.config.run_config import SAMPLE
 from tests.commands import pipe
+from tests.repetitions import repeated
 
 FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PADDED)
 VARIANTS = (
@@ -222,7 +223,7 @@ def test_a_damaged_record_in_the_folder_is_named(published, tmp_path):
     assert f"error: {source / 'pipework.json'}: task: Field required" in done.stderr
 
 
-@pytest.mark.parametrize("as_graph", [False, True])
+@pytest.mark.parametrize("as_graph", repeated([True, False]))
 def test_a_cross_encoder_is_published_without_its_activation(as_graph, tmp_path):
     activation = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     source = save_classifier(tmp_path / "source", labels=1, sentence_transformers=activation)

@@ -1,11 +1,12 @@
-"""Jobs on a Ray cluster, and the examples of serve/README.md for Ray, Spark and Dask.
+"""Jobs on a Ray cluster and of an object store; the examples of serve/README.md.
 
 Each package is in an environment of its own:
 
     RAY_PYTHON=DIR/bin/python pytest tests/serve/bulk/test_cluster.py
 
 The environment has pipework with the extras `cpu` and `bulk`, and `ray[data]`; SPARK_PYTHON has
-pyspark, pandas and a Java runtime, DASK_PYTHON `dask[dataframe]`.
+pyspark, pandas and a Java runtime, DASK_PYTHON `dask[dataframe]`, S3_PYTHON s3fs and
+`moto[server]`, which is a server with the protocol of S3.
 """
 
 import json
@@ -105,6 +106,49 @@ if __name__ == "__main__":
     Path("result.json").write_text(json.dumps(result))
 """
 
+STORE = """
+import json, os
+from pathlib import Path
+
+import s3fs
+from moto.server import ThreadedMotoServer
+
+from pipework.errors import PipeError
+from pipework.progress import NullProgress
+from pipework.serve.bulk.job import BulkOptions, score_files
+
+
+def score(pattern, out):
+    options = BulkOptions(pattern=pattern, out=Path(out), keep=["id"])
+    try:
+        summary = score_files(Path("run"), options, NullProgress())
+    except PipeError as error:
+        return f"{type(error).__name__}: {error}"
+    return [summary.items, summary.skipped]
+
+
+if __name__ == "__main__":
+    server, result = ThreadedMotoServer("127.0.0.1", 0, verbose=False), {}
+    server.start()
+    os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    os.environ |= {"AWS_DEFAULT_REGION": "us-east-1"}
+    os.environ |= {"AWS_ENDPOINT_URL": "http://{}:{}".format(*server.get_host_and_port())}
+    store = s3fs.S3FileSystem()
+    store.mkdir("bucket")
+    store.put("in", "bucket", recursive=True)
+    result["folder"] = score("s3://bucket/in", "out")
+    result["again"] = score("s3://bucket/in", "out")
+    result["pattern"] = score("s3://bucket/in/*.parquet", "pattern")
+    result["absent"] = score("s3://nowhere/in", "absent")
+    store.put("in/more.parquet", "bucket/in/deep/rows.parquet")
+    store.invalidate_cache()
+    result["changed"] = score("s3://bucket/in", "out")
+    server.stop()
+    store.invalidate_cache()
+    result["stopped"] = score("s3://bucket/in", "stopped")
+    Path("result.json").write_text(json.dumps(result))
+"""
+
 
 def run_program(python: str, program: str, folder: Path, *words: object) -> None:
     """Run a program in a folder; its workers find pipework, too."""
@@ -180,3 +224,27 @@ def test_a_job_on_a_ray_cluster_survives_a_killed_node(make_run, tmp_path):
     assert (result["code"], result["error"].count("error:")) == (0, 0), result["error"]
     assert "scored: client, 9,723 rows in 12 work items (0 were finished before)" in result["out"]
     assert parts(tmp_path / "client") == expected
+
+
+@pytest.mark.cluster
+def test_files_of_an_object_store_are_scored_as_local_files(run, tmp_path):
+    python = os.environ.get("S3_PYTHON")
+    if python is None:
+        pytest.skip("s3fs is absent: set S3_PYTHON to a Python that has it and moto[server]")
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    write_parquet(tmp_path / "in" / "rows.parquet", GROUPS)
+    (tmp_path / "in" / "deep" / "rows.parquet").write_bytes(
+        (tmp_path / "in" / "rows.parquet").read_bytes()
+    )
+    write_parquet(tmp_path / "in" / "more.parquet", [5, 5], seed=1)
+    (tmp_path / "run").symlink_to(run)
+    options = BulkOptions(pattern=str(tmp_path / "in"), out=tmp_path / "here", keep=["id"])
+    score_files(run, options, NullProgress())
+    run_program(python, STORE, tmp_path)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["folder"], result["again"], result["pattern"]) == ([10, 0], [10, 10], [6, 0])
+    assert parts(tmp_path / "out") == parts(tmp_path / "here")
+    assert result["absent"] == "ConfigError: --in s3://nowhere/in: no file found"
+    assert "deep/rows.parquet has changed since the job was started" in result["changed"]
+    assert result["stopped"].startswith("DataError: --in s3://bucket/in cannot be read: Could not")
+    assert not (tmp_path / "stopped").exists()

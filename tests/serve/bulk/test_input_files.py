@@ -11,6 +11,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.asyn import AsyncFileSystem
 
 from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
@@ -198,3 +199,30 @@ def test_an_unreadable_folder_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("os.scandir", refuse)
     with pytest.raises(DataError, match=r"--in .* cannot be read: Permission denied"):
         find_files(str(tmp_path))
+
+
+@pytest.mark.parametrize("path", ["x.csv", "folder/", "*.csv"])
+def test_a_server_that_cannot_be_reached_is_one_line(closed_port, path):
+    message = r"--in http://.* cannot be read: Connect call failed"
+    with pytest.raises(DataError, match=message) as caught:
+        find_files(f"http://127.0.0.1:{closed_port}/{path}")
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint == "check the address and the permissions"
+
+
+def test_a_file_system_that_lists_by_itself_gets_no_option_of_the_walk(monkeypatch):
+    """As s3fs does, whose find fails with the option; test_cluster.py has the real one."""
+
+    class Store(AsyncFileSystem):
+        async def _find(self, _, maxdepth=None, withdirs=False, *, detail=False):  # noqa: ARG002
+            names = ["bucket/in/a.csv", "bucket/in/deep/b.csv"]
+            entries = {name: {"name": name, "type": "file", "size": 1} for name in names}
+            return entries if detail else names
+
+        async def _info(self, path, **_):
+            kind = "file" if path.endswith(".csv") else "directory"
+            return {"name": path, "type": kind, "size": 1}
+
+    monkeypatch.setattr(input_files, "_file_system", lambda path: (Store(), path))
+    assert [file.name for file in find_files("bucket/in")] == ["a.csv", "deep/b.csv"]
+    assert [file.name for file in find_files("bucket/in/*.csv")] == ["a.csv"]

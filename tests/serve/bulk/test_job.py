@@ -1,5 +1,6 @@
 """Jobs: parts are written once and completely, and a job continues after any interruption."""
 
+import errno
 import json
 import os
 import random
@@ -195,6 +196,19 @@ def test_another_job_is_refused_and_changes_nothing(run, multi_run, files, tmp_p
     assert snapshot(out) == before
     (inputs / "file1.parquet").write_bytes(content)
     assert again().skipped == 8
+
+
+def test_a_file_system_without_hard_links_holds_a_job(run, files, tmp_path, monkeypatch):
+    def refuse(*_: object, **__: object):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr("os.link", refuse)
+    assert score(run, files, tmp_path / "out").skipped == 0
+    assert (tmp_path / "out" / "plan.json").is_file()
+    assert score(run, files, tmp_path / "out").skipped == 8
+    assert list((tmp_path / "out" / "temporary").iterdir()) == []
+    with pytest.raises(ConfigError, match=r"started with keep id, text, when, found id"):
+        score(run, files, tmp_path / "out", keep=["id"])
 
 
 def test_a_folder_with_other_files_is_refused(run, files, tmp_path):

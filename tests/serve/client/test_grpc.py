@@ -85,10 +85,11 @@ def service():
     server.stop(None).wait()
 
 
-def test_a_request_that_a_stopping_server_cancels_is_sent_again(service):
+@pytest.mark.parametrize("letters", [1, 2_000_000])
+def test_a_request_that_a_stopping_server_cancels_is_sent_again(service, letters):
     service.cancelled = 2
     with Client(service.url) as client:
-        (found,) = client.predict(["a"])
+        (found,) = client.predict(["a" * letters])
     assert found.label == "sun"
     assert service.cancelled == 0
 

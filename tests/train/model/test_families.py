@@ -23,6 +23,7 @@ from pipework.train.loop.optim import parameter_groups
 from pipework.train.model.checkpoint_engine import CheckpointEngine, model_inputs
 from pipework.train.model.classifier import open_checkpoint, padding_of, unused_parameters
 from pipework.train.model.families import layer_stack, pooled
+from tests.repetitions import repeated
 
 # Each family once and each head at least once; `benchmarks.studies.families` trains them all.
 CROSS = list(zip(EncoderFamily, list(Head) * 3, strict=False))
@@ -76,8 +77,8 @@ def logits_of(model, encodings, *, one_by_one=False):
 @pytest.mark.parametrize(
     ("family", "head"),
     [  # each head once; the stored results have all families
-        pytest.param(*pair, marks=() if number < len(Head) else pytest.mark.slow)
-        for number, pair in enumerate(CROSS)
+        *repeated(CROSS[: len(Head)], quick=2),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in CROSS[len(Head) :]),
     ],
 )
 def test_each_family_learns_64_rows(models, family, head):

@@ -84,6 +84,19 @@ def curves(trained_run):
     return read_curves(trained_run)
 
 
+@pytest.fixture(scope="module")
+def drawn(curves):
+    """A function that returns the HTML of a report, which is drawn once."""
+    pages = {}
+
+    def draw(report):
+        if id(report) not in pages:
+            pages[id(report)] = (report, html(report, curves))  # the report keeps its id
+        return pages[id(report)][1]
+
+    return draw
+
+
 def of_task(page, task, logits_NC, truth_N):
     """The same run with another task."""
     baseline = linear(logits_NC, truth_N, task)
@@ -169,8 +182,8 @@ def parse(text):
 
 
 @pytest.mark.parametrize("kind", ["page", "regression", "several", "crowded"])
-def test_the_page_loads_no_external_resources(kind, request, curves):
-    text = html(request.getfixturevalue(kind), curves)
+def test_the_page_loads_no_external_resources(kind, request, drawn):
+    text = drawn(request.getfixturevalue(kind))
     parse(text)
     addresses = set(re.findall(r"https?://[^\s\"'<)]+", text))
     assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
@@ -180,42 +193,42 @@ def test_the_page_loads_no_external_resources(kind, request, curves):
     assert len(text) < 1_000_000
 
 
-def test_the_page_shows_the_comparison_with_the_linear_baseline(page, curves):
-    text = html(page, curves)
+def test_the_page_shows_the_comparison_with_the_linear_baseline(page, drawn):
+    text = drawn(page)
     assert page.verdict.sentence in " ".join(parse(text).text)
     assert f'class="verdict {page.verdict.outcome}"' in text
     assert "a linear SVM on TF-IDF of words, 100 train rows" in text
     sampled = replace(page, baseline=replace(page.baseline, all_rows=5000))
-    assert "100 train rows, sampled from 5,000" in html(sampled, curves)
+    assert "100 train rows, sampled from 5,000" in drawn(sampled)
 
 
-def test_the_page_has_a_plot_of_each_curve(page, regression, curves):
+def test_the_page_has_a_plot_of_each_curve(page, regression, drawn):
     for title in ("Loss", "Scores on dev", "Learning rate", "Gradient norm"):
-        assert f"<h3>{title}</h3>" in html(page, curves)
-    assert html(page, curves).count("<svg") == 5
-    assert html(regression, curves).count("<svg") == 6  # two regression plots, no dev scores
+        assert f"<h3>{title}</h3>" in drawn(page)
+    assert drawn(page).count("<svg") == 5
+    assert drawn(regression).count("<svg") == 6  # two regression plots, no dev scores
 
 
-def test_the_confusion_matrix_counts_every_row(page, crowded, curves):
+def test_the_confusion_matrix_counts_every_row(page, crowded, drawn):
     for report in (page, crowded):
-        text = html(report, curves)
+        text = drawn(report)
         counts = re.findall(r'class="heat \w+" style="--heat: \d+%">([\d,]*)<', text)
         assert sum(int(count.replace(",", "") or 0) for count in counts) == report.evaluation.rows
         assert len(counts) == min(20, len(report.evaluation.classes)) ** 2
-    assert "the classes with the most errors" in html(crowded, curves)
-    assert "the classes with the most errors" not in html(page, curves)
+    assert "the classes with the most errors" in drawn(crowded)
+    assert "the classes with the most errors" not in drawn(page)
 
 
-def test_short_labels_are_not_rotated(page, curves):
+def test_short_labels_are_not_rotated(page, drawn):
     task = page.manifest.task.model_copy(update={"labels": ("0", "1")})
     truth_N = np.arange(20, dtype=np.int32) % 2
     short = of_task(page, task, np.eye(2, dtype=np.float32)[truth_N], truth_N)
-    assert '<table class="matrix upright">' in html(short, curves)
-    assert '<table class="matrix">' in html(page, curves)
+    assert '<table class="matrix upright">' in drawn(short)
+    assert '<table class="matrix">' in drawn(page)
 
 
-def test_each_label_of_a_multi_label_task_is_shown_with_its_threshold(several, curves):
-    text = html(several, curves)
+def test_each_label_of_a_multi_label_task_is_shown_with_its_threshold(several, drawn):
+    text = drawn(several)
     for label, threshold in (("urgent", "0.250"), ("spam", "0.750")):
         row = re.search(f"<tr><td>{label}</td>.*?</tr>", text)
         assert row is not None
@@ -223,8 +236,8 @@ def test_each_label_of_a_multi_label_task_is_shown_with_its_threshold(several, c
     assert "Confusion matrix" not in text
 
 
-def test_a_regression_shows_its_prediction_errors(regression, curves):
-    text = html(regression, curves)
+def test_a_regression_shows_its_prediction_errors(regression, drawn):
+    text = drawn(regression)
     off = np.abs(regression.logits_NC[:, 0] - regression.truth).mean()
     assert f"Mean absolute error {off:.3f}" in text
     for words in ("Largest errors", "<h3>Values</h3>", "<td>median</td><td>0.5</td>"):
@@ -232,17 +245,17 @@ def test_a_regression_shows_its_prediction_errors(regression, curves):
     assert "Scores by label" not in text
 
 
-def test_the_page_shows_worst_errors_data_and_settings(page, curves):
-    text = "".join(parse(html(page, curves)).text)
+def test_the_page_shows_worst_errors_data_and_settings(page, drawn):
+    text = "".join(parse(drawn(page)).text)
     for error in page.worst_errors:
         assert error.example.text in text
     assert "1,904" in text
     assert page.config.strip() in text
     perfect = replace(page, worst_errors=[])
-    assert "No errors on dev." in html(perfect, curves)
+    assert "No errors on dev." in drawn(perfect)
 
 
-def test_external_texts_are_escaped(page, curves):
+def test_external_texts_are_escaped(page, drawn):
     long = Example(text="a <b> c", text_pair="x" * 2000 + EVIL, entities=((2, 5), (6, 7)))
     errors = [
         replace(page.worst_errors[0], example=example, true=EVIL, predicted=EVIL)
@@ -262,7 +275,7 @@ def test_external_texts_are_escaped(page, curves):
         evaluation=page.evaluation.model_copy(update={"classes": classes}),
         baseline=replace(page.baseline, name=EVIL),
     )
-    text = html(evil, curves)
+    text = drawn(evil)
     parser = parse(text)
     assert "script" not in parser.names
     assert "b" in parser.names

@@ -15,6 +15,7 @@ from pipework.train.tune.run import tune
 from pipework.train.tune.search_space import SearchSpace
 from pipework.train.tune.trials import JOURNAL, TrialJournal, TrialState
 from tests.commands import ForkedPipe, pipe
+from tests.repetitions import repeated
 
 
 def words_of(search, out, *overrides, **options):
@@ -145,7 +146,7 @@ def test_two_commands_share_the_trials_and_the_final_runs(search, tmp_path):
     assert len(workers) == 2
 
 
-@pytest.mark.parametrize("moment", ["0001/config.toml", "0001/state"])
+@pytest.mark.parametrize("moment", repeated(["0001/state", "0001/config.toml"]))
 def test_ctrl_c_is_one_line_and_the_same_command_continues(search, tmp_path, moment):
     out = tmp_path / "out"
     words = words_of(search, out)

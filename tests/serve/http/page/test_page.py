@@ -85,26 +85,40 @@ def hostile_run(make_run: Callable[..., Path]) -> Path:
     return run
 
 
-@pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """A function that opens the page of a server: url, size=WIDE, context options."""
-    errors: list[str] = []
-    contexts = []
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Page:
+    """The page of all tests that need no context of their own, which takes a new process."""
+    return browser.new_page()
 
-    def start(url: str, size: tuple[int, int] = WIDE, **options: Any) -> Page:
-        width, height = size
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("request", lambda request: errors.extend(external(request, url)))
-        page.goto(url)
-        expect(page.locator("#state")).to_have_attribute("data-state", "ready")
-        return page
+
+@pytest.fixture
+def open_page(tab: Page) -> Iterator[Callable[..., Page]]:
+    """A function that opens the page of a server, once in a test: url, size=WIDE, media."""
+    errors: list[str] = []
+    urls: list[str] = []
+
+    def fail(error: object) -> None:
+        errors.append(str(error))
+
+    def check(request: Request) -> None:
+        errors.extend(external(request, urls[0]))
+
+    def start(url: str, size: tuple[int, int] = WIDE, **media: Any) -> Page:
+        urls.append(url)
+        tab.set_viewport_size({"width": size[0], "height": size[1]})
+        tab.emulate_media(**media)
+        tab.on("pageerror", fail)
+        tab.on("request", check)
+        tab.goto(url)
+        expect(tab.locator("#state")).to_have_attribute("data-state", "ready")
+        return tab
 
     yield start
-    for context in contexts:
-        context.close()
+    tab.goto("about:blank")
+    tab.unroute_all()
+    tab.emulate_media(reduced_motion="null")
+    tab.remove_listener("pageerror", fail)
+    tab.remove_listener("request", check)
     assert errors == []
 
 

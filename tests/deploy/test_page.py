@@ -1,0 +1,127 @@
+"""Every command of deploy/README.md is executed, or checked where it needs a cluster.
+
+buildah runs in conftest.py, and sbatch in test_slurm.py.
+"""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import helm_python as helm
+import pytest
+import yaml
+
+from tests.deploy.image import ROOT
+from tests.deploy.page import page_commands
+from tests.deploy.test_manifests import Resource, check, render_values
+
+
+def release(words: list[str]) -> tuple[Resource, ...]:
+    """Return the resources of `helm install NAME deploy/chart --set VALUE...`."""
+    action, name, chart, *options = words
+    assert (action, chart) == ("install", "deploy/chart")
+    helm.validate_release_name(name)
+    assert set(options[::2]) == {"--set"}
+    values = helm.parse_set_string(",".join(options[1::2]))
+    assert helm.lint(str(ROOT / chart), values)["errors"] == []
+    resources = render_values(values, name)
+    for resource in resources:
+        check(resource)
+    return resources
+
+
+def check_helm(words: list[str], _: dict[str, str]) -> None:
+    kinds = {resource["kind"] for resource in release(words)}
+    assert kinds >= {"Deployment", "Service"}
+
+
+def check_kubectl(words: list[str], _: dict[str, str]) -> None:
+    match words:
+        case ["apply", "-f", path]:
+            for resource in yaml.safe_load_all((ROOT / path).read_text()):
+                check(resource)
+        case ["port-forward", target, port]:
+            (command,) = page_commands("helm")
+            resources = release(shlex.split(command)[1:])
+            kind, _, name = target.partition("/")
+            (found,) = [
+                resource
+                for resource in resources
+                if (resource["kind"].lower(), resource["metadata"]["name"]) == (kind, name)
+            ]
+            assert int(port) in {entry["port"] for entry in found["spec"]["ports"]}
+        case _:
+            pytest.fail(f"no check for kubectl {' '.join(words)}")
+
+
+def check_sbatch(words: list[str], variables: dict[str, str]) -> None:
+    """Check that the shell reads the file, and that the command sets what the file uses."""
+    path = ROOT / words[-1]
+    subprocess.run(["sh", "-n", path], check=True)
+    script = path.read_text()
+    used = set(re.findall(r"\$\{?([A-Z]\w*)", script)) - set(re.findall(r"export (\w+)=", script))
+    assert {name for name in used if not name.startswith("SLURM")} == set(variables)
+
+
+def check_buildah(words: list[str], _: dict[str, str]) -> None:
+    assert words[0] == "bud"
+    assert (ROOT / words[words.index("-f") + 1]).is_file()
+
+
+def check_sky(words: list[str], _: dict[str, str]) -> None:
+    """Check the kind of the file; test_sky.py checks its content with SkyPilot."""
+    command, action, path = words
+    services = "service" in yaml.safe_load((ROOT / path).read_text())
+    assert (command, action) == (("serve", "up") if services else ("jobs", "launch"))
+
+
+CHECKS: dict[str, Callable[[list[str], dict[str, str]], Any]] = {
+    "buildah": check_buildah,
+    "helm": check_helm,
+    "kubectl": check_kubectl,
+    "sbatch": check_sbatch,
+    "sky": check_sky,
+}
+
+
+def check_command(line: str) -> None:
+    """Check a command by its program."""
+    words = shlex.split(line, comments=True)
+    variables = {}
+    while "=" in words[0]:
+        name, _, variables[name] = words.pop(0).partition("=")
+    program, *arguments = words
+    assert program in CHECKS, f"no check for {program}"
+    CHECKS[program](arguments, variables)
+
+
+@pytest.mark.parametrize("line", page_commands())
+def test_every_command_of_the_page_is_valid(line):
+    check_command(line)
+
+
+def test_the_page_uses_every_tool():
+    assert {program for program in CHECKS if page_commands(program)} == set(CHECKS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "helm install topics deploy/chart --set model.claims=models",
+        "helm install topics deploy/charts --set model.claim=models",
+        "kubectl apply -f deploy/jobs/absent.yaml",
+        "kubectl port-forward service/topics 8002",
+        "kubectl create -f deploy/jobs/bulk.yaml",
+        "RUN=runs/first OUT=scored sbatch deploy/slurm/bulk.sbatch",
+        "buildah bud -f deploy/Dockerfile -t pipework .",
+        "OUT=runs/big sbatch deploy/slurm/train.sbatch",
+        "sky serve up deploy/sky/train.yaml",
+        "terraform apply",
+    ],
+)
+def test_a_wrong_command_is_found(line):
+    found = (AssertionError, OSError, ValueError, helm.HelmError, pytest.fail.Exception)
+    with pytest.raises(found):
+        check_command(line)

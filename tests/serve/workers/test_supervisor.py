@@ -1,0 +1,383 @@
+"""Servers of several processes, as `pipe serve --workers` starts them."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+from pipework.closeable import Closeable
+from pipework.errors import ConfigError
+from pipework.serve.workers.supervisor import worker_count
+from tests.serve.conftest import Server, Shelf
+from tests.serve.test_run import metric, wait_for
+
+TEXTS = [" ".join(words) for words in (["rain"] * 3, ["goal", "team"], ["bank"] * 40, ["match"])]
+PREDICT = "/v1/predict"
+CLIENTS, ANSWERS = 6, 3_000
+TOLERANCE = 1e-5
+
+
+def processes(server: Server) -> tuple[psutil.Process, list[psutil.Process]]:
+    """Return the engine process and the front processes, by their names."""
+    named = [(child.name(), child) for child in psutil.Process(server.process.pid).children()]
+    (engine,) = [child for name, child in named if name == "pipe-engine"]
+    return engine, [child for name, child in named if name.startswith("pipe-front-")]
+
+
+class Client(Closeable):
+    """Sends requests over a connection, and connects again when it is lost."""
+
+    def __init__(self, url: str) -> None:
+        self._address = urlsplit(url).netloc
+        self._connection = HTTPConnection(self._address, timeout=120)
+
+    def predict(self, texts: list[str]) -> tuple[int, dict]:
+        """Return the status and the response; a lost connection raises an error."""
+        try:
+            body = json.dumps({"texts": texts})
+            self._connection.request("POST", PREDICT, body, {"content-type": "application/json"})
+            response = self._connection.getresponse()
+            return response.status, json.loads(response.read())
+        except (OSError, HTTPException):
+            self.reconnect()
+            raise
+
+    def reconnect(self) -> None:
+        self._connection.close()
+        self._connection = HTTPConnection(self._address, timeout=120)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Load:
+    """Clients that compare each answer until there are enough.
+
+    Attributes:
+        answers: number of answers.
+        texts: number of their texts.
+        lost: number of lost connections.
+        wrong: differences and errors.
+    """
+
+    def __init__(self, url: str, answers: int) -> None:
+        self._url, self._most = url, answers
+        self._expected = {}
+        with Client(url) as client:
+            for text in TEXTS:
+                _, answer = client.predict([text])
+                self._expected[text] = answer["predictions"][0]
+        self.answers = self.texts = len(TEXTS)
+        self.lost = 0
+        self.wrong: list[str] = []
+        self.done = threading.Event()
+        self._lock = threading.Lock()
+
+    def run(self, seed: int) -> None:
+        with Client(self._url) as client:
+            self._send(client, random.Random(seed))
+
+    def _send(self, client: Client, choose: random.Random) -> None:
+        while not self.done.is_set():
+            texts = choose.choices(TEXTS, k=choose.choice([1, 1, 1, 8]))
+            if choose.random() < 0.05:
+                client.reconnect()
+            try:
+                status, answer = client.predict(texts)
+            except (OSError, HTTPException):
+                with self._lock:
+                    self.lost += 1
+                continue
+            self._compare(texts, status, answer)
+
+    def _compare(self, texts: list[str], status: int, answer: dict) -> None:
+        with self._lock:
+            self.answers += 1
+            self.texts += len(texts)
+            if status != 200:
+                self.wrong.append(str(answer))
+            for text, found in zip(texts, answer.get("predictions", []), strict=status == 200):
+                expected = self._expected[text]
+                same = found["label"] == expected["label"]
+                if not same or abs(found["score"] - expected["score"]) > TOLERANCE:
+                    self.wrong.append(f"{text}: {found}")
+            if self.answers >= self._most or self.wrong:
+                self.done.set()
+
+
+@pytest.fixture(scope="module")
+def workers(run: Path, start_server: Callable[..., Server]) -> Server:
+    """A server with two front processes. Tests may kill these and the engine process."""
+    return start_server(run, workers=2)
+
+
+def test_answers_are_those_of_a_single_process(workers, server):
+    texts = [*TEXTS, "", "no known word"]
+    single, several = (
+        httpx.post(f"{url}{PREDICT}", json={"texts": texts}).json()
+        for url in (server.url, workers.url)
+    )
+    for one, other in zip(single.pop("predictions"), several.pop("predictions"), strict=True):
+        assert one.pop("scores") == pytest.approx(other.pop("scores"), abs=TOLERANCE)
+        assert one.pop("score") == pytest.approx(other.pop("score"), abs=TOLERANCE)
+        assert one == other
+    assert single == several
+
+
+def test_metrics_are_those_of_all_processes(workers):
+    count = 150
+    before = [metric(workers.url, "pipework_texts_total"), fronts_requests(workers)]
+    with Client(workers.url) as client:
+        for _ in range(count):
+            assert client.predict(["goal", "rain"])[0] == 200
+            client.reconnect()  # to either process
+    answered = [metric(workers.url, "pipework_texts_total"), fronts_requests(workers)]
+    assert [now - then for now, then in zip(answered, before, strict=True)] == [2 * count, count]
+    status = httpx.get(f"{workers.url}/v1/status").json()
+    assert status["models"][0]["versions"][0]["totals"]["texts"] == answered[0]
+    assert status["recent"]["requests_per_s"] > 0
+    assert metric(workers.url, "pipework_batch_texts_total") == answered[0]
+    assert metric(workers.url, "process_resident_memory_bytes") > 3 * 2**20
+
+
+def fronts_requests(server: Server) -> float:
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    counts = [line for line in lines if line.startswith("pipework_requests_total")]
+    return sum(float(line.split()[-1]) for line in counts)
+
+
+def test_grpc_answers(workers):
+    import numpy as np  # noqa: PLC0415
+    from tritonclient.grpc import InferenceServerClient, InferInput  # noqa: PLC0415
+
+    text = InferInput("text", [2], "BYTES")
+    text.set_data_from_numpy(np.array([b"goal", b"rain"], object))
+    with InferenceServerClient(workers.grpc) as client:
+        answer = client.infer("topics", [text])
+    assert answer.as_numpy("label").ravel().tolist() == [b"sport", b"weather"]
+
+
+def test_no_answer_is_lost_or_wrong_while_processes_are_killed(workers):
+    load = Load(workers.url, ANSWERS)
+    before = fronts_requests(workers) - load.answers
+    choose, kills = random.Random(5), Counter[str]()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(load.run, seed) for seed in range(CLIENTS)]
+        while not load.done.wait(choose.uniform(0.3, 1.5)):
+            with suppress(psutil.NoSuchProcess, IndexError, ValueError):
+                engine, fronts = processes(workers)
+                kind = (
+                    "engine" if len(fronts) == 2 and kills["engine"] <= kills["front"] else "front"
+                )
+                (engine if kind == "engine" else choose.choice(fronts)).kill()
+                kills[kind] += 1
+        for client in clients:
+            client.result()
+    assert load.wrong == []
+    assert kills["engine"] >= 1
+    assert kills["front"] >= 1
+    # A connection of a killed process is lost, at most one of each client per kill.
+    assert load.lost <= CLIENTS * kills["front"]
+    wait_for(lambda: httpx.get(f"{workers.url}/readyz").status_code == 200)
+    # A killed process may have counted requests whose answers were lost with their connections.
+    counted = fronts_requests(workers) - before
+    assert load.answers <= counted <= load.answers + load.lost
+
+
+def test_sigterm_answers_all_accepted_requests_and_exits_with_0(slow_run, start_server):
+    server = start_server(slow_run, "grace_s=300", workers=2)
+    large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 150}
+    with ThreadPoolExecutor(4) as pool:
+        requests = [
+            pool.submit(httpx.post, f"{server.url}{PREDICT}", json=large, timeout=300)
+            for _ in range(4)
+        ]
+        wait_for(lambda: metric(server.url, "pipework_queue_requests") >= 4)
+        children = psutil.Process(server.process.pid).children()
+        assert server.stop() == 0
+        answers = [future.result() for future in requests]
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert not any(child.is_running() for child in children)
+
+
+def test_a_full_queue_rejects_requests(slow_run, start_server):
+    server = start_server(slow_run, "queue.tokens=1000", workers=2)
+    huge = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 800}
+    with ThreadPoolExecutor(8) as pool:
+        requests = [
+            pool.submit(httpx.post, f"{server.url}{PREDICT}", json=huge, timeout=60)
+            for _ in range(6)
+        ]
+        wait_for(lambda: metric(server.url, "pipework_queue_tokens") >= 5_000)
+        refused = [
+            httpx.post(f"{server.url}{PREDICT}", json={"texts": ["goal"]}, timeout=60)
+            for _ in range(6)
+        ]
+        for child in psutil.Process(server.process.pid).children():
+            child.kill()
+        server.process.kill()
+        for future in requests:
+            future.exception()
+    assert [answer.status_code for answer in refused] == [429] * 6
+    assert int(refused[0].headers["retry-after"]) >= 1
+
+
+def test_a_disconnected_client_cancels_its_request(slow_run, start_server):
+    server = start_server(slow_run, workers=2)
+    large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
+    with httpx.Client(timeout=0.3) as client, suppress(httpx.TimeoutException):
+        client.post(f"{server.url}{PREDICT}", json=large)
+    wait_for(lambda: metric(server.url, "pipework_queue_requests") == 0)
+    counted = 'pipework_requests_total{door="v1",model="topics",status="499"}'
+    wait_for(lambda: metric(server.url, counted) == 1)
+    assert metric(server.url, "pipework_batch_texts_total") < 400
+    assert server.stop() == 0
+
+
+def test_processes_end_with_the_main_process(run, start_server):
+    server = start_server(run, workers=2)
+    children = psutil.Process(server.process.pid).children()
+    os.kill(server.process.pid, signal.SIGKILL)
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert alive == []
+
+
+def test_a_process_that_cannot_start_again_ends_the_server(run, launch, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    process = launch(copied, workers=2)
+    assert process.first_line()
+    (copied / "manifest.json").unlink()
+    children = psutil.Process(process.pid).children()
+    (engine,) = [child for child in children if child.name() == "pipe-engine"]
+    engine.kill()
+    done = process.finish(120)
+    assert done.returncode == 1
+    assert "manifest.json" in done.stderr
+    assert not any(child.is_running() for child in children)
+
+
+def test_a_wrong_run_is_reported_in_one_line(launch, tmp_path):
+    done = launch(tmp_path, workers=2).finish()
+    assert (done.returncode, done.stdout) == (1, "")
+    expected = (
+        f"{tmp_path} has no manifest.json and no models: neither a run folder nor a repository"
+    )
+    assert done.stderr.splitlines()[-1] == expected
+
+
+def test_a_port_in_use_is_reported(workers, launch, run):
+    port = int(workers.url.rpartition(":")[2])
+    done = launch(run, port, workers=2).finish()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+
+
+def test_keys_are_required_by_all_processes(run, start_server):
+    server = start_server(run, workers=2, PIPEWORK_API_KEYS="open-sesame")
+    for _ in range(12):
+        assert httpx.post(f"{server.url}{PREDICT}", json={"texts": ["goal"]}).status_code == 401
+        headers = {"x-api-key": "open-sesame"}
+        answer = httpx.post(f"{server.url}{PREDICT}", json={"texts": ["goal"]}, headers=headers)
+        assert answer.status_code == 200
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("workers", ["0", "-1", "two", "1.5", ""])
+def test_the_number_of_workers_is_checked(workers):
+    message = f"--workers: expected a number from 1 or auto, found {workers!r}"
+    with pytest.raises(ConfigError) as caught:
+        worker_count(workers)
+    assert str(caught.value) == message
+
+
+def test_auto_depends_on_the_cpus(monkeypatch):
+    module = "pipework.serve.workers.supervisor"
+    monkeypatch.setattr(f"{module}.gpu_or_none", lambda: None)
+    for cpus, expected in ((1, 1), (2, 1), (8, 2), (32, 8)):
+        monkeypatch.setattr(f"{module}.cpu_limit", lambda cpus=cpus: cpus)
+        assert worker_count("auto") == expected
+    assert worker_count("3") == 3
+
+
+@pytest.fixture
+def repository(shelf: Shelf, start_server: Callable[..., Server]) -> Iterator[Server]:
+    """A server of a repository that clients may change."""
+    shelf.add(1)
+    settings = "models.control=true", "models.poll_s=0.1"
+    server = start_server(shelf.folder, *settings, workers=2)
+    yield server
+    assert server.stop() == 0
+
+
+def statuses_and_labels(url: str, requests: int = 12) -> set[tuple[int, str]]:
+    """Return the outcomes of requests on several connections, which go to both processes."""
+    found = set()
+    with Client(url) as client:
+        for _ in range(requests):
+            status, answer = client.predict(["goal"])
+            label = answer["predictions"][0]["label"] if status == 200 else answer["error"]
+            found.add((status, label))
+            client.reconnect()
+    return found
+
+
+def test_a_new_version_is_served_by_all_processes_without_a_lost_request(repository, shelf):
+    outcomes, done = set(), threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            outcomes.update(statuses_and_labels(repository.url, 2))
+
+    with ThreadPoolExecutor(2) as pool:
+        clients = [pool.submit(ask) for _ in range(2)]
+        shelf.add(2)
+        wait_for(lambda: statuses_and_labels(repository.url) == {(200, "sport-2")})
+        done.set()
+        for client in clients:
+            client.result()
+    assert outcomes <= {(200, "sport"), (200, "sport-2")}
+    wait_for(lambda: 'version="1"' not in httpx.get(f"{repository.url}/metrics").text)
+
+
+def test_a_client_loads_and_unloads_a_model_in_all_processes(repository):
+    models = f"{repository.url}/v2/repository"
+    for _ in range(3):
+        assert httpx.post(f"{models}/models/topics/unload", json={}, timeout=60).status_code == 200
+        unknown = "expected the name of a model: none"
+        assert statuses_and_labels(repository.url) == {(404, unknown)}
+        index = httpx.post(f"{models}/index", json={}).json()
+        assert [(entry["name"], entry["reason"]) for entry in index] == [("topics", "unloaded")]
+        assert httpx.post(f"{models}/models/topics/load", json={}, timeout=60).status_code == 200
+        assert statuses_and_labels(repository.url) == {(200, "sport")}
+
+
+def test_an_error_of_loading_is_that_of_a_single_process(repository, shelf):
+    shelf.add(3, wrong=True)
+    answer = httpx.post(f"{repository.url}/v2/repository/models/topics/load", json={}, timeout=60)
+    assert answer.status_code == 400
+    assert "model 'topics' cannot be loaded: version 3: " in answer.json()["error"]
+    assert statuses_and_labels(repository.url) == {(200, "sport")}
+    answer = httpx.post(f"{repository.url}/v2/repository/models/other/load", json={}, timeout=60)
+    assert answer.status_code == 404
+
+
+def test_a_version_survives_the_engine_process_that_loaded_it(repository, shelf):
+    shelf.add(2)
+    wait_for(lambda: statuses_and_labels(repository.url) == {(200, "sport-2")})
+    processes(repository)[0].kill()
+    assert statuses_and_labels(repository.url) == {(200, "sport-2")}
+    assert metric(repository.url, "pipework_engine_deaths_total") == 1
