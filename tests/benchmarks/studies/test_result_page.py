@@ -135,7 +135,10 @@ def test_a_stored_roofline_is_drawn_and_other_results_are_rejected(
     assert "measure again: python -m pipework.benchmarks.studies.roofline" in printed
     write_result(stored, served)
     assert main([str(stored), str(drawn)]) == 2
-    assert "expected a roofline or bulk jobs, found bench" in capsys.readouterr().err
+    assert (
+        "expected a roofline, bulk jobs or replicas under load, found bench"
+        in capsys.readouterr().err
+    )
     with pytest.raises(DataError):
         page(old)
 
