@@ -5,10 +5,11 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -16,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from pipework.benchmarks.report.bench_page import provenance_facts
-from pipework.benchmarks.studies.documents.study_tables import ROWS, TableName
 from pipework.benchmarks.studies.records.engine_results import (
     HEAD,
     Roof,
@@ -25,11 +25,15 @@ from pipework.benchmarks.studies.records.engine_results import (
     roofline_rows,
 )
 from pipework.benchmarks.studies.records.experiment_results import (
+    SCALING_HEAD,
+    WORKERS_HEAD,
     ScalingResult,
     WorkersResult,
     possible_rate,
+    scaling_rows,
+    workers_rows,
 )
-from pipework.benchmarks.studies.records.serving_results import BulkResult
+from pipework.benchmarks.studies.records.serving_results import BULK_HEAD, BulkResult, bulk_rows
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import DataError
@@ -63,24 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         expected = "a roofline, bulk jobs, replicas or front processes"
         message = f"{options.result}: expected {expected}, found {result.kind}"
         raise DataError(message, f"measure a roofline: {MEASURE}")
-    write_page(options.page, result)
+    check_writable(options.page)
+    write_atomically(options.page, page(result).encode())
     return 0
 
 
 MEASURE = "python -m pipework.benchmarks.studies.roofline RUN NAME --out FILE"
 DrawnResult = RooflineResult | BulkResult | ScalingResult | WorkersResult
-
-
-def write_page(path: Path, result: DrawnResult) -> None:
-    """Write the page atomically.
-
-    Raises:
-        ConfigError: the path cannot be written.
-        DataError: the result has no roofs.
-        ModuleNotFoundError: matplotlib is not installed.
-    """
-    check_writable(path)
-    write_atomically(path, page(result).encode())
 
 
 def page(result: DrawnResult) -> str:
@@ -251,6 +244,13 @@ def _ticks(low: float, high: float) -> Sequence[float]:
     return ticks if len(ticks) <= MOST_TICKS else [tick for tick in ticks if f"{tick:e}"[0] == "1"]
 
 
+TABLES: dict[type, tuple[Sequence[str], Callable[[Any], Iterable[Sequence[str]]]]] = {
+    BulkResult: (BULK_HEAD, bulk_rows),
+    ScalingResult: (SCALING_HEAD, scaling_rows),
+    WorkersResult: (WORKERS_HEAD, workers_rows),
+}
+
+
 def bulk_page(result: BulkResult) -> str:
     """Return the page of bulk jobs: memory and rate over the finished rows, and the table."""
     memory, rate = "Resident memory of the uninterrupted job", "Mean rate since its start"
@@ -276,7 +276,7 @@ def _study_page(
     inputs: Mapping[str, str],
 ) -> str:
     """Return a page with plots, the table of the result, its inputs and the machine."""
-    _, head, rows = ROWS[TableName(result.kind)]
+    head, rows = TABLES[type(result)]
     cells = (frame.cells(row[1:]) for row in rows(result))
     parts = (
         frame.header(result.model, title),

@@ -23,7 +23,7 @@ from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.engine_results import Roof, RoofedEngine, RooflineResult
-from pipework.benchmarks.studies.result_page import write_page
+from pipework.benchmarks.studies.result_page import page
 from pipework.benchmarks.studies.roofs import (
     EncoderShape,
     MatmulGraph,
@@ -36,7 +36,7 @@ from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord
-from pipework.run_folder.files import check_writable
+from pipework.run_folder.files import check_writable, write_atomically
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines import open_engine, runs_here
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = roofline(options.run, options.name, options.engine, options.seconds, progress)
         write_result(options.out, result)
         if options.html is not None:
-            write_page(options.html, result)
+            write_atomically(options.html, page(result).encode())
     finally:
         progress.close()
     for engine in result.engines:

@@ -76,7 +76,7 @@ SCORED = sample thucnews thucnews-linear thucnews-cnn thucnews-lstm thucnews-gru
 NAMES = $(SCORED:%=%-accuracy) families imports presets engines-matrix-tiny engines-matrix-minilm \
 	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
 	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-serving-load sst2-roofline sst2-agreement sst2-peers-serving \
-	imported-peers-serving 	sst2-peers-2000 sst2-peers-4000 scratch domain structural-faults bulk workers
+	imported-peers-serving 	sst2-peers-2000 sst2-peers-4000 scratch domain structural-faults bulk scaling workers
 ONLY ?= $(if $(shell PATH="$(PATH)" command -v $(PERF_ANALYZER)),$(NAMES),$(info sst2-agreement is skipped: $(PERF_ANALYZER) is not on PATH)$(filter-out sst2-agreement,$(NAMES)))
 ONLY := $(ONLY)
 
@@ -144,6 +144,12 @@ $(RESULTS)/%-serving-1.json: $(WORK)/exported/%
 $(RESULTS)/%-serving-8.json: $(WORK)/exported/%
 	$(begin)
 	python -m pipework.benchmarks.studies.pipe_serve $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 8 --concurrency 1,4,16 --seconds 6 --json $(part)
+	$(end)
+
+# Needs the program prometheus.
+$(RESULTS)/scaling.json: $(WORK)/exported/sample
+	$(begin)
+	python -m pipework.benchmarks.studies.scaling --run $(WORK)/runs/sample --load-s 40 --after-s 345 --out $(part)
 	$(end)
 
 $(RESULTS)/structural-faults.json: $(WORK)/trained/sample $(WORK)/trained/mrpc

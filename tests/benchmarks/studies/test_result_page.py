@@ -16,7 +16,7 @@ from pipework.benchmarks.studies.records.engine_results import (
     roofline_rows,
 )
 from pipework.benchmarks.studies.records.stored_results import read_stored
-from pipework.benchmarks.studies.result_page import limits, main, page, write_page
+from pipework.benchmarks.studies.result_page import limits, main, page
 from pipework.errors import DataError
 
 CHROMIUM = shutil.which("chromium")
@@ -135,17 +135,15 @@ def test_a_stored_roofline_is_drawn_and_other_results_are_rejected(
     assert "measure again: python -m pipework.benchmarks.studies.roofline" in printed
     write_result(stored, served)
     assert main([str(stored), str(drawn)]) == 2
-    assert (
-        "expected a roofline, bulk jobs, replicas or front processes, found bench"
-        in capsys.readouterr().err
-    )
+    expected = "expected a roofline, bulk jobs, replicas or front processes, found bench"
+    assert expected in capsys.readouterr().err
     with pytest.raises(DataError):
         page(old)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 def test_a_browser_shows_the_figure_without_console_errors(roofed, tmp_path):
-    write_page(tmp_path / "r.html", roofed)
+    (tmp_path / "r.html").write_text(page(roofed), encoding="utf-8")
     words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
     words += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom"]
     done = subprocess.run(
