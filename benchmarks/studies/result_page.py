@@ -25,6 +25,7 @@ from pipework.benchmarks.studies.records.engine_results import (
     roofline_rows,
 )
 from pipework.benchmarks.studies.records.experiment_results import (
+    NO_ENGINE,
     SCALING_HEAD,
     WORKERS_HEAD,
     ScalingResult,
@@ -317,10 +318,9 @@ def workers_page(result: WorkersResult) -> str:
     note = "0: one process. CPU times: with a processor for each process"
     plots = []
     for load in result.loads:
-        lines = {
-            "measured": [median(level.requests_per_s) for level in load.levels],
-            "allowed by CPU times": [possible_rate(level) for level in load.levels],
-        }
+        lines = {"measured": [median(level.requests_per_s) for level in load.levels]}
+        if load.engine == NO_ENGINE:  # an engine has threads on several processors
+            lines["allowed by CPU times"] = list(map(possible_rate, load.levels))
         fronts, texts = [level.fronts for level in load.levels], load.texts_per_request
         plot = _line_plot(("front processes", "requests/s"), fronts, lines, marker="o")
         plots.append((f"Engine: {load.engine}; texts per request: {texts}", note, plot))

@@ -27,6 +27,7 @@ from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.pipe_serve import ServerProcess, running_server
 from pipework.benchmarks.studies.records.experiment_results import (
+    NO_ENGINE,
     WorkersLevel,
     WorkersLoad,
     WorkersResult,
@@ -49,7 +50,6 @@ from pipework.serve.workers.supervisor import serve_with_workers
 from pipework.text.encoding import Encoding
 
 MODULE = "pipework.benchmarks.studies.workers"
-NO_ENGINE = "none"
 FRONTS = (0, 1, 2, 3)  # 0: one process for everything
 LOADS = ((1, 64), (8, 16))  # texts per request, clients
 ENGINE_PROCESS = "pipe-engine"

@@ -219,6 +219,9 @@ def scaling_rows(result: ScalingResult) -> Iterator[tuple[str, ...]]:
         yield result.model, f"{first.clients}", seconds, f"{highest:.2f}", shown
 
 
+NO_ENGINE = "none"
+
+
 class WorkersLevel(Record):
     """A server under closed-loop load, measured once per turn.
 
@@ -240,7 +243,7 @@ class WorkersLoad(Record):
     """Servers of different numbers of processes under the same load, in turns.
 
     Attributes:
-        engine: the engine, or "none" for an engine that returns zeros at once.
+        engine: the engine, or NO_ENGINE for an engine that returns zeros at once.
         texts_per_request: texts in each request.
         clients: clients of the closed loop.
         levels: one per server.
@@ -269,7 +272,8 @@ WORKERS_HEAD = (
     "processes",
     "requests/s",
     "of one process",
-    "CPU per request: front, engine process",
+    "CPU, front",
+    "CPU, engine",
 )
 
 
@@ -278,7 +282,7 @@ def workers_rows(result: WorkersResult) -> Iterator[tuple[str, ...]]:
     for load in result.loads:
         one = load.levels[0].requests_per_s
         texts = counted(load.texts_per_request, "text")
-        shown = f"{texts} per request, {load.clients} clients, engine: {load.engine}"
+        shown = f"{texts}, {load.clients} clients, engine: {load.engine}"
         for level in load.levels:
             pairs = zip(level.requests_per_s, one, strict=True)
             share = median(rate / base for rate, base in pairs)
@@ -288,7 +292,8 @@ def workers_rows(result: WorkersResult) -> Iterator[tuple[str, ...]]:
                 f"{counted(level.fronts, 'front')} + engine" if level.fronts else "1",
                 f"{median(level.requests_per_s):,.0f}",
                 f"{share:.0%}" if level.fronts else "",
-                f"{level.front_us:,.0f} µs, {level.engine_us:,.0f} µs",
+                f"{level.front_us:,.0f} µs",
+                f"{level.engine_us:,.0f} µs" if level.fronts else "",
             )
 
 
