@@ -8,8 +8,6 @@ closed it.
 import asyncio
 import json
 import logging
-import os
-import signal
 import socket
 import threading
 import time
@@ -35,9 +33,7 @@ from pipework.serve.workers.messages import (
     Message,
     ModelsState,
     VersionState,
-    call_after_main_process,
     frame,
-    main_process_runs,
     read_error,
     take_messages,
 )
@@ -100,7 +96,6 @@ class EngineMirror(Closeable):
 
     async def started(self, _: BoundAddress) -> None:
         """Send requests to the engine process from now on."""
-        call_after_main_process(_end)
         if self._first is not None:
             await self._attach(self._first)
         self.ready()
@@ -242,8 +237,8 @@ class EngineMirror(Closeable):
         channel.data_received(bytes(greeting.rest))
 
     def _greet(self) -> "_Greeting | None":
-        """Connect to an engine process and wait for its state; None if this process should end."""
-        while not self._stopped and main_process_runs():
+        """Connect to an engine process and wait for its state; None if this process is ending."""
+        while not self._stopped:
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(WAIT_S)
             try:
@@ -259,7 +254,7 @@ class EngineMirror(Closeable):
 
     def _wait_for_state(self, connection: socket.socket) -> "_Greeting | None":
         received = bytearray()
-        while not self._stopped and main_process_runs():
+        while not self._stopped:
             try:
                 data = connection.recv(READ_BYTES)
             except TimeoutError:
@@ -279,11 +274,6 @@ class _Greeting:
     connection: socket.socket
     state: ModelsState
     rest: bytearray
-
-
-def _end() -> None:
-    log.warning("the main process has ended")
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _open(version: VersionState, link: EngineLink, queue: QueueSettings) -> Predictor:

@@ -37,7 +37,6 @@ from pipework.serve.workers.messages import (
     ModelsState,
     Submission,
     VersionState,
-    call_after_main_process,
     error_content,
 )
 from pipework.serve.workers.remote_scheduler import received_job
@@ -286,7 +285,6 @@ class EngineProcess:
     async def _run(self, listener: socket.socket, ready: Callable[[], None]) -> None:
         self._loop = loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
-        call_after_main_process(self._stop)
         self._slots.release_others()
         self._refresh()
         server = await loop.create_unix_server(lambda: _Front(self).channel, sock=listener)

@@ -8,7 +8,6 @@ refer to them.
 import asyncio
 import json
 import math
-import multiprocessing
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -182,26 +181,6 @@ class Channel(asyncio.Protocol):
             parts.append(self._unsent.popleft())
         if parts and self._transport is not None:
             self._transport.write(b"".join(parts))
-
-
-def main_process_runs() -> bool:
-    """Whether the process that started this process runs."""
-    parent = multiprocessing.parent_process()
-    return parent is None or parent.is_alive()
-
-
-def call_after_main_process(callback: Callable[[], None]) -> None:
-    """Call a function in the running event loop when the main process ends."""
-    if (parent := multiprocessing.parent_process()) is None:
-        return
-    loop = asyncio.get_running_loop()
-
-    def ended() -> None:
-        loop.remove_reader(sentinel)
-        callback()
-
-    sentinel = parent.sentinel
-    loop.add_reader(sentinel, ended)
 
 
 def frame(kind: Kind, content: bytes) -> bytes:

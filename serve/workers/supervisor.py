@@ -4,6 +4,7 @@ The process is forked before it has threads, and its children inherit the socket
 that waits to be accepted is not lost when its front process ends.
 """
 
+import ctypes
 import logging
 import math
 import multiprocessing
@@ -45,6 +46,7 @@ from pipework.serve.workers.shared_memory import SharedMemory
 
 log = logging.getLogger(__name__)
 AUTO = "auto"
+PR_SET_PDEATHSIG = 1
 CPUS_PER_FRONT, CPUS_PER_FRONT_WITH_GPU = 4, 2
 RETRY_S = 1.0  # before a process that ended without being ready is started again
 WAIT_S = 0.5
@@ -174,7 +176,9 @@ class _Child:
         """Fork the process and return its id."""
         context = multiprocessing.get_context("fork")
         self.report, sender = context.Pipe(duplex=False)
-        self.process = context.Process(target=_run_child, args=(self, sender), name=self.name)
+        self.process = context.Process(
+            target=_run_child, args=(self, sender, os.getpid()), name=self.name
+        )
         self.process.start()
         sender.close()
         self.ready, self.error = False, None
@@ -214,10 +218,11 @@ class _Child:
             os.kill(self.process.pid, number)
 
 
-def _run_child(child: _Child, report: Connection) -> None:
+def _run_child(child: _Child, report: Connection, main_process: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in STOPPING:
         signal.signal(number, signal.SIG_DFL)
+    _end_with(main_process)
     with suppress(OSError):  # not on Linux; the name in `ps -eo comm` and `top`
         Path("/proc/self/comm").write_text(child.title, encoding="utf-8")
     for unused in child.unused:
@@ -228,6 +233,17 @@ def _run_child(child: _Child, report: Connection) -> None:
         report.send(error_content(error))
         log.error("%s: %s", child.name, error)  # noqa: TRY400  (the user can fix it)
         sys.exit(error.exit_code)
+
+
+def _end_with(main_process: int) -> None:
+    """Send this process SIGTERM when the main process ends, also after SIGKILL.
+
+    https://man7.org/linux/man-pages/man2/pr_set_pdeathsig.2const.html
+    """
+    with suppress(AttributeError):  # not on Linux
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != main_process:  # it has ended before the call
+        sys.exit(0)
 
 
 class _Supervisor:

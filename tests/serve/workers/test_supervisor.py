@@ -247,9 +247,14 @@ def test_a_disconnected_client_cancels_its_request(slow_run, start_server):
     assert server.stop() == 0
 
 
-def test_processes_end_with_the_main_process(run, start_server):
+@pytest.mark.parametrize("replaced", [False, True])
+def test_processes_end_with_the_main_process(run, start_server, replaced):
     server = start_server(run, workers=2)
+    if replaced:
+        processes(server)[0].kill()
+        wait_for(lambda: httpx.get(f"{server.url}/readyz").status_code == 200)
     children = psutil.Process(server.process.pid).children()
+    assert len(children) == 3
     os.kill(server.process.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
