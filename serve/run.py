@@ -278,5 +278,6 @@ class _Server(uvicorn.Server):
         # again after the shutdown, and the exit code would not be 0. A second Ctrl-C forces the
         # exit.
         self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
-        self._stopping.set()
+        if not self.should_exit:  # else `set` may be running: its lock is not reentrant
+            self.should_exit = True
+            self._stopping.set()

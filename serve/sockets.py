@@ -86,16 +86,20 @@ def bound_socket(host: str, port: int, option: str) -> Iterator[socket.socket]:
     # IPPROTO_TCP must be explicit: only then asyncio disables Nagle's algorithm, which would delay
     # each response by 40 ms (delayed acknowledgement of the client).
     with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        try:
-            _bind(listener, (host, port))
-        except (OSError, OverflowError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            message = f"cannot listen on {host}:{port}: {reason}"
-            raise ConfigError(message, f"choose another {option} (0 for any free one)") from error
+        _bind(listener, (host, port), option)
         yield listener
 
 
-def _bind(listener: socket.socket, address: tuple[str, int]) -> None:
+def _bind(listener: socket.socket, address: tuple[str, int], option: str) -> None:
+    try:
+        _bind_unused(listener, address)
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        message = f"cannot listen on {address[0]}:{address[1]}: {reason}"
+        raise ConfigError(message, f"choose another {option} (0 for any free one)") from error
+
+
+def _bind_unused(listener: socket.socket, address: tuple[str, int]) -> None:
     # With SO_REUSEADDR two servers that are loading models could bind the same port, because the
     # conflict appears only when one of them listens. So it is only the fallback, for a port whose
     # last connections are still closing.
@@ -125,7 +129,7 @@ def shared_sockets(host: str, port: int, option: str, count: int) -> Iterator[li
         ConfigError: the address is in use or cannot be bound.
     """
     with bound_socket(host, port, option) as first:
-        address = first.getsockname()
+        address = host, int(first.getsockname()[1])
         family = first.family
     with ExitStack() as stack:
         sockets = []
@@ -133,7 +137,6 @@ def shared_sockets(host: str, port: int, option: str, count: int) -> Iterator[li
             own = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             stack.enter_context(own)
             own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            reuse_address(own)
-            own.bind(address)
+            _bind(own, address, option)
             sockets.append(own)
         yield sockets

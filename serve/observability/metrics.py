@@ -164,7 +164,7 @@ def _info(serving: Sequence[ServedModel]) -> Metric:
     return family
 
 
-STARTED = "process_start_time_seconds"
+STARTED, CPU = "process_start_time_seconds", "process_cpu_seconds"
 REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # Rejections before a model version is reached, by response status; versions count the rest.
 REASONS = {
@@ -182,10 +182,12 @@ class SharedMetrics:
     Attributes:
         folder: folder of the files.
         processes: returns the ids of the processes.
+        ended_cpu_s: returns the CPU seconds of processes that have ended.
     """
 
     folder: Path
     processes: Callable[[], Sequence[int]]
+    ended_cpu_s: Callable[[], float]
 
     def count_as(self, process: int) -> None:
         """Let the metrics that this process creates from now on count in its own files.
@@ -226,7 +228,7 @@ class ServerMetrics:
             counts = _SharedCounts(shared.folder)
             self._text.register(counts)
             self._versions = VersionMetrics(models, counts.rejected)
-            self._text.register(_Processes(shared.processes))
+            self._text.register(_Processes(shared))
         self._text.register(self._versions)
         self._text.register(_BuildInfo())
 
@@ -273,17 +275,19 @@ class _SharedCounts(Collector):
 class _Processes(Collector):
     """The metrics of ProcessCollector over several processes: sums, and the earliest start."""
 
-    def __init__(self, processes: Callable[[], Sequence[int]]) -> None:
-        self._processes = processes
+    def __init__(self, shared: SharedMetrics) -> None:
+        self._shared = shared
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, list[Metric]] = {}
-        for process in self._processes():
+        for process in self._shared.processes():
             for family in ProcessCollector(pid=partial(int, process), registry=None).collect():
                 families.setdefault(family.name, []).append(family)
         for name, members in families.items():
             numbers = [member.samples[0].value for member in members]
             number = min(numbers) if name == STARTED else sum(numbers)
+            if name == CPU:
+                number += self._shared.ended_cpu_s()
             first = members[0]
             first.samples = [first.samples[0]._replace(value=number)]
             yield first

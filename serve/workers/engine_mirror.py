@@ -12,15 +12,20 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pipework.closeable import Closeable
-from pipework.errors import NotReadyError, PipeError, RunFolderError
+from pipework.errors import (
+    NotReadyError,
+    PipeError,
+    RunFolderError,
+)
 from pipework.run_folder.manifest import read_classifier
-from pipework.serve.config import QueueSettings, ServeSettings
-from pipework.serve.models.leases import Entry, VersionLeases
+from pipework.serve.config import ServeSettings
+from pipework.serve.models.leases import Entry, State, VersionLeases
 from pipework.serve.models.repository import NEWEST, Policy
 from pipework.serve.scheduling.model_protocol import ServedModel
 from pipework.serve.scheduling.predictor import Predictor
@@ -45,6 +50,7 @@ log = logging.getLogger(__name__)
 RECONNECT_S = 0.05
 WAIT_S = 0.2  # interval of checks whether this process should end
 READ_BYTES = 2**16
+RETRY_S = 2.0  # until a version that could not be opened is opened again
 
 
 class EngineMirror(Closeable):
@@ -71,7 +77,9 @@ class EngineMirror(Closeable):
         self._path = path
         self._queue = settings.queue
         self._link = EngineLink(memory, front)
-        self._hello = {"kind": "hello", "front": front}
+        self._front = front
+        self._open: set[int] = set()  # openings of versions that may still have requests
+        self._applying = ThreadPoolExecutor(1)  # calls of clients may fill the default executor
         self._versions: dict[VersionState, ServedModel] = {}
         self._state = ModelsState()
         self._calls: dict[int, Future[None]] = {}
@@ -87,12 +95,13 @@ class EngineMirror(Closeable):
         """Connect to the engine process and open its versions. Blocks until done.
 
         Raises:
-            NotReadyError: the process that started this process has ended.
+            PipeError: a version cannot be opened.
         """
         self._first = self._greet()
         if self._first is None:
             raise NotReadyError(STOPPING)
-        self._apply(self._first.state)
+        if errors := self._apply(self._first.state):
+            raise errors[0]
 
     async def started(self, _: BoundAddress) -> None:
         """Send requests to the engine process from now on."""
@@ -107,6 +116,7 @@ class EngineMirror(Closeable):
         if self._channel is not None:
             self._channel.close()
         if self._following is not None:
+            self._following.cancel()
             await asyncio.wait((self._following,))
 
     def policy(self, name: str) -> Policy:
@@ -118,8 +128,11 @@ class EngineMirror(Closeable):
         return False
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the versions of the engine process that are not served, with the reason."""
-        return iter(self._state.entries)
+        """Yield the versions of the engine process; those not served yet are being loaded."""
+        served = {(model.name, model.version) for model in self.leases.serving()}
+        for entry in self._state.entries:
+            loading = entry.ready and (entry.name, entry.version) not in served
+            yield replace(entry, state=State.LOADING) if loading else entry
 
     def load(self, name: str) -> None:
         """Load new versions in the engine process and wait until all processes serve them.
@@ -172,38 +185,85 @@ class EngineMirror(Closeable):
             future.set_exception(read_error(content["error"]))
 
     async def _follow(self) -> None:
-        """Apply the latest state; earlier ones are of no use."""
+        """Apply the latest state; earlier ones are of no use. Retry if a version fails."""
+        loop = asyncio.get_running_loop()
         while (state := self._next_state) is not None:
             self._next_state = None
-            await asyncio.to_thread(self._apply, state)
+            errors = await loop.run_in_executor(self._applying, self._apply, state)
             self._confirm()
+            if errors:
+                await asyncio.sleep(RETRY_S)
+                self._retry(state)
 
-    def _apply(self, state: ModelsState) -> None:
-        """Open new versions, then replace the served versions. Blocks until done."""
+    def _retry(self, state: ModelsState) -> None:
+        if self._next_state is None:  # else there is a later state
+            self._next_state = state
+
+    def _apply(self, state: ModelsState) -> list[PipeError]:
+        """Open new versions, then replace the served versions. Blocks until done.
+
+        Returns:
+            Why versions could not be opened.
+        """
+        errors = list[PipeError]()
         before, self._versions = self._versions, {}
         names: dict[str, list[ServedModel]] = {name: [] for name in self.leases.names}
         for version in state.versions:
             model = before.get(version)
-            try:
-                model = model or _open(version, self._link, self._queue)
-            except (PipeError, OSError) as error:
-                log.error(  # noqa: TRY400  (the user can fix it)
-                    "model %s version %s: %s", version.name, version.version, error
-                )
-                continue
+            if model is None:
+                try:
+                    model = self._open_version(version)
+                except PipeError as error:
+                    log.error(  # noqa: TRY400  (the user can fix it)
+                        "model %s version %s: %s", version.name, version.version, error
+                    )
+                    errors.append(error)
+                    continue
             self._versions[version] = model
             names.setdefault(version.name, []).append(model)
         self._state = state
         for name, models in names.items():
             self.leases.put(name, models)
+        return errors
+
+    def _open_version(self, version: VersionState) -> Predictor:
+        """Open the tokenizer of a version.
+
+        Raises:
+            RunFolderError: its files have changed since the engine process opened it.
+        """
+        run = Path(version.run)
+        manifest = read_classifier(run)
+        records = [record for record in manifest.engines if record.name == version.engine]
+        if [record.digest for record in records] != [version.digest]:
+            message = f"{run}: engine {version.engine} has changed since it was opened"
+            raise RunFolderError(message, "start the server again")
+        encoder = open_encoder(run, manifest)
+        closed = partial(self._closed, version.opening)
+        classes = len(manifest.task.labels)
+        scheduler = RemoteScheduler(self._link, version, classes, self._queue, closed)
+        with self._lock:
+            self._open.add(version.opening)
+        return Predictor(
+            manifest, records[0], encoder, scheduler, name=version.name, version=version.version
+        )
 
     def _confirm(self) -> None:
-        if self._channel is None:
-            return
-        slots = {version.slot for version in self._versions}
-        for slot in {version.slot for version in self._state.versions} - slots:
-            self._channel.send_json({"kind": "closed", "slot": slot})
-        self._channel.send_json({"kind": "applied", "generation": self._state.generation})
+        """Report the applied state and all versions that may have requests."""
+        with self._lock:
+            if self._channel is not None:
+                self._channel.send_json(
+                    {
+                        "kind": "applied",
+                        "generation": self._state.generation,
+                        "open": sorted(self._open),
+                    }
+                )
+
+    def _closed(self, opening: int) -> None:
+        with self._lock:
+            self._open.discard(opening)
+        self._confirm()
 
     def _lost(self) -> None:
         """Keep the requests, and connect to the next engine process."""
@@ -220,10 +280,13 @@ class EngineMirror(Closeable):
     async def _reconnect(self, before: "asyncio.Task[None] | None") -> None:
         if before is not None:
             await asyncio.wait((before,))
-        greeting = await asyncio.to_thread(self._greet)
+        loop = asyncio.get_running_loop()
+        greeting = await loop.run_in_executor(self._applying, self._greet)
         if greeting is not None:
-            await asyncio.to_thread(self._apply, greeting.state)
+            errors = await loop.run_in_executor(self._applying, self._apply, greeting.state)
             await self._attach(greeting)
+            if errors:
+                self._retry(greeting.state)
             await self._follow()
 
     async def _attach(self, greeting: "_Greeting") -> None:
@@ -243,7 +306,8 @@ class EngineMirror(Closeable):
             connection.settimeout(WAIT_S)
             try:
                 connection.connect(str(self._path))
-                connection.sendall(frame(Kind.CONTROL, json.dumps(self._hello).encode()))
+                hello = {"kind": "hello", "front": self._front, "open": sorted(self._open)}
+                connection.sendall(frame(Kind.CONTROL, json.dumps(hello).encode()))
                 if greeting := self._wait_for_state(connection):
                     return greeting
             except OSError:
@@ -274,25 +338,3 @@ class _Greeting:
     connection: socket.socket
     state: ModelsState
     rest: bytearray
-
-
-def _open(version: VersionState, link: EngineLink, queue: QueueSettings) -> Predictor:
-    """Open the tokenizer of a version.
-
-    Raises:
-        RunFolderError: its files have changed since the engine process opened it.
-    """
-    run = Path(version.run)
-    manifest = read_classifier(run)
-    records = [record for record in manifest.engines if record.name == version.engine]
-    if [record.digest for record in records] != [version.digest]:
-        message = f"{run}: engine {version.engine} has changed since it was opened"
-        raise RunFolderError(message, "start the server again")
-    return Predictor(
-        manifest,
-        records[0],
-        open_encoder(run, manifest),
-        RemoteScheduler(link, version.slot, len(manifest.task.labels), queue),
-        name=version.name,
-        version=version.version,
-    )

@@ -8,9 +8,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -39,31 +38,15 @@ from pipework.serve.workers.messages import (
     VersionState,
     error_content,
 )
-from pipework.serve.workers.remote_scheduler import received_job
-from pipework.serve.workers.shared_memory import SharedMemory, VersionSlots, write_logits
+from pipework.serve.workers.shared_memory import (
+    ReceivedJob,
+    SharedMemory,
+    VersionSlots,
+    write_logits,
+)
 
 POLL_S = 0.1
 TRIM_TICKS = 20
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class _OpenVersion:
-    """A version and its slot."""
-
-    predictor: Predictor
-    run: Path
-    slot: int
-
-    @property
-    def state(self) -> VersionState:
-        return VersionState(
-            slot=self.slot,
-            name=self.predictor.name,
-            version=self.predictor.version,
-            run=str(self.run.resolve()),
-            engine=self.predictor.engine,
-            digest=self.predictor.record.digest,
-        )
 
 
 class _Front:
@@ -73,50 +56,53 @@ class _Front:
         self._engine = engine
         self.number = -1
         self.jobs: dict[int, Job] = {}
-        self.slots: set[int] = set()  # versions that it may send requests to
         self.applied = 0  # generation of the state that it serves
+        self.open: set[int] = set()  # versions that it had open then, and
+        self.sent: dict[int, set[int]] = {}  # those of later states, by generation
         self.channel = Channel(self._receive, partial(engine.remove, self))
 
     def _receive(self, messages: Sequence[Message]) -> None:
-        slots = set()
+        openings = set()
         for kind, content in messages:
             if kind == Kind.SUBMIT:
                 submission = Submission(*SUBMISSION.unpack(content))
                 self._submit(submission)
-                slots.add(submission.slot)
+                openings.add(submission.opening)
             elif kind == Kind.CONTROL:
                 self._control(json.loads(content))
             elif job := self.jobs.get(*JOB.unpack(content)):
                 job.future.cancel()
-        self._engine.publish(slots)
+        self._engine.publish(openings)
+
+    def uses(self, opening: int) -> bool:
+        """Whether it may send requests to a version."""
+        return opening in self.open or any(opening in sent for sent in self.sent.values())
 
     def _submit(self, submission: Submission) -> None:
-        job = received_job(submission, self.arena)
+        job = ReceivedJob.of(submission, self.arena)
         self.jobs[submission.job] = job
         done = partial(self._engine.done, self, submission)
         job.future.add_done_callback(done)
+        accepted = int(not submission.repeated)
         try:
-            scheduler = self._engine.scheduler(submission.slot)
-            scheduler.reserve()
+            scheduler = self._engine.scheduler(submission.opening)
+            if accepted:
+                scheduler.reserve()
         except PipeError as error:
             job.fail(error)
             return
-        scheduler.enqueue([job], reserved=1)
+        scheduler.enqueue([job], reserved=accepted)
 
     def _control(self, content: Json) -> None:
         kind = content["kind"]
         if kind == "hello":
-            self.number = content["front"]
+            self.number, self.open = content["front"], set(content["open"])
             self.arena = self._engine.memory.arenas[self.number]
             self._engine.add(self)
         elif kind == "call":
             self._engine.call(self, content["number"], content["action"], content["name"])
         else:
-            if kind == "applied":
-                self.applied = content["generation"]
-            else:
-                self.slots.discard(content["slot"])
-            self._engine.changed()
+            self._engine.applied(self, content["generation"], set(content["open"]))
 
     def finish(self, request: Submission, future: "Future[JobResult]") -> None:
         """Send the outcome of a request, unless the front process has ended."""
@@ -152,7 +138,7 @@ class EngineProcess:
         self.memory = memory
         self._condition = threading.Condition()
         self._slots = VersionSlots(memory)
-        self._versions: dict[int, _OpenVersion] = {}  # by slot
+        self._versions: dict[int, tuple[Predictor, VersionState]] = {}  # by opening
         self._fronts: dict[int, _Front] = {}
         self._state = ModelsState()
         self._outcomes: deque[_Outcome] = deque()
@@ -196,31 +182,40 @@ class EngineProcess:
         """
         name = f"{predictor.name}/{predictor.version}/{predictor.record.digest}"
         with self._condition:
-            slot = self._slots.take(name)
-            self._versions[slot] = _OpenVersion(predictor=predictor, run=run, slot=slot)
+            slot, opening = self._slots.take(name)
+            state = VersionState(
+                slot=slot,
+                opening=opening,
+                name=predictor.name,
+                version=predictor.version,
+                run=str(run.resolve()),
+                engine=predictor.engine,
+                digest=predictor.record.digest,
+            )
+            self._versions[opening] = predictor, state
             self._slots.write(slot, predictor.load, alive=predictor.alive, ready=predictor.ready)
-        predictor.closing = partial(self._closing, slot)
+        predictor.closing = partial(self._closing, opening)
 
-    def _closing(self, slot: int) -> None:
+    def _closing(self, opening: int) -> None:
         """Wait until no front process uses a version. It is not served any more."""
         with self._condition:
             self._condition.wait_for(
-                lambda: self._stopping or not any(slot in f.slots for f in self._fronts.values())
+                lambda: self._stopping or not any(f.uses(opening) for f in self._fronts.values())
             )
-            del self._versions[slot]
-            self._slots.release(slot)
+            _, state = self._versions.pop(opening)
+            self._slots.release(state.slot)
 
-    def scheduler(self, slot: int) -> RequestScheduler:
+    def scheduler(self, opening: int) -> RequestScheduler:
         """Return the scheduler of a version.
 
         Raises:
             NotReadyError: it has been closed.
         """
-        version = self._versions.get(slot)
+        version = self._versions.get(opening)
         if version is None:
             message = "the version has been closed"
             raise NotReadyError(message)
-        return version.predictor.scheduler
+        return version[0].scheduler
 
     def add(self, front: _Front) -> None:
         """Add a front process, in place of an earlier one with its number."""
@@ -236,15 +231,18 @@ class EngineProcess:
         with self._condition:
             if self._fronts.get(front.number) is front:
                 del self._fronts[front.number]
-            front.slots.clear()
             self._condition.notify_all()
         jobs, front.jobs = front.jobs, {}
         for job in jobs.values():
             job.future.cancel()
 
-    def changed(self) -> None:
-        """Wake threads that wait for a front process."""
+    def applied(self, front: _Front, generation: int, openings: set[int]) -> None:
+        """Note that a front process has applied a state, and has only these versions open."""
         with self._condition:
+            front.applied, front.open = generation, openings
+            front.sent = {
+                number: sent for number, sent in front.sent.items() if number > generation
+            }
             self._condition.notify_all()
 
     def done(self, front: _Front, request: Submission, future: "Future[JobResult]") -> None:
@@ -255,14 +253,14 @@ class EngineProcess:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._send_outcomes)
 
-    def publish(self, slots: Iterable[int]) -> None:
+    def publish(self, openings: Iterable[int]) -> None:
         """Write the load of versions to shared memory."""
         with self._condition:
-            for slot in slots:
-                if version := self._versions.get(slot):
-                    model = version.predictor
+            for opening in openings:
+                if version := self._versions.get(opening):
+                    model, state = version
                     alive = model.alive or self._models.reopens(model)
-                    self._slots.write(slot, model.load, alive=alive, ready=model.ready)
+                    self._slots.write(state.slot, model.load, alive=alive, ready=model.ready)
 
     def call(self, front: _Front, number: int, action: str, name: str) -> None:
         """Load or unload a model for a client, and reply when all front processes serve it."""
@@ -289,24 +287,24 @@ class EngineProcess:
         self._refresh()
         server = await loop.create_unix_server(lambda: _Front(self).channel, sock=listener)
         tune_garbage_collector()
-        trimmer, ticks = MemoryTrimmer(), count(1)
+        trimmer, trimming, ticks = MemoryTrimmer(), ThreadPoolExecutor(1), count(1)
         ready()
         while self._fronts or not self._ending:
             await asyncio.sleep(POLL_S)
             self._refresh()
             self.publish(list(self._versions))
             if next(ticks) % TRIM_TICKS == 0 and trimmer.is_due():
-                await asyncio.to_thread(trimmer.trim)
+                await loop.run_in_executor(trimming, trimmer.trim)  # the default may be full
         server.close()
 
     def _send_outcomes(self) -> None:
         self._waking = False  # first: later outcomes must wake the loop again
-        slots = set()
+        openings = set()
         while self._outcomes:
             front, request, future = self._outcomes.popleft()
             front.finish(request, future)
-            slots.add(request.slot)
-        self.publish(slots)
+            openings.add(request.opening)
+        self.publish(openings)
 
     def _refresh(self) -> None:
         """Send the state of the models to all front processes if it has changed."""
@@ -327,7 +325,7 @@ class EngineProcess:
 
     def _current_state(self) -> ModelsState:
         models = self._models
-        states = {id(version.predictor): version.state for version in self._versions.values()}
+        states = {id(predictor): state for predictor, state in self._versions.values()}
         served = [states[id(model)] for model in models.serving() if id(model) in states]
         return ModelsState(
             generation=self._state.generation,
@@ -337,7 +335,7 @@ class EngineProcess:
         )
 
     def _send_state(self, front: _Front) -> None:
-        front.slots |= {version.slot for version in self._state.versions}
+        front.sent[self._state.generation] = {v.opening for v in self._state.versions}
         state = self._state.model_dump(mode="json")
         front.channel.send_json({"kind": "state", "state": state})
 

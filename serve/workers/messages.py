@@ -43,26 +43,28 @@ class Submission(NamedTuple):
 
     Attributes:
         job: number of the request in its front process.
-        slot: the version.
+        opening: the version.
         inputs: number of inputs.
         start: offset of the inputs in the arena of the front process.
         logits: offset of the logits.
         type_ids: whether the inputs have type ids.
         spans: whether the inputs have entity spans.
         bulk: see `RequestOptions`.
+        repeated: whether an earlier engine process has accepted it.
         deadline_s: see `RequestOptions`; infinite for no deadline.
         queued_s: time of arrival in the queue, on the clock of `time.perf_counter`, which all
             processes of a Linux system share.
     """
 
     job: int
-    slot: int
+    opening: int
     inputs: int
     start: int
     logits: int
     type_ids: bool
     spans: bool
     bulk: bool
+    repeated: bool
     deadline_s: float
     queued_s: float
 
@@ -75,7 +77,7 @@ class Computed(NamedTuple):
     infer_s: float
 
 
-SUBMISSION = struct.Struct("<QIIQQ???dd")
+SUBMISSION = struct.Struct("<QQIQQ????dd")
 COMPUTED = struct.Struct("<Qdd")
 JOB = struct.Struct("<Q")
 
@@ -85,6 +87,7 @@ class VersionState(BaseModel):
 
     Attributes:
         slot: its slot in shared memory.
+        opening: number of its opening, by which messages refer to it.
         run: its folder.
         engine: name of its engine.
         digest: digest of the engine's record.
@@ -93,6 +96,7 @@ class VersionState(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     slot: int
+    opening: int
     name: str
     version: str
     run: str

@@ -6,23 +6,19 @@ are sent to the next one.
 
 import json
 import math
-import mmap
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, TooBusyError
 from pipework.serve.config import QueueSettings
-from pipework.serve.request.context import RequestOptions
 from pipework.serve.request.statistics import (
     EngineLoad,
     RefusalReason,
     Statistics,
-    Totals,
-    sum_totals,
 )
 from pipework.serve.scheduling.queue import Job, JobResult, claim
 from pipework.serve.scheduling.scheduler import MAX_ATTEMPTS, STOPPING
@@ -35,15 +31,18 @@ from pipework.serve.workers.messages import (
     Kind,
     Message,
     Submission,
+    VersionState,
     read_error,
 )
 from pipework.serve.workers.shared_memory import (
     ALIVE,
+    HEADER,
     READY,
     REASONS,
     Arena,
     RequestLayout,
     SharedMemory,
+    SharedStatistics,
     read_logits,
 )
 from pipework.text.encoding import truncated_rows
@@ -60,7 +59,9 @@ class _SentJob:
         block: start and stop of its block in the arena.
         layout: where its inputs are.
         logits: offset of its logits.
-        attempts: how often it was sent.
+        tokens: number of tokens of its inputs.
+        sent: whether an engine process has received it.
+        attempts: how often it was sent when a batch had taken it.
     """
 
     job: Job
@@ -68,6 +69,8 @@ class _SentJob:
     block: tuple[int, int]
     layout: RequestLayout
     logits: int
+    tokens: int
+    sent: bool = False
     attempts: int = 0
 
 
@@ -99,7 +102,10 @@ class EngineLink:
         with self._changed:
             self._channel = channel
             for number, sent in list(self._jobs.items()):
-                self._send(number, sent)
+                if sent.job.future.done():  # cancelled: the engine process has not answered
+                    self._remove(number)
+                else:
+                    self._send(number, sent)
 
     def disconnect(self) -> None:
         """Keep requests until there is another engine process."""
@@ -117,32 +123,39 @@ class EngineLink:
     def submit(self, scheduler: "RemoteScheduler", job: Job) -> None:
         """Send a request, or keep it until there is an engine process."""
         layout = RequestLayout.of(job.encodings)
-        size = layout.size(sum(map(len, job.encodings)))
+        tokens = sum(map(len, job.encodings))
+        size = HEADER + layout.size(tokens)
         block = self._arena.allocate(size + 4 * layout.inputs * scheduler.classes)
         if block is None:
             scheduler.count(RefusalReason.QUEUE_FULL)
             job.fail(TooBusyError("the memory for requests is full", scheduler.retry_after_s))
             return
-        layout.write(job.encodings, self.memory.arenas[self.front], block[0])
+        arena = self.memory.arenas[self.front]
+        arena[block[0]] = 0
+        layout.write(job.encodings, arena, block[0] + HEADER)
         sent = _SentJob(
-            job=job, scheduler=scheduler, block=block, layout=layout, logits=block[0] + size
+            job=job,
+            scheduler=scheduler,
+            block=block,
+            layout=layout,
+            logits=block[0] + size,
+            tokens=tokens,
         )
         with self._changed:
             number = self._numbers = self._numbers + 1
             self._jobs[number] = sent
             scheduler.pending += 1
+            scheduler.pending_tokens += tokens
             if not self._stopped:
                 self._send(number, sent)
         if self._stopped:
             self.stop()
         job.future.add_done_callback(partial(self._done, number))
 
-    def close(self, scheduler: "RemoteScheduler", closed: Callable[[Channel], None]) -> None:
-        """Wait until a version has no request, then call `closed` if there is an engine process."""
+    def drain(self, scheduler: "RemoteScheduler") -> None:
+        """Wait until a version has no request."""
         with self._changed:
             self._changed.wait_for(lambda: not scheduler.pending)
-            if self._channel is not None:
-                closed(self._channel)
 
     def receive(self, messages: Sequence[Message]) -> None:
         """Complete the requests of results."""
@@ -177,8 +190,10 @@ class EngineLink:
     def _send(self, number: int, sent: _SentJob) -> None:
         if self._channel is None:
             return
-        sent.attempts += 1
-        if sent.attempts > MAX_ATTEMPTS:
+        arena, start = self.memory.arenas[self.front], sent.block[0]
+        sent.attempts += arena[start]
+        arena[start] = 0
+        if sent.attempts >= MAX_ATTEMPTS:
             message = f"{ENGINE_ENDED} {MAX_ATTEMPTS} times with this request"
             self._remove(number).job.fail(NotReadyError(message))
             return
@@ -186,22 +201,25 @@ class EngineLink:
         deadline_s = math.inf if options.deadline_s is None else options.deadline_s
         submission = Submission(
             job=number,
-            slot=sent.scheduler.slot,
+            opening=sent.scheduler.opening,
             inputs=sent.layout.inputs,
-            start=sent.block[0],
+            start=start + HEADER,
             logits=sent.logits,
             type_ids=sent.layout.type_ids,
             spans=sent.layout.spans,
             bulk=options.bulk,
+            repeated=sent.sent,
             deadline_s=deadline_s,
             queued_s=sent.job.queued_s,
         )
+        sent.sent = True
         self._channel.send(Kind.SUBMIT, SUBMISSION.pack(*submission))
 
     def _remove(self, number: int) -> _SentJob:
         """Forget a request, whose block the engine process does not use any more."""
         sent = self._jobs.pop(number)
         sent.scheduler.pending -= 1
+        sent.scheduler.pending_tokens -= sent.tokens
         self._arena.free(sent.block)
         self._changed.notify_all()
         return sent
@@ -219,39 +237,36 @@ class EngineLink:
                 self._channel.send(Kind.CANCEL, JOB.pack(number))
 
 
-def received_job(submission: Submission, arena: mmap.mmap) -> Job:
-    """Return the request of a submission, in the engine process."""
-    layout = RequestLayout(
-        inputs=submission.inputs, type_ids=submission.type_ids, spans=submission.spans
-    )
-    deadline_s = None if submission.deadline_s == math.inf else submission.deadline_s
-    return Job(
-        encodings=layout.read(arena, submission.start),
-        options=RequestOptions(deadline_s=deadline_s, bulk=submission.bulk),
-        queued_s=submission.queued_s,
-    )
-
-
 class RemoteScheduler(Closeable):
     """The queue of a version in the engine process: a `RequestScheduler` of a front process.
 
     Attributes:
-        slot: the version in the engine process.
+        opening: the version in the engine process.
         classes: number of logits per input.
-        pending: number of requests without a result; the link updates it.
+        pending, pending_tokens: requests without a result, and their tokens; the link updates both.
         statistics: the counts of this process.
     """
 
-    def __init__(self, link: EngineLink, slot: int, classes: int, settings: QueueSettings) -> None:
-        self.slot = slot
+    def __init__(
+        self,
+        link: EngineLink,
+        version: VersionState,
+        classes: int,
+        settings: QueueSettings,
+        closed: Callable[[], None],
+    ) -> None:
+        """Create the queue of a version; `closed` is called at the end of `close`."""
+        self.opening = version.opening
         self.classes = classes
-        self.pending = 0
+        self.pending = self.pending_tokens = 0
+        self._slot = version.slot
         self._link = link
         self._settings = settings
+        self._closed = closed
         self._lock = threading.Lock()
         self._reserved = 0
         self._refusal = ""
-        self.statistics: Statistics = _SharedStatistics(link, slot)
+        self.statistics: Statistics = SharedStatistics(link.memory, link.front, version.slot)
 
     @property
     def alive(self) -> bool:
@@ -266,7 +281,11 @@ class RemoteScheduler(Closeable):
     @property
     def load(self) -> EngineLoad:
         """Queue length and engine counters, over all front processes."""
-        return self._link.memory.load(self.slot)
+        load = self._link.memory.load(self._slot)
+        if self._link.connected:
+            return load
+        waiting, tokens = self.pending, self.pending_tokens
+        return replace(load, engines=0, waiting_requests=waiting, waiting_tokens=tokens)
 
     @property
     def retry_after_s(self) -> int:
@@ -275,7 +294,7 @@ class RemoteScheduler(Closeable):
 
     @property
     def _values(self) -> Sequence[float]:
-        values: Sequence[float] = self._link.memory.loads_SL[self.slot].data
+        values: Sequence[float] = self._link.memory.loads_SL[self._slot].data
         return values
 
     def check_room(self) -> None:
@@ -288,9 +307,10 @@ class RemoteScheduler(Closeable):
         if self._refusal or not self.alive:
             self.count(RefusalReason.NOT_READY)
             raise NotReadyError(self._refusal or "the engine has stopped")
-        values = self._values
-        waiting, tokens = (values[0], values[1]) if self._link.connected else (0, 0)
-        requests = max(int(waiting), self.pending) + self._reserved
+        waiting, tokens = self.pending, float(self.pending_tokens)
+        if self._link.connected:
+            waiting, tokens = int(self._values[0]), self._values[1]
+        requests = waiting + self._reserved
         if tokens >= self._settings.tokens or requests >= self._settings.requests:
             self.count(RefusalReason.QUEUE_FULL)
             message = f"the queue is full: {requests} requests, {int(tokens)} tokens"
@@ -316,24 +336,10 @@ class RemoteScheduler(Closeable):
         """Count a request that was rejected in this process."""
         memory = self._link.memory
         with self._lock:
-            memory.refusals_PSR[self._link.front, self.slot, REASONS.index(refused)] += 1
+            memory.refusals_PSR[self._link.front, self._slot, REASONS.index(refused)] += 1
 
     def close(self) -> None:
-        """Reject new requests and wait for the accepted ones. The engine process is told."""
+        """Reject new requests, and wait for the accepted ones."""
         self._refusal = self._refusal or STOPPING
-        self._link.close(
-            self, lambda channel: channel.send_json({"kind": "closed", "slot": self.slot})
-        )
-
-
-class _SharedStatistics(Statistics):
-    """Counts the requests of this process; its totals are those of all front processes."""
-
-    def __init__(self, link: EngineLink, slot: int) -> None:
-        self._values_PV = link.memory.statistics_PSV[:, slot]
-        super().__init__(self._values_PV[link.front])
-
-    @property
-    def totals(self) -> Totals:
-        """The counts of all front processes."""
-        return sum_totals(self._values_PV)
+        self._link.drain(self)
+        self._closed()

@@ -20,12 +20,23 @@ from numpy.typing import NDArray
 
 from pipework.errors import NotReadyError
 from pipework.serve.observability.recent_latency import MAX_REQUESTS, SAMPLE
-from pipework.serve.request.statistics import STATISTICS_SIZE, EngineLoad, RefusalReason
+from pipework.serve.request.context import RequestOptions
+from pipework.serve.request.statistics import (
+    STATISTICS_SIZE,
+    EngineLoad,
+    RefusalReason,
+    Statistics,
+    Totals,
+    sum_totals,
+)
+from pipework.serve.scheduling.queue import Job, JobSlice
+from pipework.serve.workers.messages import Submission
 from pipework.text.encoding import Encoding
 
 SLOTS = 128
 ARENA_BYTES = 256 * 2**20  # address space: memory is used only for requests at the same time
 ALIGNMENT = 8
+HEADER = ALIGNMENT  # bytes before the inputs; the first is 1 if a batch has taken inputs
 GAUGES = ("waiting_requests", "waiting_tokens", "waiting_s", "engines")
 COUNTERS = ("batches", "batch_tokens", "batch_texts", "computed_tokens", "compute_s", "crashes")
 REASONS = tuple(RefusalReason)
@@ -44,6 +55,9 @@ class SharedMemory:
         loads_SL: load of the engines, written by the engine process.
         recent_PRX: see `RecentLatency`.
         keys_S: hash of the version that has the slot; 0 for a free slot.
+        openings_S: number of the opening of that version: no two openings have the same number.
+        last_opening: the highest number.
+        ended_cpu_s: CPU seconds of the processes that have ended.
         processes: ids of the main process, the engine process and the front processes.
     """
 
@@ -55,6 +69,9 @@ class SharedMemory:
         self.loads_SL = _zeros(SLOTS, READY + 1)
         self.recent_PRX = _zeros(fronts, MAX_REQUESTS, SAMPLE)
         self.keys_S: NDArray[np.uint64] = _zeros(SLOTS).view(np.uint64)
+        self.openings_S: NDArray[np.int64] = _zeros(SLOTS).view(np.int64)
+        self.last_opening: NDArray[np.int64] = _zeros(1).view(np.int64)
+        self.ended_cpu_s = _zeros(1)
         self.processes: NDArray[np.int64] = _zeros(2 + fronts).view(np.int64)
 
     def clear(self, slot: int) -> None:
@@ -96,8 +113,10 @@ class VersionSlots:
         self._memory = memory
         self._bases: dict[int, NDArray[np.float64]] = {}  # counts of earlier processes, by slot
 
-    def take(self, version: str) -> int:
-        """Return a slot for a version with this unique name.
+    def take(self, version: str) -> tuple[int, int]:
+        """Return a slot for a version with this unique name, and the number of its opening.
+
+        Both are those of an earlier engine process if that had the version open.
 
         Raises:
             NotReadyError: all slots are in use.
@@ -113,12 +132,14 @@ class VersionSlots:
         slot = (known or empty or free)[0]
         if not known:
             self._memory.clear(slot)
+            self._memory.last_opening += 1
+            self._memory.openings_S[slot] = self._memory.last_opening[0]
         self._memory.keys_S[slot] = key
         base = self._memory.loads_SL[slot].copy()
         base[: len(GAUGES)] = base[ALIVE:] = 0
         base[CRASHES] += bool(known)
         self._bases[slot] = base
-        return slot
+        return slot, int(self._memory.openings_S[slot])
 
     def release(self, slot: int) -> None:
         """Free a slot."""
@@ -249,3 +270,46 @@ def write_logits(logits_NC: NDArray[np.float32], arena: mmap.mmap, start: int) -
     """Write logits at an offset."""
     content = np.ascontiguousarray(logits_NC, np.float32).tobytes()
     arena[start : start + len(content)] = content
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class ReceivedJob(Job):
+    """A request in the engine process; it marks its block when a batch takes inputs of it."""
+
+    arena: mmap.mmap
+    start: int
+
+    @classmethod
+    def of(cls, submission: Submission, arena: mmap.mmap) -> "ReceivedJob":
+        """Return the request of a submission."""
+        layout = RequestLayout(
+            inputs=submission.inputs, type_ids=submission.type_ids, spans=submission.spans
+        )
+        deadline_s = None if submission.deadline_s == math.inf else submission.deadline_s
+        return cls(
+            encodings=layout.read(arena, submission.start),
+            options=RequestOptions(deadline_s=deadline_s, bulk=submission.bulk),
+            queued_s=submission.queued_s,
+            arena=arena,
+            start=submission.start - HEADER,
+        )
+
+    def take(self, room: int, *, whole_batch: bool) -> JobSlice:
+        """Take the next inputs; see `Job.take`."""
+        part = Job.take(self, room, whole_batch=whole_batch)
+        if part.stop > part.start:
+            self.arena[self.start] = 1
+        return part
+
+
+class SharedStatistics(Statistics):
+    """Counts the requests of a front process; its totals are those of all front processes."""
+
+    def __init__(self, memory: SharedMemory, front: int, slot: int) -> None:
+        self._values_PV = memory.statistics_PSV[:, slot]
+        super().__init__(self._values_PV[front])
+
+    @property
+    def totals(self) -> Totals:
+        """The counts of all front processes."""
+        return sum_totals(self._values_PV)

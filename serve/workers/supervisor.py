@@ -4,51 +4,51 @@ The process is forked before it has threads, and its children inherit the socket
 that waits to be accepted is not lost when its front process ends.
 """
 
-import ctypes
 import logging
 import math
-import multiprocessing
 import os
+import resource
 import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import FrameType
 
-from pipework.errors import ConfigError, NotReadyError, PipeError
+from pipework.errors import ConfigError, NotReadyError
 from pipework.machine import cpu_limit
 from pipework.serve.config import ServeSettings
-from pipework.serve.engines.tensorrt_packages import gpu_or_none
-from pipework.serve.http.auth import read_keys
-from pipework.serve.http.shutdown import STOPPING, signal_handlers
+from pipework.serve.http.auth import ApiKeys, read_keys
+from pipework.serve.http.shutdown import GracePeriod, exit_on_signal, signal_handlers
 from pipework.serve.http.tls import read_certificate
-from pipework.serve.observability.metrics import SharedMetrics
-from pipework.serve.run import set_up_process
+from pipework.serve.models.registry import Models
+from pipework.serve.observability.metrics import ServerMetrics, SharedMetrics
+from pipework.serve.observability.observers import Observers
+from pipework.serve.observability.recent_latency import RecentLatency
+from pipework.serve.run import run_server, set_up_process
 from pipework.serve.scheduling.scheduler import MAX_FAILURES
 from pipework.serve.sockets import (
     BoundAddress,
     ListenAddress,
     ReservedPort,
     ServerSockets,
+    reuse_address,
     shared_sockets,
 )
+from pipework.serve.workers.child_process import ChildProcess
+from pipework.serve.workers.engine_mirror import EngineMirror
 from pipework.serve.workers.engine_process import EngineProcess
-from pipework.serve.workers.front_process import FrontProcess
-from pipework.serve.workers.messages import error_content, read_error
 from pipework.serve.workers.shared_memory import SharedMemory
 
 log = logging.getLogger(__name__)
 AUTO = "auto"
-PR_SET_PDEATHSIG = 1
+MAX_WORKERS = 256
+DEVICES = Path("/dev")
 CPUS_PER_FRONT, CPUS_PER_FRONT_WITH_GPU = 4, 2
-RETRY_S = 1.0  # before a process that ended without being ready is started again
 WAIT_S = 0.5
 READ_BYTES = 4096
 RESERVE_S = 2.0  # after the grace period, before a process is killed
@@ -58,15 +58,23 @@ def worker_count(workers: str) -> int:
     """Return the number of front processes for the option --workers.
 
     Raises:
-        ConfigError: it is neither a number from 1 nor "auto".
+        ConfigError: it is neither a number from 1 to MAX_WORKERS nor "auto".
     """
     if workers == AUTO:
-        per_front = CPUS_PER_FRONT if gpu_or_none() is None else CPUS_PER_FRONT_WITH_GPU
+        per_front = CPUS_PER_FRONT_WITH_GPU if _has_gpu() else CPUS_PER_FRONT
         return max(1, cpu_limit() // per_front)
-    if not (workers.isdecimal() and int(workers)):
-        message = f"--workers: expected a number from 1 or {AUTO}, found {workers!r}"
+    if not (workers.isdecimal() and 1 <= int(workers) <= MAX_WORKERS):
+        message = (
+            f"--workers: expected a number from 1 to {MAX_WORKERS} or {AUTO}, found {workers!r}"
+        )
         raise ConfigError(message)
     return int(workers)
+
+
+def _has_gpu() -> bool:
+    # Not by CUDA, which could not be used in the engine process if it was initialised before it.
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}
+    return not hidden and any(DEVICES.glob("nvidia[0-9]*"))
 
 
 def serve_with_workers(
@@ -94,20 +102,19 @@ def serve_with_workers(
         (grpc,) = stack.enter_context(
             shared_sockets(address.host, address.grpc_port, "--grpc-port", 1)
         )
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pipework-")))
-        engine_socket = stack.enter_context(socket.socket(socket.AF_UNIX))
-        engine_socket.bind(str(folder / "engine"))
-        engine_socket.listen(workers)
-        metrics = SharedMetrics(folder=folder, processes=memory.running)
+        folder, engine_socket = stack.enter_context(_engine_socket(workers))
+        metrics = SharedMetrics(
+            folder=folder, processes=memory.running, ended_cpu_s=memory.ended_cpu_s.item
+        )
         reserved = ReservedPort(socket=grpc, shared=True)
         sockets = [ServerSockets(http=own, grpc=reserved, certificate=certificate) for own in http]
 
         def compute(started: Callable[[], None]) -> None:
             EngineProcess(memory).run(target, settings, engine_socket, started)
 
-        engine = _Child(name="engine process", title="pipe-engine", run=compute, unused=http)
+        engine = ChildProcess(name="engine process", title="pipe-engine", run=compute, unused=http)
         fronts = [
-            _Child(
+            ChildProcess(
                 name=f"front process {number}",
                 title=f"pipe-front-{number}",
                 run=FrontProcess(
@@ -131,125 +138,84 @@ def serve_with_workers(
             supervisor.stop()
 
 
+@contextmanager
+def _engine_socket(workers: int) -> Iterator[tuple[Path, socket.socket]]:
+    """Create a folder with the socket of the engine process, which only this user may open."""
+    with ExitStack() as stack:
+        try:
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix="pipework-"))
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(f"{name}/engine")
+        except OSError as error:  # also if the path is longer than 107 bytes
+            message = f"cannot create a socket in a temporary folder: {error}"
+            raise ConfigError(
+                message, "set TMPDIR to a writable folder with a short path"
+            ) from error
+        listener.listen(workers)
+        yield Path(name), listener
+
+
+def _children_cpu_s() -> float:
+    """Return the CPU seconds of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def _share(settings: ServeSettings, workers: int) -> ServeSettings:
-    """Return the settings of one of several front processes: limits of the server are divided."""
-    limits = settings.limits
-    divided = ("connections", "received_bytes", "processed_bytes")
-    share = {name: -(-getattr(limits, name) // workers) for name in divided}
-    return settings.model_copy(update={"limits": limits.model_copy(update=share)})
+    """Return the settings of one of several front processes, which share the connections."""
+    connections = -(-settings.limits.connections // workers)
+    limits = settings.limits.model_copy(update={"connections": connections})
+    return settings.model_copy(update={"limits": limits})
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
-class _Child:
-    """A process of the server, and its replacements.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrontProcess:
+    """What a front process needs. It inherits the sockets and the memory.
 
     Attributes:
-        name: for messages.
-        title: for lists of processes; at most 15 characters.
-        run: runs until SIGTERM; calls its argument when it is ready.
-        unused: inherited sockets that it closes.
-        report: receives its errors, and None when it is ready.
-        ready: whether it is ready.
-        failures: how often it ended in a row without having been ready.
-        error: why it was not ready.
-        exit_code: of the process that ended last; negative for a signal.
-        start_s: when it is to be started, on the clock of `time.monotonic`.
+        number: index of the process.
+        settings: the settings, with the limits of one process.
+        sockets: its own sockets.
+        keys: the API keys.
+        memory: the memory of all processes.
+        metrics: the files of the metrics.
+        engine_socket: path of the socket of the engine process.
     """
 
-    name: str
-    title: str
-    run: Callable[[Callable[[], None]], None]
-    unused: Sequence[socket.socket]
-    process: ForkProcess | None = None
-    report: Connection | None = None
-    ready: bool = False
-    failures: int = 0
-    error: PipeError | None = None
-    exit_code: int = 0
-    start_s: float = math.inf
+    number: int
+    settings: ServeSettings
+    sockets: ServerSockets
+    keys: ApiKeys
+    memory: SharedMemory
+    metrics: SharedMetrics
+    engine_socket: Path
 
-    @property
-    def running(self) -> bool:
-        return self.process is not None
-
-    def start(self) -> int:
-        """Fork the process and return its id."""
-        context = multiprocessing.get_context("fork")
-        self.report, sender = context.Pipe(duplex=False)
-        self.process = context.Process(
-            target=_run_child, args=(self, sender, os.getpid()), name=self.name
-        )
-        self.process.start()
-        sender.close()
-        self.ready, self.error = False, None
-        assert self.process.pid is not None
-        return self.process.pid
-
-    def read_report(self) -> None:
-        """Note that the process is ready, or its error."""
-        assert self.report is not None
-        try:
-            error = self.report.recv()
-        except EOFError:
-            self.report = None
-            return
-        if error is None:
-            self.ready, self.failures = True, 0
-        else:
-            known = read_error(error)
-            self.error = known if isinstance(known, PipeError) else None
-
-    def end(self) -> str:
-        """Forget the process, which has ended, and return how."""
-        assert self.process is not None
-        while self.report is not None and self.report.poll():
-            self.read_report()
-        self.process.join()
-        self.exit_code = code = self.process.exitcode or 0
-        self.process = self.report = None
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        self.failures = 1 if self.ready else self.failures + 1
-        self.start_s = time.monotonic() + (0 if self.ready else RETRY_S)
-        return f"{self.name} {how}"
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal if it runs."""
-        if self.process is not None and self.process.pid is not None:
-            os.kill(self.process.pid, number)
-
-
-def _run_child(child: _Child, report: Connection, main_process: int) -> None:
-    signal.set_wakeup_fd(-1)
-    for number in STOPPING:
-        signal.signal(number, signal.SIG_DFL)
-    _end_with(main_process)
-    with suppress(OSError):  # not on Linux; the name in `ps -eo comm` and `top`
-        Path("/proc/self/comm").write_text(child.title, encoding="utf-8")
-    for unused in child.unused:
-        unused.close()
-    try:
-        child.run(lambda: report.send(None))
-    except PipeError as error:
-        report.send(error_content(error))
-        log.error("%s: %s", child.name, error)  # noqa: TRY400  (the user can fix it)
-        sys.exit(error.exit_code)
-
-
-def _end_with(main_process: int) -> None:
-    """Send this process SIGTERM when the main process ends, also after SIGKILL.
-
-    https://man7.org/linux/man-pages/man2/pr_set_pdeathsig.2const.html
-    """
-    with suppress(AttributeError):  # not on Linux
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != main_process:  # it has ended before the call
-        sys.exit(0)
+    def run(self, ready: Callable[[], None]) -> None:
+        """Answer requests until SIGTERM or SIGINT; `ready` is called when it accepts them."""
+        self.metrics.count_as(self.number)
+        mirror = EngineMirror(self.memory, self.number, self.engine_socket, self.settings)
+        mirror.ready = ready
+        recent = RecentLatency(samples=self.memory.recent_PRX, process=self.number)
+        recent.close()  # deletes the samples of an earlier process
+        with (
+            exit_on_signal(),
+            ExitStack() as stack,
+            Models((), mirror, control=self.settings.models.control) as models,
+        ):
+            stack.enter_context(GracePeriod(models.stopping, self.settings.grace_s))
+            mirror.open()
+            reuse_address(self.sockets.http)
+            metrics = ServerMetrics(models, self.metrics)
+            with Observers(models, self.settings, metrics=metrics, recent=recent) as observers:
+                run_server(models, self.settings, observers, self.sockets, self.keys, mirror)
 
 
 class _Supervisor:
     """Keeps processes running: first the engine process, then the front processes."""
 
-    def __init__(self, children: Sequence[_Child], memory: SharedMemory, grace_s: float) -> None:
+    def __init__(
+        self, children: Sequence[ChildProcess], memory: SharedMemory, grace_s: float
+    ) -> None:
         self._children = children
         self._memory = memory
         self._grace_s = grace_s
@@ -287,12 +253,14 @@ class _Supervisor:
             ready()
         while not self._signals:
             for child in self._wait():
-                log.error("%s; it is replaced", child.end())
+                log.error("%s", child.end())
+                self._memory.ended_cpu_s[0] = _children_cpu_s()
                 if child.failures == MAX_FAILURES:
                     message = f"{child.name} ended {MAX_FAILURES} times before it was ready"
                     raise child.error or NotReadyError(message, "see its log")
+                log.warning("another %s is started", child.name)
 
-    def _start_first(self, children: Sequence[_Child]) -> None:
+    def _start_first(self, children: Sequence[ChildProcess]) -> None:
         """Start processes and wait until they are ready; an error of one is an error of all."""
         for child in children:
             child.start_s = 0
@@ -316,11 +284,11 @@ class _Supervisor:
                 if self._signals > 1:
                     return
 
-    def _start(self, child: _Child) -> None:
+    def _start(self, child: ChildProcess) -> None:
         number = 1 + self._children.index(child)
         self._memory.processes[number] = child.start()
 
-    def _wait(self) -> list[_Child]:
+    def _wait(self) -> list[ChildProcess]:
         """Wait for a change; start processes that are due, and return those that have ended."""
         now_s = time.monotonic()
         for child in self._children:

@@ -16,10 +16,16 @@ from pipework.serve.workers.messages import (
     SUBMISSION,
     Kind,
     Submission,
+    VersionState,
     error_content,
 )
-from pipework.serve.workers.remote_scheduler import EngineLink, RemoteScheduler, received_job
-from pipework.serve.workers.shared_memory import SharedMemory, VersionSlots, write_logits
+from pipework.serve.workers.remote_scheduler import EngineLink, RemoteScheduler
+from pipework.serve.workers.shared_memory import (
+    ReceivedJob,
+    SharedMemory,
+    VersionSlots,
+    write_logits,
+)
 from pipework.text.encoding import Encoding
 
 CLASSES = 3
@@ -30,13 +36,9 @@ class RecordingChannel:
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, bytes]] = []
-        self.control: list[dict[str, object]] = []
 
     def send(self, kind: int, content: bytes) -> None:
         self.sent.append((kind, content))
-
-    def send_json(self, content: dict[str, object]) -> None:
-        self.control.append(content)
 
     @property
     def submissions(self) -> list[Submission]:
@@ -49,13 +51,24 @@ class Front:
     def __init__(self, requests: int = 10, tokens: int = 1000) -> None:
         self.memory = SharedMemory(1)
         self.slots = VersionSlots(self.memory)
-        self.slot = self.slots.take("a")
+        self.slot, self.opening = self.slots.take("a")
+        self.closed = 0
         self.publish()
         self.link = EngineLink(self.memory, 0)
         self.channel = RecordingChannel()
         self.link.connect(self.channel)
         settings = QueueSettings(requests=requests, tokens=tokens)
-        self.scheduler = RemoteScheduler(self.link, self.slot, CLASSES, settings)
+        text = dict.fromkeys(("name", "version", "run", "engine", "digest"), "a")
+        version = VersionState(slot=self.slot, opening=self.opening, **text)
+        self.scheduler = RemoteScheduler(self.link, version, CLASSES, settings, self._close)
+
+    def _close(self) -> None:
+        self.closed += 1
+
+    def compute(self, submission: Submission) -> None:
+        """Take the inputs into a batch, as the engine process does."""
+        job = ReceivedJob.of(submission, self.memory.arenas[0])
+        job.take(1000, whole_batch=True)
 
     def publish(self, load: EngineLoad | None = None, *, alive: bool = True) -> None:
         self.slots.write(self.slot, load or EngineLoad(), alive=alive, ready=alive)
@@ -83,7 +96,7 @@ def front():
 def test_the_engine_process_receives_the_request(front):
     front.send(2, 5, options=RequestOptions(deadline_s=9.5, bulk=True))
     (submission,) = front.channel.submissions
-    received = received_job(submission, front.memory.arenas[0])
+    received = ReceivedJob.of(submission, front.memory.arenas[0])
     assert [encoding.ids.tolist() for encoding in received.encodings] == [[0, 1], [0, 1, 2, 3, 4]]
     assert received.options == RequestOptions(deadline_s=9.5, bulk=True)
     assert received.queued_s == 1.5
@@ -152,16 +165,36 @@ def test_requests_are_sent_again_to_the_next_engine_process(front):
 
 
 def test_a_request_that_ends_the_engine_process_fails_in_the_end(front):
-    job = front.send(3)
-    for _ in range(MAX_ATTEMPTS - 1):
+    harmful, harmless = front.send(3), front.send(4)
+    channel = front.channel
+    for _ in range(MAX_ATTEMPTS):
+        front.compute(channel.submissions[0])
         front.link.disconnect()
-        front.link.connect(RecordingChannel())
-        assert not job.future.done()
+        assert not harmful.future.done()
+        front.link.connect(channel := RecordingChannel())
+    with pytest.raises(NotReadyError, match="the engine process ended 3 times with this request"):
+        harmful.future.result(0)
+    (submission,) = channel.submissions
+    front.answer(submission)
+    assert harmless.future.done()
+
+
+def test_only_accepted_requests_are_repeated(front):
+    front.send(3)
+    assert not front.channel.submissions[0].repeated
+    front.link.disconnect()
+    front.send(3)
+    front.link.connect(channel := RecordingChannel())
+    assert [submission.repeated for submission in channel.submissions] == [True, False]
+
+
+def test_messages_name_the_opening_and_not_the_slot(front):
+    front.send(3)
+    front.slots.release(front.slot)
+    assert front.slots.take("b") == (front.slot, front.opening + 1)
     front.link.disconnect()
     front.link.connect(channel := RecordingChannel())
-    assert channel.submissions == []
-    with pytest.raises(NotReadyError, match="the engine process ended 3 times with this request"):
-        job.future.result(0)
+    assert channel.submissions[0].opening == front.opening
 
 
 def test_a_request_that_is_cancelled_without_an_engine_process_is_forgotten(front):
@@ -183,12 +216,15 @@ def test_a_full_queue_of_the_engine_process_rejects_requests(front, load):
     assert front.scheduler.load.refused["queue_full"] == 1
 
 
-def test_requests_without_a_result_count_as_queued(front):
+def test_without_an_engine_process_all_requests_without_a_result_are_queued(front):
+    front.link.disconnect()
     for _ in range(10):
         front.send(3)
-    with pytest.raises(TooBusyError, match="10 requests"):
+    with pytest.raises(TooBusyError, match="10 requests, 30 tokens"):
         front.scheduler.check_room()
-    front.answer(front.channel.submissions[0])
+    load = front.scheduler.load
+    assert (load.engines, load.waiting_requests, load.waiting_tokens) == (0, 10, 30)
+    front.link.connect(RecordingChannel())
     front.scheduler.check_room()
 
 
@@ -207,7 +243,7 @@ def test_a_version_without_engines_rejects_requests(front):
     assert front.scheduler.load.refused["not_ready"] == 1
 
 
-def test_closing_waits_for_requests_and_reports_to_the_engine_process(front):
+def test_closing_waits_for_requests_and_is_reported(front):
     from threading import Thread  # noqa: PLC0415
 
     front.send(3)
@@ -215,10 +251,10 @@ def test_closing_waits_for_requests_and_reports_to_the_engine_process(front):
     closing.start()
     closing.join(0.05)
     assert closing.is_alive()
-    assert front.channel.control == []
+    assert not front.closed
     front.answer(*front.channel.submissions)
     closing.join(30)
-    assert front.channel.control == [{"kind": "closed", "slot": front.slot}]
+    assert front.closed == 1
     with pytest.raises(NotReadyError, match="the server is stopping"):
         front.scheduler.check_room()
 

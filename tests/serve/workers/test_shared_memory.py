@@ -83,31 +83,32 @@ def test_read_inputs_are_copies():
 def test_a_version_keeps_its_slot_and_counters_in_the_next_engine_process():
     memory = SharedMemory(2)
     first = VersionSlots(memory)
-    slots = [first.take(name) for name in ("a", "b")]
+    first.take("a")
+    slot, opening = first.take("b")
     load = EngineLoad(waiting_requests=5, batches=10, compute_s=2.5, refused={"queue_full": 3})
-    first.write(slots[1], load, alive=True, ready=True)
-    memory.statistics_PSV[1, slots[1], 0] = 4
+    first.write(slot, load, alive=True, ready=True)
+    memory.statistics_PSV[1, slot, 0] = 4
     second = VersionSlots(memory)
-    assert second.take("b") == slots[1]
+    assert second.take("b") == (slot, opening)
     second.release_others()
     assert memory.keys_S.tolist().count(0) == SLOTS - 1
-    second.write(slots[1], EngineLoad(batches=1, compute_s=0.5), alive=True, ready=True)
-    found = memory.load(slots[1])
+    second.write(slot, EngineLoad(batches=1, compute_s=0.5), alive=True, ready=True)
+    found = memory.load(slot)
     assert (found.waiting_requests, found.batches, found.compute_s) == (0, 11, 3.0)
     assert (found.crashes, found.refused["queue_full"]) == (1, 3)
-    assert memory.statistics_PSV[:, slots[1], 0].sum() == 4
+    assert memory.statistics_PSV[:, slot, 0].sum() == 4
 
 
 def test_another_version_in_a_slot_starts_at_0():
     memory = SharedMemory(1)
     slots = VersionSlots(memory)
-    taken = [slots.take(str(number)) for number in range(SLOTS)]
+    taken = [slots.take(str(number))[0] for number in range(SLOTS)]
     with pytest.raises(NotReadyError, match="128 versions are open"):
         slots.take("one more")
     slots.write(taken[5], EngineLoad(batches=9), alive=True, ready=True)
     memory.refusals_PSR[0, taken[5], 0] = 2
     slots.release(taken[5])
-    assert slots.take("one more") == taken[5]
+    assert slots.take("one more") == (taken[5], SLOTS + 1)
     assert memory.load(taken[5]) == EngineLoad(
         engines=0, refused=dict.fromkeys(("queue_full", "not_ready", "deadline", "cancelled"), 0)
     )
@@ -116,7 +117,7 @@ def test_another_version_in_a_slot_starts_at_0():
 def test_refusals_are_those_of_the_engine_and_of_all_front_processes():
     memory = SharedMemory(2)
     slots = VersionSlots(memory)
-    slot = slots.take("a")
+    slot, _ = slots.take("a")
     slots.write(slot, EngineLoad(refused={"queue_full": 1}), alive=True, ready=True)
     memory.refusals_PSR[:, slot, 0] = 2, 3
     assert memory.load(slot).refused["queue_full"] == 6

@@ -301,20 +301,24 @@ def test_keys_are_required_by_all_processes(run, start_server):
     assert server.stop() == 0
 
 
-@pytest.mark.parametrize("workers", ["0", "-1", "two", "1.5", ""])
+@pytest.mark.parametrize("workers", ["0", "-1", "two", "1.5", "", "257"])
 def test_the_number_of_workers_is_checked(workers):
-    message = f"--workers: expected a number from 1 or auto, found {workers!r}"
+    message = f"--workers: expected a number from 1 to 256 or auto, found {workers!r}"
     with pytest.raises(ConfigError) as caught:
         worker_count(workers)
     assert str(caught.value) == message
 
 
-def test_auto_depends_on_the_cpus(monkeypatch):
+def test_auto_depends_on_the_cpus_and_the_gpu(monkeypatch, tmp_path):
     module = "pipework.serve.workers.supervisor"
-    monkeypatch.setattr(f"{module}.gpu_or_none", lambda: None)
+    monkeypatch.setattr(f"{module}.DEVICES", tmp_path)
     for cpus, expected in ((1, 1), (2, 1), (8, 2), (32, 8)):
         monkeypatch.setattr(f"{module}.cpu_limit", lambda cpus=cpus: cpus)
         assert worker_count("auto") == expected
+    (tmp_path / "nvidia0").touch()
+    assert worker_count("auto") == 16
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert worker_count("auto") == 8
     assert worker_count("3") == 3
 
 

@@ -1,0 +1,137 @@
+"""A process of a server, forked from its main process, and its replacements."""
+
+import ctypes
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+
+from pipework.errors import PipeError
+from pipework.serve.http.shutdown import STOPPING
+from pipework.serve.workers.messages import error_content, read_error
+
+log = logging.getLogger(__name__)
+PR_SET_PDEATHSIG = 1
+RETRY_S = 1.0  # before a process that ended without being ready is started again
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class ChildProcess:
+    """A process of the server, and its replacements.
+
+    Attributes:
+        name: for messages.
+        title: for lists of processes; at most 15 characters.
+        run: runs until SIGTERM; calls its argument when it is ready.
+        unused: inherited sockets that it closes.
+        report: receives its errors, and None when it is ready.
+        ready: whether it is ready.
+        failures: how often it ended in a row without having been ready.
+        error: why it was not ready.
+        exit_code: of the process that ended last; negative for a signal.
+        start_s: when it is to be started, on the clock of `time.monotonic`.
+    """
+
+    name: str
+    title: str
+    run: Callable[[Callable[[], None]], None]
+    unused: Sequence[socket.socket]
+    process: ForkProcess | None = None
+    report: Connection | None = None
+    ready: bool = False
+    failures: int = 0
+    error: PipeError | None = None
+    exit_code: int = 0
+    start_s: float = math.inf
+
+    @property
+    def running(self) -> bool:
+        """Whether a process was started and its end was not noted yet."""
+        return self.process is not None
+
+    def start(self) -> int:
+        """Fork the process and return its id."""
+        context = multiprocessing.get_context("fork")
+        self.report, sender = context.Pipe(duplex=False)
+        self.process = context.Process(
+            target=_run_child, args=(self, sender, os.getpid()), name=self.name
+        )
+        # Until the child has its own handlers, which it must not miss a signal for.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+        self.process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        sender.close()
+        self.ready, self.error = False, None
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def read_report(self) -> None:
+        """Note that the process is ready, or its error."""
+        assert self.report is not None
+        try:
+            error = self.report.recv()
+        except EOFError:
+            self.report = None
+            return
+        if error is None:
+            self.ready, self.failures = True, 0
+        else:
+            known = read_error(error)
+            self.error = known if isinstance(known, PipeError) else None
+
+    def end(self) -> str:
+        """Forget the process, which has ended, and return how."""
+        assert self.process is not None
+        while self.report is not None and self.report.poll():
+            self.read_report()
+        self.process.join()
+        self.exit_code = code = self.process.exitcode or 0
+        self.process = self.report = None
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        self.failures = 1 if self.ready else self.failures + 1
+        self.start_s = time.monotonic() + (0 if self.ready else RETRY_S)
+        return f"{self.name} {how}"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal if it runs."""
+        if self.process is not None and self.process.pid is not None:
+            os.kill(self.process.pid, number)
+
+
+def _run_child(child: ChildProcess, report: Connection, main_process: int) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+    _end_with(main_process)
+    with suppress(OSError):  # not on Linux; the name in `ps -eo comm` and `top`
+        Path("/proc/self/comm").write_text(child.title, encoding="utf-8")
+    for unused in child.unused:
+        unused.close()
+    try:
+        child.run(lambda: report.send(None))
+    except PipeError as error:
+        report.send(error_content(error))
+        log.error("%s: %s", child.name, error)  # noqa: TRY400  (the user can fix it)
+        sys.exit(error.exit_code)
+
+
+def _end_with(main_process: int) -> None:
+    """Send this process SIGTERM when the main process ends, also after SIGKILL.
+
+    https://man7.org/linux/man-pages/man2/pr_set_pdeathsig.2const.html
+    """
+    with suppress(AttributeError):  # not on Linux
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != main_process:  # it has ended before the call
+        sys.exit(0)
