@@ -5,11 +5,13 @@ import os
 import random
 import shutil
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -390,3 +392,59 @@ def test_a_version_survives_the_engine_process_that_loaded_it(repository, shelf)
     processes(repository)[0].kill()
     assert statuses_and_labels(repository.url) == {(200, "sport-2")}
     assert metric(repository.url, "pipework_engine_deaths_total") == 1
+
+
+def test_many_clients_may_load_and_unload_at_once(repository):
+    url = f"{repository.url}/v2/repository/models/topics"
+    verbs = ["unload", "load"] * 16  # more than a process has threads for calls
+    with ThreadPoolExecutor(len(verbs)) as pool:
+        calls = [pool.submit(httpx.post, f"{url}/{verb}", json={}, timeout=120) for verb in verbs]
+        assert {call.result().status_code for call in calls} == {200}
+    assert httpx.post(f"{url}/load", json={}, timeout=120).status_code == 200
+    assert statuses_and_labels(repository.url) == {(200, "sport")}
+
+
+def test_ctrl_c_ends_all_processes_with_0(run, start_server):
+    for _ in range(3):
+        server = start_server(run, "grace_s=3000", workers=2)
+        children = psutil.Process(server.process.pid).children()
+        for pid in (server.process.pid, *(child.pid for child in children)):
+            os.kill(pid, signal.SIGINT)  # as a terminal does
+        assert server.process.wait(120) == 0
+        assert not any(child.is_running() for child in children)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_a_signal_during_the_start_ends_the_server(run, launch, processes):
+    for _ in range(2):
+        process = launch(run, settings=["grace_s=3000"], workers=2)
+        children = partial(psutil.Process(process.pid).children)
+        wait_for(lambda children=children: len(children()) >= processes)
+        started = children()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+        assert not any(child.is_running() for child in started)
+
+
+def test_one_of_two_servers_that_start_at_once_gets_the_port(run, launch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = [launch(run, port, workers=2) for _ in range(2)]
+    lines = [process.first_line() for process in started]
+    assert sorted(map(bool, lines)) == [False, True]
+    refused = started[lines.index("")].finish()
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in refused.stderr
+
+
+def test_a_front_process_that_cannot_open_a_version_ends_the_server(run, launch, tmp_path):
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    process = launch(copied, workers=2)
+    assert process.first_line()
+    (copied / "tokenizer.json").unlink()
+    fronts = [c for c in psutil.Process(process.pid).children() if "front" in c.name()]
+    fronts[0].kill()
+    done = process.finish(120)
+    assert done.returncode == 1
+    assert "tokenizer.json is missing" in done.stderr.splitlines()[-1]
