@@ -1,5 +1,6 @@
 """From labelled text to a classifier in production: train, export, serve, measure."""
 
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ except PackageNotFoundError:  # a checkout that is not installed
 # When OpenVINO is imported, it sends a report to its maker in another process if it finds the
 # package openvino_telemetry, which is installed with it.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+# When ONNX Runtime 1.31 is imported, it writes a device id to the home folder and sends events.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def __getattr__(name: str) -> "type[Client]":

@@ -60,6 +60,8 @@ class LimitSettings(Settings):
             the maximum of gRPC connections; further ones are closed. Needs three open files
             (ulimit -Hn) per connection.
         header_s: timeout in seconds for the head of a request, and for the TLS handshake.
+        idle_s: seconds until a connection without a request is closed. Load balancers keep
+            connections for about 60 s, and would send a request on one that is being closed.
         body_s: timeout in seconds for the body of a request, and for sending the response.
     """
 
@@ -71,6 +73,7 @@ class LimitSettings(Settings):
     # Larger than `queue.requests`, so that overload is answered with 429 and Retry-After, not 503.
     connections: Positive = 4096
     header_s: AboveZero = 10.0
+    idle_s: AboveZero = 75.0
     body_s: AboveZero = 60.0
 
     def check_count(self, texts: int) -> None:

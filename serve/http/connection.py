@@ -21,7 +21,7 @@ from pipework.serve.http.request_parser import HEAD_BYTES, RequestHead, RequestP
 from pipework.serve.request.context import activate
 
 log = logging.getLogger(__name__)
-KEEP_ALIVE_S, LINGER_S = 5.0, 1.0  # until an idle connection is closed; LINGER_S: while stopping
+LINGER_S = 1.0  # until an idle connection is closed while the server stops
 
 
 class ConnectionFactory:
@@ -179,7 +179,7 @@ class ServerConnection(asyncio.Protocol):
         elif parser.state_changed and (parser.in_head or parser.in_body):
             self._receive.set(self._limits.header_s if parser.in_head else self._limits.body_s)
         elif parser.state_changed:
-            self._receive.set(inf if self._exchanges else KEEP_ALIVE_S)
+            self._receive.set(inf if self._exchanges else self._limits.idle_s)
 
     def pause_writing(self) -> None:
         """Wait until the client has read responses."""
@@ -309,7 +309,7 @@ class ServerConnection(asyncio.Protocol):
         if len(self._exchanges) == 1:
             self._schedule(self._server.parsing.repeat)
         elif not (self._exchanges or self._parser.in_head or self._parser.in_body):
-            self._receive.set(KEEP_ALIVE_S)
+            self._receive.set(self._limits.idle_s)
 
     def _end(self, error: Exception) -> None:
         """Answer the current request with an error after the responses that are due, and close."""

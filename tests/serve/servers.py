@@ -218,6 +218,9 @@ def server_in_thread(handler: RequestHandler) -> Iterator[str]:
         for connection in list(state.connections):
             connection.shutdown()
         await asyncio.sleep(0.01)
+        for connection in list(state.connections):  # idle: they would stay open for LINGER_S
+            connection.abort()
+        await asyncio.sleep(0.01)
 
     stops: list[Any] = []
     thread = threading.Thread(target=asyncio.run, args=(main(),))

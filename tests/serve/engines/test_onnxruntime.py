@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -192,3 +194,12 @@ def test_threads_that_compute_step_back(run: Path) -> None:
         started = {one.name for one in Path("/proc/self/task").iterdir()} - before
         found = {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in started}
     assert found == {NICE}
+
+
+def test_importing_the_runtime_writes_no_device_id_and_sends_no_events(tmp_path):
+    code = "import pipework, onnxruntime, time; time.sleep(0.5)"  # it writes in a thread
+    variables = {**os.environ, "HOME": str(tmp_path)}
+    variables.pop("ORT_DISABLE_TELEMETRY", None)
+    variables.pop("XDG_CACHE_HOME", None)
+    subprocess.run([sys.executable, "-P", "-c", code], env=variables, check=True)
+    assert list(tmp_path.rglob("*")) == []

@@ -25,6 +25,7 @@ LIMITS = (
     "limits.connections=3",
     "limits.header_s=0.5",
     "limits.body_s=1",
+    "limits.idle_s=5",
     "limits.body_bytes=5000",
 )
 BODY = b'{"texts": ["goal"]}'
