@@ -34,7 +34,7 @@ def parse(tasks: list[dict[str, Any]]) -> list[str]:
     """Parse tasks; return `OK` or the name of the error for each."""
     python = os.environ.get("SKYPILOT_PYTHON")
     if python is None:
-        pytest.skip("SKYPILOT_PYTHON is not set: the Python of an environment with skypilot")
+        pytest.skip("skypilot is absent: set SKYPILOT_PYTHON to a Python that has it")
     command = [python, "-c", PARSER]
     done = subprocess.run(
         command, input=yaml.safe_dump(tasks), capture_output=True, text=True, check=True, cwd=ROOT
