@@ -221,9 +221,9 @@ class EngineMirror(Closeable):
                     continue
             self._versions[version] = model
             names.setdefault(version.name, []).append(model)
-        self._state = state
         for name, models in names.items():
             self.leases.put(name, models)
+        self._state = state  # last: `_confirm` reports it as applied
         return errors
 
     def _open_version(self, version: VersionState) -> Predictor:
