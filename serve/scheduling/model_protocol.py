@@ -57,13 +57,8 @@ class ModelCard:
         )
 
 
-class RequestScheduler(Protocol):
-    """The interface between a predictor and the queue for its engines. Thread-safe.
-
-    Its methods and their errors are those of `pipework.serve.scheduling.scheduler.Scheduler`.
-    """
-
-    statistics: Statistics
+class EngineQueue(Protocol):
+    """What a scheduler and a served model have in common; the errors are those of `Scheduler`."""
 
     @property
     def alive(self) -> bool:
@@ -78,7 +73,16 @@ class RequestScheduler(Protocol):
         """Queue length and engine counters."""
 
     def check_room(self) -> None:
-        """Check that a request would be accepted now."""
+        """Check that a request would be accepted now; see `Scheduler.check_room`."""
+
+
+class RequestScheduler(EngineQueue, Protocol):
+    """The interface between a predictor and the queue for its engines. Thread-safe.
+
+    Its methods and their errors are those of `pipework.serve.scheduling.scheduler.Scheduler`.
+    """
+
+    statistics: Statistics
 
     def reserve(self) -> None:
         """Reserve a place in the queue for a request that is prepared for `enqueue`."""
@@ -93,7 +97,7 @@ class RequestScheduler(Protocol):
         """Finish accepted requests and free the engines. Blocks until done."""
 
 
-class ServedModel(Protocol):
+class ServedModel(EngineQueue, Protocol):
     """The interface between the endpoints and one version of a model."""
 
     name: str
@@ -103,18 +107,6 @@ class ServedModel(Protocol):
     @property
     def card(self) -> ModelCard:
         """Description of this version."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether an engine runs or is being reopened."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether it accepts requests now."""
-
-    @property
-    def load(self) -> EngineLoad:
-        """Queue length and engine counters."""
 
     @property
     def totals(self) -> Totals:
@@ -127,9 +119,6 @@ class ServedModel(Protocol):
     @property
     def classes(self) -> int:
         """Number of logits per text."""
-
-    def check_room(self) -> None:
-        """Check that a request would be accepted now; see `Scheduler.check_room`."""
 
     async def predict(
         self,
