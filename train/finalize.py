@@ -44,7 +44,7 @@ from pipework.train.report.linear_baseline import (
 from pipework.train.report.page import RunPage, write_page
 from pipework.train.report.run_log import NullLogger
 from pipework.train.report.verdict import ScoredRows, TrainingHistory, Verdict, judge
-from pipework.train.report.worst_errors import worst_errors
+from pipework.train.report.wrong_predictions import worst_errors
 from pipework.train.run_folder import CONFIG, TOKENIZER
 
 

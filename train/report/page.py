@@ -20,12 +20,11 @@ from pipework.run_folder.task import Loss, Metric, TaskKind, not_a_classifier
 from pipework.scoring.evaluation import Evaluation
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
-from pipework.train.report.confusion_matrix import ConfusionMatrix, most_confused
 from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.plots import Curve, read_curves
 from pipework.train.report.run_log import PAGE
 from pipework.train.report.verdict import Verdict, metric_in_words
-from pipework.train.report.worst_errors import WrongPrediction
+from pipework.train.report.wrong_predictions import ConfusionMatrix, WrongPrediction, most_confused
 
 REFRESH_S = 10
 TEXT_LIMIT = 600

@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from pipework.run_folder.files import write_atomically
 from pipework.scoring.evaluation import Evaluation
-from pipework.train.report.confusion_matrix import confusion_image
+from pipework.train.report.wrong_predictions import confusion_image
 
 LOG, PAGE = "log.jsonl", "report.html"
 NOT_CURVES = ("step", "group", "elapsed_s")

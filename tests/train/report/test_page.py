@@ -23,7 +23,7 @@ from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.page import RunPage, html, write_page
 from pipework.train.report.plots import read_curves
 from pipework.train.report.verdict import ScoredRows, TrainingHistory, judge
-from pipework.train.report.worst_errors import worst_errors
+from pipework.train.report.wrong_predictions import worst_errors
 
 EVIL = "\"'><script>alert('x')</script>&$a$"
 CHROMIUM = shutil.which("chromium")
