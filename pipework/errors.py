@@ -120,6 +120,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # The extra of pipework that installs each optional package.
 EXTRAS = {
     "fsspec": "bulk",
+    "gcsfs": "gcs",
     "huggingface_hub": "train",
     "matplotlib": "bench",
     "mlflow": "mlflow",
@@ -130,6 +131,7 @@ EXTRAS = {
     "onnxruntime": "cpu",
     "openvino": "cpu",
     "pyarrow": "bulk",
+    "s3fs": "s3",
     "sklearn": "train",
     "tensorboard": "train",
     "torch": "train",
@@ -141,6 +143,13 @@ EXTRAS = {
 def without_password(url: str) -> str:
     """Return a URL or path for a message: `***` replaces a user and password."""
     return re.sub(r"^([^/?#]*//)[^/?#]*@", r"\1***@", url)
+
+
+def failure_reason(error: Exception) -> str:
+    """Return the reason of an error of another package in one line, without a password."""
+    text = str(getattr(error, "strerror", None) or error)
+    lines = text.replace(":\n", ": ").splitlines()
+    return without_password(lines[0]) if lines else type(error).__name__
 
 
 def as_pipe_error(error: Exception) -> PipeError | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from pipework.errors import ConfigError, StoppedError
+from pipework.errors import ConfigError, StoppedError, without_password
 from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def predict(
         typer.Option("--in", help="files to score into the folder --out: path, folder or 'GLOB'"),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help=".csv, .tsv or .jsonl file to write; with --in a folder")
+        str | None, typer.Option(help=".csv, .tsv or .jsonl file; with --in a folder or s3:// URL")
     ] = None,
     url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
     columns: Columns = None,
@@ -236,7 +236,7 @@ def predict(
         source = PredictionSource(url=url, columns=columns, engine=engine)
         predicted = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
-            write_predictions(predicted.predictions, out, progress, predicted.file)
+            write_predictions(predicted.predictions, Path(out), progress, predicted.file)
             return
         for example, prediction in predicted.predictions:
             sys.stdout.write(format_prediction(example, prediction) + "\n")
@@ -275,16 +275,14 @@ def _score_files(run: Path, options: "BulkOptions") -> None:
 
     with console.progress() as progress, _stopped_by_signals():
         summary = score_files(run, options, progress)
-    counts = summary.counts
+    counts, out = summary.counts, without_password(str(options.out))
     console.print_line(
-        f"scored: {options.out}, {counted(counts.rows, 'row')} in "
+        f"scored: {out}, {counted(counts.rows, 'row')} in "
         f"{counted(summary.items, 'work item')} "
         f"({summary.skipped:,} were finished before)"
     )
     if summary.rejected:
-        console.print_line(
-            f"{counted(summary.rejected, 'row')} could not be read: {options.out}/rejects"
-        )
+        console.print_line(f"{counted(summary.rejected, 'row')} could not be read: {out}/rejects")
     if counts.truncated:
         console.print_line(
             f"truncated, because the model reads fewer tokens: {counted(counts.truncated, 'row')}"

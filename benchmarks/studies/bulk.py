@@ -47,7 +47,8 @@ from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
 from pipework.serve.bulk.input_files import find_files
 from pipework.serve.bulk.job import BulkJob, BulkOptions
-from pipework.serve.bulk.ledger import FINISHED, PARTS, PLAN, TEMPORARY, BulkPlan
+from pipework.serve.bulk.job_folder import TEMPORARY, LocalFolder
+from pipework.serve.bulk.ledger import FINISHED, PARTS, PLAN, BulkPlan
 from pipework.serve.bulk.records import WINDOW
 from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.engines import open_first
@@ -136,7 +137,7 @@ class BulkStudy:
         bulk, engine_rates = Rounds(), {batch: Rounds() for batch in (*OFFLINE_BATCHES, WINDOW)}
         with Scorer(self.run) as scorer, open_first(self.run, manifest)[1] as engine:
             options = BulkOptions(pattern=str(files), out=out, keep=["id"])
-            job = BulkJob(scorer, find_files(str(files)), options)
+            job = BulkJob(scorer, find_files(str(files)), LocalFolder(out), options)
             for item in job.ledger.plan.items:
                 with other_cores(others):
                     with bulk.measured() as count:

@@ -9,19 +9,13 @@ import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 from pipework.data.examples import Source
 from pipework.data.readers import MAX_FIELD, SUFFIXES, Format, check_text
-from pipework.errors import (
-    ConfigError,
-    DataError,
-    InputError,
-    MissingDependencyError,
-    without_password,
-)
+from pipework.errors import ConfigError, DataError, InputError, failure_reason, without_password
 from pipework.run_folder.files import Record
+from pipework.serve.bulk.job_folder import JobFolder, file_system
 from pipework.serve.bulk.records import CSV_RECORD, parse_record, split_records
 
 ITEM_BYTES = 2**20
@@ -118,33 +112,32 @@ class WorkItem(Record):
 
 def unreadable(name: str, error: Exception, hint: str = "restore it, or leave it out") -> DataError:
     """Return the error for a file that cannot be read."""
-    reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
-    return DataError(f"{name} cannot be read: {reason}", hint)
+    return DataError(f"{name} cannot be read: {failure_reason(error)}", hint)
 
 
-def find_files(pattern: str, out: Path | None = None) -> list[StoredFile]:
+def find_files(pattern: str, out: JobFolder | None = None) -> list[StoredFile]:
     """Return the files of a path, a folder or a glob pattern in the order of their names.
 
     A folder stands for its .parquet, .csv, .tsv, .txt and .jsonl files, at any depth. Files whose
-    name starts with a dot or an underscore, and those below the folder `out`, are left out.
+    name starts with a dot or an underscore, and those below the job folder, are left out.
 
     Raises:
         ConfigError: nothing was found, or a file has another suffix.
         DataError: a folder cannot be read.
         MissingDependencyError: the package for a kind of URL is not installed.
     """
-    files, path = _file_system(pattern)
+    files, path = file_system("--in", pattern)
     known = (PARQUET, *SUFFIXES)
     try:
         base, paths = _list(files, path)
     except Exception as error:  # of any package for object stores
         name = f"--in {without_password(pattern)}"
         raise unreadable(name, error, "check the address and the permissions") from error
-    below = f"{out.resolve()}/" if out is not None else "/\0"
     paths = [
         found
         for found in paths
-        if not (posixpath.basename(found).startswith((".", "_")) or found.startswith(below))
+        if not posixpath.basename(found).startswith((".", "_"))
+        and not (out is not None and out.covers(files, found))
     ]
     if not paths:
         message = f"--in {without_password(pattern)}: no file found"
@@ -180,21 +173,6 @@ def _list(files: Any, path: str) -> tuple[str, list[str]]:  # noqa: ANN401  (no 
     if magic < len(path):
         return base, files.glob(path, **strict)
     return base, [path] * files.exists(path)
-
-
-def _file_system(pattern: str) -> tuple[Any, str]:
-    import fsspec  # noqa: PLC0415  (optional)
-
-    try:
-        files, path = fsspec.core.url_to_fs(pattern)
-    except ImportError as error:
-        message = f"--in {without_password(pattern)}: {error}"
-        raise MissingDependencyError(message, "install the package for this kind of URL") from error
-    except ValueError as error:
-        message = f"--in {without_password(pattern)}: {error}"
-        hint = "expected a path, or a URL such as s3://BUCKET/FOLDER"
-        raise ConfigError(message, hint) from error
-    return files, path
 
 
 def plan_file(

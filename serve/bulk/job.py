@@ -24,6 +24,7 @@ from pipework.serve.bulk.input_files import (
     plan_file,
     unreadable,
 )
+from pipework.serve.bulk.job_folder import JobFolder, job_folder
 from pipework.serve.bulk.ledger import (
     PARTS,
     BulkPlan,
@@ -47,7 +48,7 @@ class BulkOptions:
 
     Attributes:
         pattern: a path, folder, glob pattern or URL of the input.
-        out: the job folder.
+        out: the job folder: a path, or a URL of an object store.
         engine: name of an engine; None for the default.
         columns: columns that differ from those of the training data, see `Source.with_columns`.
         keep: the columns that are copied to the output; None for all.
@@ -56,7 +57,7 @@ class BulkOptions:
     """
 
     pattern: str
-    out: Path
+    out: str | Path
     engine: str | None = None
     columns: str | None = None
     keep: Sequence[str] | None = None
@@ -89,20 +90,19 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
     """Score the files of a job, or one shard of them.
 
     Raises:
-        ConfigError: an option is invalid, or the job folder belongs to another job.
+        ConfigError: an option is invalid, or the job folder cannot be used, for example because
+            it belongs to another job.
         DataError: some items could not be read; all others are finished.
         ChangedFileError: the input of a finished item, or a file of the engine, has changed.
     """
-    if "://" in str(options.out) or str(options.out).partition(":/")[1]:
-        message = f"--out {options.out}: expected a folder of this machine, found a URL"
-        raise ConfigError(message, "mount the object store, or copy the folder afterwards")
     index, shards = parse_shard(options.shard, os.environ)
-    stored = find_files(options.pattern, options.out)
+    folder = job_folder(str(options.out))
+    stored = find_files(options.pattern, folder)
     with (
         executor(options.on) as place,
         Scorer(run.absolute(), options.engine, threads=place.threads) as scorer,
     ):
-        job = BulkJob(scorer, stored, replace(options, out=options.out.absolute()))
+        job = BulkJob(scorer, stored, folder, options)
         mine = [item for item in job.ledger.plan.items if item.number % shards == index]
         part = f", shard {index + 1} of {shards}" if shards > 1 else ""
         title = f"score with {scorer.record.name}{place.title}{part}"
@@ -117,7 +117,9 @@ class BulkJob:
         ledger: the ledger; its plan has the work items.
     """
 
-    def __init__(self, scorer: Scorer, stored: Sequence[StoredFile], options: BulkOptions) -> None:
+    def __init__(
+        self, scorer: Scorer, stored: Sequence[StoredFile], folder: JobFolder, options: BulkOptions
+    ) -> None:
         """Plan a job, and open its ledger.
 
         Raises:
@@ -153,7 +155,7 @@ class BulkJob:
             reader.check()
         check_types({file.name: file.by_column for file in filled}, keep)
         self._first = readers[0]
-        self.ledger = Ledger(options.out, self._plan(keep, files, items))
+        self.ledger = Ledger(folder, self._plan(keep, files, items))
 
     def run(self, items: Sequence[WorkItem], place: Executor, progress: Progress) -> BulkSummary:
         """Score items, and skip finished ones."""
@@ -207,7 +209,7 @@ class BulkJob:
         if item.sha256 not in (None, sha256):
             raise _changed(stored)
         path = f"{PARTS}/{part_name(item)}.parquet"
-        with self.ledger.new_file(path) as part, ExitStack() as stack:
+        with self.ledger.folder.new_file(path) as part, ExitStack() as stack:
             writer = None
             for window in self._windows(item, stored):
                 table = self._table(window, counts)

@@ -2,36 +2,29 @@
 
 A job folder holds plan.json (model, engine, options, files and work items), parts/ with a parquet
 file for each work item, rejects/ with the rows that could not be read, and finished/ with an entry
-for each finished item. The entry is written after the part has been synced and renamed: a process
-that ends at any moment leaves nothing unfinished that looks finished. Work items are independent,
-so that several processes, also on several machines, may write to one folder.
+for each finished item. The entry is published after the part: a process that ends at any moment
+leaves nothing unfinished that looks finished. Work items are independent, so that several
+processes, also on several machines, may write to one folder.
 """
 
-import fcntl
 import hashlib
-import os
 import platform
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO
-from uuid import uuid4
 
 from pydantic import ValidationError
 
 from pipework.errors import ChangedFileError, ConfigError
-from pipework.run_folder.files import FileRecord, Record, file_digest, record_file, sync
+from pipework.run_folder.files import FileRecord, Record
 from pipework.run_folder.task import Task
 from pipework.serve.bulk.input_files import READ_BYTES, InputFile, StoredFile, WorkItem
+from pipework.serve.bulk.job_folder import TEMPORARY, JobFolder
 from pipework.serve.bulk.records import Reject
 
 PLAN = "plan.json"
-FOLDERS = PARTS, REJECTS, FINISHED, TEMPORARY = ("parts", "rejects", "finished", "temporary")
+FOLDERS = PARTS, REJECTS, FINISHED = ("parts", "rejects", "finished")
 OTHER = "use another --out folder"
-UNLOCKED_S = 60
 
 
 class EngineIdentity(Record):
@@ -95,56 +88,56 @@ class FinishedItem(Record):
 
 
 class Ledger:
-    """A job folder.
+    """The ledger in a job folder.
 
     Attributes:
+        folder: the folder.
         plan: the plan of the job.
         plan_sha256: its digest.
     """
 
-    def __init__(self, folder: Path, plan: BulkPlan) -> None:
-        """Create a job folder, or continue a job with the same plan.
+    def __init__(self, folder: JobFolder, plan: BulkPlan) -> None:
+        """Start a job in a folder, or continue a job with the same plan.
 
         Raises:
             ConfigError: the folder belongs to a job with another model, engine, option or input,
-                or holds other files.
+                holds other files, or cannot be used.
         """
-        self._folder = folder
-        if folder.exists() and not (folder / PLAN).exists() and _foreign(folder):
-            message = f"{folder} holds files and no {PLAN}: expected a new folder, or that of a job"
-            raise ConfigError(message, OTHER)
-        for name in FOLDERS:
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        self._remove_temporary()
-        self.plan = plan
+        self.folder, self.plan = folder, plan
         self.plan_sha256 = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()
-        _agree(folder, plan, self)
+        if folder.read(PLAN) is None and self._foreign():
+            message = f"{folder.name} holds files and no {PLAN}: expected a new folder, or a job's"
+            raise ConfigError(message, OTHER)
+        folder.prepare(FOLDERS)
+        if folder.read(PLAN) is None:
+            with folder.new_file(PLAN) as file:
+                file.stream.write(plan.model_dump_json(indent=1).encode())
+                file.finish(first=True)
+        self.check(plan)
+
+    def _foreign(self) -> bool:
+        """Return whether the folder has other entries than a job, or finished items."""
+        names = self.folder.names()
+        return not names <= {*FOLDERS, TEMPORARY} or bool(self.folder.names(FINISHED))
 
     def check(self, plan: BulkPlan) -> None:
-        """Check that a process that has received the ledger has the same folder and the same plan.
+        """Compare the plan of the folder with that of this process, also on another machine.
 
         Raises:
-            ConfigError: it has not.
+            ConfigError: it has another plan, or none.
         """
-        if not (self._folder / PLAN).is_file():
-            message = f"{self._folder} has no {PLAN} on {platform.node()}, a node of the cluster"
-            raise ConfigError(message, "mount the folder of --out at this path on all nodes")
-        _agree(self._folder, plan, self)
-
-    @contextmanager
-    def new_file(self, path: str) -> Iterator["NewFile"]:
-        """Open a temporary file, which `NewFile.finish` moves to a path in the job folder.
-
-        It has a name of its own and is locked, because other processes may work on the same item
-        and may have the same host name and process number. It is removed if it is not finished.
-        """
-        temporary = self._folder / TEMPORARY / f"{uuid4().hex}-{Path(path).name}"
-        with temporary.open("xb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            try:
-                yield NewFile(folder=self._folder, path=path, temporary=temporary, stream=stream)
-            finally:
-                temporary.unlink(missing_ok=True)
+        content, name = self.folder.read(PLAN), self.folder.name
+        if content is None:
+            message = f"{name} has no {PLAN} on {platform.node()}, a node of the cluster"
+            raise ConfigError(message, "--out must be the same folder on all nodes")
+        try:
+            known = BulkPlan.model_validate_json(content)
+        except ValidationError as error:
+            message = f"{name}/{PLAN} is not the plan of a bulk job of this version"
+            raise ConfigError(message, OTHER) from error
+        if plan != known:
+            message = f"{name}: {_difference(known, plan)}"
+            raise ConfigError(message, f"repeat the first command with its options, or {OTHER}")
 
     def find(self, item: WorkItem, stored: StoredFile) -> FinishedItem | None:
         """Return the entry of a finished item; None if its entry or one of its files is missing.
@@ -153,21 +146,19 @@ class Ledger:
             ChangedFileError: the input of a finished item has changed.
             ConfigError: the entry is that of another job.
         """
-        path = self._folder / FINISHED / f"{part_name(item)}.json"
+        name = part_name(item)
         try:
-            entry = FinishedItem.model_validate_json(path.read_bytes())
-        except (FileNotFoundError, ValidationError):
+            entry = FinishedItem.model_validate_json(self.folder.read(_entry_path(item)) or b"")
+        except ValidationError:
             return None
         if entry.plan_sha256 != self.plan_sha256:
-            message = f"{path} belongs to a job with another plan"
+            message = f"{self.folder.name}/{_entry_path(item)} belongs to a job with another plan"
             raise ConfigError(message, OTHER)
         files = [entry.part, *([entry.rejects] if entry.rejects else [])]
-        for record in files:
-            part = self._folder / record.path
-            if not part.is_file() or record_file(self._folder, part) != record:
-                return None
+        if not all(map(self.folder.holds, files)):
+            return None
         if digest(stored, item) != entry.input_sha256:
-            message = f"{stored.name} has changed since {path.stem} was scored"
+            message = f"{stored.name} has changed since {name} was scored"
             raise ChangedFileError(message, f"restore the file, or {OTHER}")
         return entry
 
@@ -202,65 +193,13 @@ class Ledger:
             truncated=counts.truncated,
             labels=dict(sorted(counts.labels.items())),
         )
-        self._write(f"{FINISHED}/{part_name(item)}.json", entry.model_dump_json(indent=1))
+        self._write(_entry_path(item), entry.model_dump_json(indent=1))
         return entry
 
     def _write(self, path: str, content: str) -> FileRecord:
-        with self.new_file(path) as file:
+        with self.folder.new_file(path) as file:
             file.stream.write(content.encode())
             return file.finish()
-
-    def _remove_temporary(self) -> None:
-        """Remove the temporary files of processes that have ended: nobody holds their locks."""
-        for path in (self._folder / TEMPORARY).iterdir():
-            with suppress(OSError), path.open("rb") as stream:
-                # A young file may have been opened, but not locked yet.
-                if time.time() - path.stat().st_mtime > UNLOCKED_S:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewFile:
-    """An open temporary file.
-
-    Attributes:
-        folder, path: the job folder, and the final path in it.
-        temporary: the path until it is finished.
-        stream: takes the content.
-    """
-
-    folder: Path
-    path: str
-    temporary: Path
-    stream: IO[bytes]
-
-    def finish(self) -> FileRecord:
-        """Sync the file, move it to its path, and sync the folder."""
-        self.stream.flush()
-        os.fsync(self.stream.fileno())
-        record = FileRecord(
-            path=self.path,
-            sha256=file_digest(self.temporary),
-            size=self.temporary.stat().st_size,
-        )
-        target = self.folder / self.path
-        self.temporary.replace(target)
-        sync(target.parent)
-        return record
-
-    def finish_first(self) -> None:
-        """Move the file to its path unless another process has written that."""
-        self.stream.flush()
-        os.fsync(self.stream.fileno())
-        target = self.folder / self.path
-        try:
-            os.link(self.temporary, target)
-        except FileExistsError:
-            return
-        except OSError:  # a file system without links
-            self.temporary.replace(target)
-        sync(self.folder)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -287,23 +226,6 @@ def digest(stored: StoredFile, item: WorkItem) -> str:
             hashed.update(data)
             left -= len(data)
     return hashed.hexdigest()
-
-
-def _agree(folder: Path, plan: BulkPlan, ledger: Ledger) -> None:
-    """Write the plan of a new job, or compare it with that of the job."""
-    path = folder / PLAN
-    if not path.exists():
-        with ledger.new_file(PLAN) as file:
-            file.stream.write(plan.model_dump_json(indent=1).encode())
-            file.finish_first()
-    try:
-        known = BulkPlan.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        message = f"{path} is not the plan of a bulk job of this version"
-        raise ConfigError(message, OTHER) from error
-    if plan != known:
-        message = f"{folder}: {_difference(known, plan)}"
-        raise ConfigError(message, f"repeat the first command with its options, or {OTHER}")
 
 
 def _difference(known: BulkPlan, plan: BulkPlan) -> str:
@@ -336,12 +258,10 @@ def _short(value: object) -> str:
     return "other files" if isinstance(value, EngineIdentity) else str(value)
 
 
-def _foreign(folder: Path) -> bool:
-    """Return whether a folder has other entries than a job, or finished items."""
-    names = {path.name for path in folder.iterdir()}
-    return not names <= set(FOLDERS) or any((folder / FINISHED).glob("*"))
-
-
 def part_name(item: WorkItem) -> str:
     """Return the name of the files of an item, without suffix."""
     return f"part-{item.number:06d}"
+
+
+def _entry_path(item: WorkItem) -> str:
+    return f"{FINISHED}/{part_name(item)}.json"

@@ -1,3 +1,5 @@
+from errno import EACCES
+
 import pytest
 
 from pipework.errors import (
@@ -5,6 +7,7 @@ from pipework.errors import (
     MissingDependencyError,
     PipeError,
     as_pipe_error,
+    failure_reason,
     without_password,
 )
 
@@ -64,3 +67,17 @@ def test_a_bug_is_not_converted(error):
 )
 def test_a_url_is_printed_without_its_password(url, expected):
     assert without_password(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(EACCES, "no permission", "/path"), "no permission"),
+        (RuntimeError("first\nsecond"), "first"),
+        (RuntimeError("invalid:\nname of the bucket\nthird"), "invalid: name of the bucket"),
+        (RuntimeError("http://user:secret@host failed"), "http://***@host failed"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_the_reason_of_an_error_is_one_line(error, expected):
+    assert failure_reason(error) == expected

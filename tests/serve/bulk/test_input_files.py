@@ -18,6 +18,7 @@ from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError, DataError, MissingDependencyError
 from pipework.serve.bulk import input_files
 from pipework.serve.bulk.input_files import find_files, plan_file
+from pipework.serve.bulk.job_folder import LocalFolder
 from pipework.serve.bulk.ledger import digest
 from pipework.serve.bulk.records import numbered_records
 
@@ -185,7 +186,7 @@ def test_files_below_the_output_are_left_out(tmp_path):
     for name in ("a.csv", "out/b.csv", "outer/c.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    names = [file.name for file in find_files(str(tmp_path), tmp_path / "out")]
+    names = [file.name for file in find_files(str(tmp_path), LocalFolder(tmp_path / "out"))]
     assert names == ["a.csv", "outer/c.csv"]
 
 
@@ -223,6 +224,6 @@ def test_a_file_system_that_lists_by_itself_gets_no_option_of_the_walk(monkeypat
             kind = "file" if path.endswith(".csv") else "directory"
             return {"name": path, "type": kind, "size": 1}
 
-    monkeypatch.setattr(input_files, "_file_system", lambda path: (Store(), path))
+    monkeypatch.setattr(input_files, "file_system", lambda _, path: (Store(), path))
     assert [file.name for file in find_files("bucket/in")] == ["a.csv", "deep/b.csv"]
     assert [file.name for file in find_files("bucket/in/*.csv")] == ["a.csv"]

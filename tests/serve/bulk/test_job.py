@@ -11,13 +11,14 @@ import time
 from functools import partial
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipework.errors import ChangedFileError, ConfigError, DataError
 from pipework.progress import NullProgress
-from pipework.serve.bulk import input_files, job, ledger
+from pipework.serve.bulk import input_files, job, job_folder
 from pipework.serve.bulk.job import BulkOptions, score_files
 from pipework.serve.bulk.records import RowReader
 from tests.commands import ForkedPipe, ForkedProcess, pipe
@@ -61,7 +62,7 @@ def whole(deep_run, files, tmp_path_factory) -> dict[str, bytes]:
     return parts(out)
 
 
-def score(run: Path, pattern: object, out: Path, **options):
+def score(run: Path, pattern: object, out: Path | str, **options):
     return score_files(run, BulkOptions(pattern=str(pattern), out=out, **options), NullProgress())
 
 
@@ -143,7 +144,7 @@ def test_a_job_that_is_killed_continues(deep_run, files, whole, tmp_path, kills,
         finished = {path.stem for path in out.glob("finished/*.json")}
         complete = {name: part for name, part in parts(out).items() if Path(name).stem in finished}
         assert complete.items() <= whole.items()
-    monkeypatch.setattr(ledger, "UNLOCKED_S", 0)
+    monkeypatch.setattr(job_folder, "UNLOCKED_S", 0)
     score(deep_run, files, out)
     assert parts(out) == whole
     assert list((out / "temporary").iterdir()) == []
@@ -209,6 +210,95 @@ def test_a_file_system_without_hard_links_holds_a_job(run, files, tmp_path, monk
     assert list((tmp_path / "out" / "temporary").iterdir()) == []
     with pytest.raises(ConfigError, match=r"started with keep id, text, when, found id"):
         score(run, files, tmp_path / "out", keep=["id"])
+
+
+@pytest.fixture
+def store():
+    """The object store of this process, empty."""
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+    return memory
+
+
+def objects(store, folder: str) -> dict[str, bytes]:
+    """Return the content of the objects in a folder of a store."""
+    return {path.removeprefix(folder): store.cat(path) for path in store.find(folder)}
+
+
+def test_a_job_in_an_object_store_has_the_files_of_a_local_job(run, files, tmp_path, store):
+    (tmp_path / "in").mkdir()
+    shutil.copy(files / "file0.parquet", tmp_path / "in")
+    (tmp_path / "in" / "rows.csv").write_text("id,text,when\n1,rain,2\n2\n")
+    to = partial(score, run, tmp_path / "in", columns="text=text", keep=["text"])
+    local = to(tmp_path / "out")
+    first, again = to("memory://bucket/out", shard="1/2"), to("memory://bucket/out")
+    assert (first.items, again.items, again.skipped) == (3, 5, 3)
+    assert (again.counts, again.rejected) == (local.counts, local.rejected)
+    expected = snapshot(tmp_path / "out")
+    assert {name.partition("/")[0] for name in expected} == {
+        "parts",
+        "finished",
+        "rejects",
+        "plan.json",
+    }
+    assert objects(store, "/bucket/out/") == expected
+
+
+def test_a_finished_job_in_an_object_store_downloads_no_part(run, files, store, monkeypatch):
+    score(run, files, "memory://bucket/out")
+    read, opened = type(store).cat_file, list[str]()
+
+    def cat_file(self, path, **options):
+        opened.append(path)
+        return read(self, path, **options)
+
+    monkeypatch.setattr(type(store), "cat_file", cat_file)
+    assert score(run, files, "memory://bucket/out").skipped == 8
+    assert len(opened) > 8
+    assert [path for path in opened if "/parts/" in path] == []
+    before = objects(store, "/bucket/out/")
+    store.rm("/bucket/out/parts/part-000002.parquet")
+    store.pipe("/bucket/out/parts/part-000003.parquet", b"x")
+    store.pipe("/bucket/out/finished/part-000004.json", b"{")
+    assert score(run, files, "memory://bucket/out").skipped == 5
+    assert objects(store, "/bucket/out/") == before
+
+
+def test_another_job_in_an_object_store_is_refused(run, files, store):
+    score(run, files, "memory://bucket/out", keep=["id"])
+    before = objects(store, "/bucket/")
+    with pytest.raises(ConfigError, match=r"memory://bucket/out: .* started with keep id, found"):
+        score(run, files, "memory://bucket/out", keep=["text"])
+    with pytest.raises(ConfigError, match=r"memory://bucket holds files and no plan.json"):
+        score(run, files, "memory://bucket")
+    assert objects(store, "/bucket/") == before
+
+
+def test_the_parts_below_the_input_in_an_object_store_are_no_input(run, files, store):
+    store.put(f"{files}/", "/bucket/rows/", recursive=True)
+    assert score(run, "memory://bucket/rows", "memory://bucket/rows/out").items == 8
+    assert score(run, "memory://bucket/rows", "memory://bucket/rows/out").skipped == 8
+
+
+def test_a_store_that_fails_ends_the_job_and_it_continues(run, files, store, monkeypatch):
+    score(run, files, "memory://bucket/whole")
+    expected = objects(store, "/bucket/whole/")
+    put, uploads = type(store).put_file, list[str]()
+
+    def put_file(self, local, target, **options):
+        uploads.append(target)
+        if len(uploads) > 4:
+            raise PermissionError(errno.EACCES, "Access Denied")
+        put(self, local, target, **options)
+
+    monkeypatch.setattr(type(store), "put_file", put_file)
+    with pytest.raises(ConfigError, match=r"^--out memory://bucket/out: Access Denied$"):
+        score(run, files, "memory://bucket/out")
+    assert len(uploads) == 5  # no other item is tried
+    monkeypatch.undo()
+    assert score(run, files, "memory://bucket/out").skipped == 1
+    assert objects(store, "/bucket/out/") == expected
 
 
 def test_a_folder_with_other_files_is_refused(run, files, tmp_path):
@@ -277,8 +367,8 @@ def test_a_txt_file_has_the_columns_of_the_training_data_or_a_text_per_line(run,
     assert pq.read_table(tmp_path / "list/parts")["source_row"].to_pylist() == [1, 2, 3]
 
 
-def test_a_url_as_output_is_refused(run, files):
-    with pytest.raises(ConfigError, match=r"--out s3:/bucket: expected a folder of this machine"):
+def test_a_url_without_its_slashes_is_refused(run, files):
+    with pytest.raises(ConfigError, match=r"--out s3:/bucket: expected a path, or a URL such as"):
         score(run, files, Path("s3://bucket"))
 
 
