@@ -234,7 +234,7 @@ def _failure(item: "WorkItem", error: Exception) -> PipeError:
     cause = getattr(error, "cause", None) or error
     reason = [line for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
     message = f"work item {item.number} failed on the Ray cluster: {reason[-1].strip()}"
-    hint = "all nodes need the same pipework, and RUN, --in and --out at the same paths"
+    hint = "all nodes need the same pipework, and RUN, --in and --out at the same paths or URLs"
     return PipeError(message, hint, str(error))
 
 

@@ -8,6 +8,7 @@ import copy
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from kubernetes_validate import utils as schemas
 
 from pipework.cli import app
 from pipework.serve.bulk.executors import SHARDS
+from pipework.serve.bulk.job_folder import StoreFolder, job_folder
 from pipework.serve.config import ServeSettings
 from pipework.serve.observability.metrics import GAUGES
 from pipework.settings import load_settings
@@ -49,7 +51,8 @@ VALUES: dict[str, dict[str, Any]] = {
         "networkPolicy": {"enabled": True},
     },
 }
-FILES = ("kserve/runtime.yaml", "kserve/service.yaml", "jobs/bulk.yaml", "jobs/train.yaml")
+JOBS = ("jobs/bulk.yaml", "jobs/bulk-s3.yaml")
+FILES = ("kserve/runtime.yaml", "kserve/service.yaml", *JOBS, "jobs/train.yaml")
 CUSTOM = {
     "ClusterServingRuntime": "kserve_clusterservingruntimes.yaml",
     "InferenceService": "kserve_inferenceservices.yaml",
@@ -322,8 +325,18 @@ def test_kserve_s_runtime_serves_its_protocols_with_a_writable_tmp():
     assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
 
 
-def test_the_jobs_set_the_variables_of_a_shard():
-    job = yaml.safe_load((DEPLOY / "jobs/bulk.yaml").read_text())["spec"]
+@pytest.mark.parametrize("name", JOBS)
+def test_the_jobs_set_the_variables_of_a_shard(name):
+    job = yaml.safe_load((DEPLOY / name).read_text())["spec"]
     (container,) = job["template"]["spec"]["containers"]
     total = {index: count for index, *_, count in SHARDS}["JOB_COMPLETION_INDEX"]
     assert {"name": total, "value": str(job["completions"])} in container["env"]
+
+
+def test_the_job_of_a_bucket_needs_no_volume_that_pods_share():
+    job = yaml.safe_load((DEPLOY / "jobs/bulk-s3.yaml").read_text())["spec"]["template"]["spec"]
+    assert [{*volume} - {"name"} for volume in job["volumes"]] == [{"image"}, {"emptyDir"}]
+    (container,) = job["containers"]
+    words = dict(pairwise(container["args"]))
+    assert words["--in"].startswith("s3://")
+    assert isinstance(job_folder("memory" + words["--out"].removeprefix("s3")), StoreFolder)
