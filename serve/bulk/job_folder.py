@@ -66,7 +66,7 @@ class JobFolder(Protocol):
         """The path or URL of the folder for messages, without a password."""
 
     def prepare(self, folders: Sequence[str]) -> None:
-        """Create folders, and remove the temporary files of processes that have ended."""
+        """Create folders, and remove what is out of date. Called before work items are read."""
 
     def names(self, folder: str = "") -> set[str]:
         """Return the names in a folder; none if it does not exist."""
@@ -229,8 +229,9 @@ class StoreFolder:
         self.name = name.rstrip("/")
         self._files, self._path = files, path.rstrip("/")
 
-    def prepare(self, folders: Sequence[str]) -> None:
-        """Do nothing: a store has no folders, and its temporary files have no names."""
+    def prepare(self, folders: Sequence[str]) -> None:  # noqa: ARG002  (a store has none)
+        """Forget cached listings, because other processes write to the folder, too."""
+        self._files.invalidate_cache()
 
     def names(self, folder: str = "") -> set[str]:
         """Return the names in a folder; none if it does not exist."""
@@ -241,8 +242,6 @@ class StoreFolder:
                 found = self._files.ls(place, detail=False)
             except FileNotFoundError:
                 return set()
-            finally:
-                self._files.invalidate_cache()
         # An object with the name of the folder is an empty one, which web consoles create.
         return {posixpath.basename(name) for name in found if name.rstrip("/") != place}
 

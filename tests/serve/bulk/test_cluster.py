@@ -150,12 +150,14 @@ if __name__ == "__main__":
 """
 
 
-def run_program(python: str, program: str, folder: Path, *words: object) -> None:
+def run_program(
+    python: str, program: str, folder: Path, *words: object, timeout_s: float = 240
+) -> None:
     """Run a program in a folder; its workers find pipework, too."""
     (folder / "program.py").write_text(program)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python}
     command = [python, "program.py", *map(str, words)]
-    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=240)
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=timeout_s)
 
 
 def example(name: str) -> str:

@@ -508,3 +508,18 @@ def test_the_command_prints_a_summary(run, tmp_path, monkeypatch):
     )
     result = pipe(*words, "--keep", "predicted_label")
     assert result.returncode == 2
+
+
+@pytest.mark.usefixtures("store")
+def test_the_command_prints_the_url_of_the_output_without_its_password(run, tmp_path):
+    (tmp_path / "in.csv").write_text("text,n\nrain,1\nbroken\n")
+    url = "memory://user:secret@bucket/out"
+    words = ("predict", run, "--in", tmp_path / "in.csv", "--columns", "text=text")
+    result = pipe(*words, "--out", url)
+    assert result.returncode == 0, result.stderr
+    assert "scored: memory://***@bucket/out, 1 row in 1 work item (0 were" in result.stdout
+    assert "1 row could not be read: memory://***@bucket/out/rejects" in result.stdout
+    result = pipe(*words, "--out", url, "--keep", "n")
+    assert result.returncode == 2
+    assert "error: memory://***@bucket/out: the job was started with keep" in result.stderr
+    assert "secret" not in result.stdout + result.stderr

@@ -145,6 +145,32 @@ def test_an_empty_object_with_the_name_of_the_folder_is_no_content():
     assert StoreFolder("s3://bucket/out", Listing(), "bucket/out").names() == {"parts"}
 
 
+def test_a_file_that_another_process_has_written_since_the_input_was_listed_is_found():
+    class Cached(MemoryFileSystem):
+        """As s3fs does: the information of a file is that of the listing of its folder."""
+
+        listing: set[str] | None = None
+
+        def ls(self, path, detail=True, **options):
+            self.listing = {*super().ls(path, False, **options)}
+            return super().ls(path, detail, **options)
+
+        def info(self, path, **options):
+            if self.listing is not None and path not in self.listing:
+                raise FileNotFoundError(path)
+            return super().info(path, **options)
+
+        def invalidate_cache(self, path=None):  # noqa: ARG002
+            self.listing = None
+
+    folder = StoreFolder("s3://bucket/out", Cached(skip_instance_cache=True), "/bucket/out")
+    write(folder, "parts/a", b"rain")
+    folder.names("parts")
+    folder.prepare([])
+    record = write(job_folder("memory://bucket/out"), "parts/b", b"sun")
+    assert folder.holds(record)
+
+
 @pytest.mark.parametrize(
     ("out", "message", "hint"),
     [
