@@ -41,6 +41,11 @@ VALUES: dict[str, dict[str, Any]] = {
         "autoscaling": {"kind": "keda"},
         "serviceMonitor": {"enabled": True, "interval": "15s"},
     },
+    "gpu": {
+        **CLAIM,
+        "image": {"repository": "registry.example/pipework-cuda"},
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+    },
     "no pre-stop": {**CLAIM, "preStopSeconds": 0},
     "all": {
         **CLAIM,
