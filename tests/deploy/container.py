@@ -29,6 +29,9 @@ class Mount:
         return _empty(path, "mode=1777") if self.source is None else {**mount, "options": options}
 
 
+HOSTS = Mount(source=Path("/etc/hosts"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ContainerSpec:
     """What a container is started from.
@@ -76,6 +79,7 @@ class ContainerSpec:
                     "source": "/sys",
                     "options": ["rbind", "ro"],
                 },
+                HOSTS.runtime_config("/etc/hosts"),  # a node writes one for each pod
                 *(mount.runtime_config(path) for path, mount in self.mounts.items()),
             ],
             "linux": {"namespaces": namespaces},
