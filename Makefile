@@ -4,6 +4,8 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check -q
 # The tests of a file share what they set up; files that wait long come early in the order of their names.
 PYTEST = .venv/bin/pytest -n auto --dist loadfile --no-loadscope-reorder
 STUDIES = tests/benchmarks/studies
+# The tests start hundreds of Python processes: each would compile the modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all check results tables triton clean
 

@@ -7,8 +7,10 @@ import shutil
 import signal
 import socket
 import tempfile
+from functools import cache
 from pathlib import Path
 
+import httpx._transports.default as httpx_transport
 import pytest
 
 from pipework.machine import cpu_limit
@@ -18,6 +20,8 @@ os.environ["PIPEWORK_CACHE"] = tempfile.mkdtemp(prefix="pipework-cache-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_MODULES_CACHE"] = f"{os.environ['PIPEWORK_CACHE']}/modules"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models, and machines that are shared
+# Each client of httpx, also one for http://, would load all certificates: 20 ms of CPU time.
+httpx_transport.create_ssl_context = cache(httpx_transport.create_ssl_context)
 gc.disable()  # while the modules of all tests are imported
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -30,7 +30,7 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
         "cudnn_conv_algo_search": "HEURISTIC",
     },
 }
-CUDA_HINT = "pip install 'pipework[gpu]', or hide the GPU: CUDA_VISIBLE_DEVICES=''"
+CUDA_HINT = "pip install 'pipework[cuda]', or hide the GPU: CUDA_VISIBLE_DEVICES=''"
 log = logging.getLogger(__name__)
 
 

@@ -1,10 +1,10 @@
-"""The image of deploy/Containerfile, built once for all tests of a session."""
+"""The images of deploy/Containerfile, each built once for all tests of a session."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.deploy.image import TAG, Builder, Image, absent_component, build_debian, run
+from tests.deploy.image import Builder, Image, absent_component, build_debian
 from tests.deploy.page import page_commands
 
 
@@ -21,9 +21,25 @@ def builder(request, tmp_path_factory) -> Iterator[Builder]:
     builder.close()
 
 
+def page_image(builder: Builder, name: str) -> Image:
+    """Build an image by the command of deploy/README.md."""
+    (command,) = [line for line in page_commands("buildah") if f"-t {name} " in line]
+    return builder.run(command, name)
+
+
 @pytest.fixture(scope="session")
 def image(builder) -> Image:
-    """The image, built by the command of deploy/README.md."""
-    (command,) = page_commands("buildah")
-    run("sh", "-c", command, env=builder.environment)
-    return Image(builder, TAG)
+    """The server on CPUs."""
+    return page_image(builder, "pipework")
+
+
+@pytest.fixture(scope="session")
+def cuda_image(builder) -> Image:
+    """The server with CUDA: 1.6 GB are downloaded."""
+    return page_image(builder, "pipework-cuda")
+
+
+@pytest.fixture(scope="session")
+def train_image(builder) -> Image:
+    """The image of training jobs."""
+    return page_image(builder, "pipework-train")

@@ -29,6 +29,9 @@ class Mount:
         return _empty(path, "mode=1777") if self.source is None else {**mount, "options": options}
 
 
+HOSTS = Mount(source=Path("/etc/hosts"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ContainerSpec:
     """What a container is started from.
@@ -76,6 +79,7 @@ class ContainerSpec:
                     "source": "/sys",
                     "options": ["rbind", "ro"],
                 },
+                HOSTS.runtime_config("/etc/hosts"),  # a node writes one for each pod
                 *(mount.runtime_config(path) for path, mount in self.mounts.items()),
             ],
             "linux": {"namespaces": namespaces},
@@ -102,13 +106,15 @@ def pod_container(
     """Return the container of a pod's manifest.
 
     Args:
-        pod: pod spec with one container and without a command of its own.
+        pod: pod spec with one container.
         image: image of the container.
         volumes: folders by the name of the volume, None for an empty one.
         network: name of a network namespace.
         variables: environment variables that a controller adds.
     """
     (container,) = pod["containers"]
+    security = {**pod.get("securityContext", {}), **container["securityContext"]}
+    command = container.get("command", image.config["Entrypoint"])
     mounts = {}
     for mount in container["volumeMounts"]:
         source = volumes[mount["name"]]
@@ -117,10 +123,10 @@ def pod_container(
     given = {variable["name"]: variable["value"] for variable in container.get("env", ())}
     return ContainerSpec(
         root=image.root,
-        command=[*image.config["Entrypoint"], *container["args"]],
+        command=[*command, *container.get("args", ())],
         environment={**image.environment, **given, **(variables or {})},
-        user=pod["securityContext"]["runAsUser"],
-        read_only=container["securityContext"]["readOnlyRootFilesystem"],
+        user=security["runAsUser"],
+        read_only=security["readOnlyRootFilesystem"],
         mounts=mounts,
         network=network,
     )
@@ -171,7 +177,7 @@ class Container:
                 self._process.wait(1)
 
 
-def run_container(spec: ContainerSpec, folder: Path) -> str:
+def run_container(spec: ContainerSpec, folder: Path, timeout_s: float = TIMEOUT_S) -> str:
     """Run a container to its end and return its output.
 
     Raises:
@@ -179,7 +185,7 @@ def run_container(spec: ContainerSpec, folder: Path) -> str:
     """
     container = Container(spec, folder)
     try:
-        assert container.wait(TIMEOUT_S) == 0, container.output
+        assert container.wait(timeout_s) == 0, container.output
     finally:
         container.kill()
     return container.output

@@ -14,11 +14,11 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 PROGRAMS = ("buildah", "mmdebstrap", "runc")
-TIMEOUT_S = 600
+TIMEOUT_S, BUILD_S = 600, 1800
 TAG = "localhost/pipework"
 CERTIFICATES = Path("/etc/ssl/certs")
 # Settings of pip that say where packages are, and no other settings of this machine.
-PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "cert")
+PIP_SETTINGS = ("index-url", "extra-index-url", "find-links", "trusted-host", "proxy", "cert")
 
 
 def absent_component() -> str | None:
@@ -67,12 +67,11 @@ def build_debian(tar: Path) -> None:
     partial.rename(tar)
 
 
-def pip_configuration() -> str:
-    """Return pip's settings of this machine that a build needs, as a configuration file."""
+def pip_settings() -> dict[str, str]:
+    """Return pip's settings of this machine that a build needs."""
     listed = run(sys.executable, "-m", "pip", "config", "list")
     found = dict(re.findall(r"^(?:global|:env:)\.([\w-]+)='(.*)'$", listed, re.MULTILINE))
-    lines = [f"{name} = {found[name]}" for name in PIP_SETTINGS if name in found]
-    return "\n".join(["[global]", *lines, ""])
+    return {name: found[name] for name in PIP_SETTINGS if name in found}
 
 
 class Builder:
@@ -80,12 +79,17 @@ class Builder:
 
     def __init__(self, folder: Path, base: Path) -> None:
         """Create the storage in a folder, with the base image from a tar file."""
-        (folder / "pip.conf").write_text(pip_configuration())
+        settings = pip_settings()
+        lines = ["[global]", *(f"{name} = {value}" for name, value in settings.items()), ""]
+        (folder / "pip.conf").write_text("\n".join(lines))
         storage = {"driver": "vfs", "graphroot": folder / "store", "runroot": folder / "run"}
         lines = [f'{name} = "{value}"' for name, value in storage.items()]
         (folder / "storage.conf").write_text("\n".join(["[storage]", *lines, ""]))
-        mounts = [f"{folder}/pip.conf:/etc/pip.conf:ro", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
+        found = map(Path, settings.get("find-links", "").split())
+        folders = [CERTIFICATES, *(path for path in found if path.is_dir())]
+        mounts = [f"{folder}/pip.conf:/etc/pip.conf:ro", *(f"{path}:{path}:ro" for path in folders)]
         (folder / "containers.conf").write_text(f"[containers]\nvolumes = {json.dumps(mounts)}\n")
+        self._folder = folder
         self.environment = {
             **os.environ,
             "BUILDAH_ISOLATION": "chroot",
@@ -99,6 +103,11 @@ class Builder:
 
     def __call__(self, *words: object) -> str:
         return run("buildah", *words, env=self.environment)
+
+    def run(self, command: str, name: str) -> "Image":
+        """Run a shell command that builds an image."""
+        run("sh", "-c", command, env=self.environment, timeout=BUILD_S)
+        return Image(self, f"localhost/{name}")
 
     def build(self, name: str, line: str, changed: str) -> "Image":
         """Build the last stage of the Containerfile with a changed line; TAG has its packages."""
@@ -120,8 +129,9 @@ class Builder:
         return Image(self, name)
 
     def close(self) -> None:
-        """Unmount and delete the containers."""
+        """Delete the containers and images: pytest would keep gigabytes."""
         self("rm", "--all")
+        shutil.rmtree(self._folder)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A stand-in for a node of Kubernetes and a Deployment: pods of the chart, run on this machine.
+"""A stand-in for a node of Kubernetes and a Deployment: pods of deploy/, run on this machine.
 
 Each pod has a network namespace with an address of its own. The container's command, probes, hook
 and grace period are those of the manifest. A service passes new connections to ready pods; it
@@ -92,7 +92,7 @@ class Probe:
         """Return a probe with the defaults of Kubernetes for what the manifest leaves out."""
         manifest = {**DEFAULTS, **container[name]}
         request = manifest["httpGet"]
-        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        ports = {port.get("name"): port["containerPort"] for port in container["ports"]}
         return cls(
             path=request["path"],
             port=ports.get(request["port"], request["port"]),
@@ -339,7 +339,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @contextmanager
 def cluster(manifest: Manifest, start: StartContainer) -> Iterator[tuple[Deployment, list[int]]]:
-    """Run a Deployment with a Service; yields it and the service's ports for HTTP and gRPC."""
+    """Run a Deployment with a Service; yields it and a port of the service per container port."""
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
     services = [Service(port["containerPort"]) for port in container["ports"]]
     loop = asyncio.new_event_loop()

@@ -26,6 +26,7 @@ from pipework.serve.bulk.job_folder import StoreFolder, job_folder
 from pipework.serve.config import ServeSettings
 from pipework.serve.observability.metrics import GAUGES
 from pipework.settings import load_settings
+from tests.deploy.kserve import kserve_deployment, kserve_resource
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -41,6 +42,11 @@ VALUES: dict[str, dict[str, Any]] = {
         **CLAIM,
         "autoscaling": {"kind": "keda"},
         "serviceMonitor": {"enabled": True, "interval": "15s"},
+    },
+    "gpu": {
+        **CLAIM,
+        "image": {"repository": "registry.example/pipework-cuda"},
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
     },
     "no pre-stop": {**CLAIM, "preStopSeconds": 0},
     "all": {
@@ -270,13 +276,16 @@ def test_ports_probes_and_paths_are_those_of_the_server():
     assert pod["securityContext"]["runAsUser"] == int(re.findall(r"--uid (\d+)", image)[0])
 
 
-def test_the_grace_period_covers_the_server_s():
-    (deployment,) = [found for found in render("claim") if found["kind"] == "Deployment"]
-    pod = deployment["spec"]["template"]["spec"]
+@pytest.mark.parametrize("made_by", ["chart", "KServe"])
+def test_the_grace_period_covers_the_server_s_and_the_hook(made_by):
+    deployments = {resource["kind"]: resource for resource in render("claim")}
+    deployments["KServe"] = kserve_deployment(kserve_resource("service"), 1)
+    pod = deployments["Deployment" if made_by == "chart" else made_by]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    (grace,) = [int(word.rpartition("=")[2]) for word in container["args"] if "grace_s" in word]
-    before = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod["terminationGracePeriodSeconds"] > grace + before
+    words = [word.removeprefix("--set=") for word in container["args"] if "--set=" in word]
+    grace_s = load_settings(ServeSettings, None, words).grace_s
+    before_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > grace_s + before_s
 
 
 def test_the_scaling_query_names_a_metric_of_the_server():
@@ -316,8 +325,15 @@ def test_no_seconds_before_the_stop_are_no_hook():
     assert "lifecycle" not in container
 
 
+def test_a_hook_of_the_inference_service_is_for_the_mode_standard():
+    # Knative refuses hooks; a hook of the runtime would be part of every InferenceService.
+    assert "lifecycle" not in kserve_resource("runtime")["spec"]["containers"][0]
+    annotations = kserve_resource("service")["metadata"]["annotations"]
+    assert annotations == {"serving.kserve.io/deploymentMode": "Standard"}
+
+
 def test_kserve_s_runtime_serves_its_protocols_with_a_writable_tmp():
-    spec = yaml.safe_load((DEPLOY / "kserve/runtime.yaml").read_text())["spec"]
+    spec = kserve_resource("runtime")["spec"]
     (container,) = spec["containers"]
     assert [port["containerPort"] for port in container["ports"]] == [8000]
     assert spec["protocolVersions"] == ["v2"]  # KServe sends grpc-v2 to the only port

@@ -1,4 +1,4 @@
-"""Replacing all pods of the chart under load loses no request, and planted faults do.
+"""Replacing all pods of the chart or of KServe under load loses no request, and planted faults do.
 
 The pods run the image if it can be built here, otherwise the server of this checkout.
 """
@@ -24,16 +24,18 @@ from pipework.errors import PipeError
 from pipework.serve.client import Client
 from tests.deploy.container import Container, pod_container
 from tests.deploy.image import ROOT, absent_component
+from tests.deploy.kserve import kserve_deployment, kserve_resource
 from tests.deploy.kubelet import Deployment, Manifest, StartContainer, cluster
 from tests.deploy.test_manifests import CLAIM, render_values
 from tests.serve.conftest import LABELS, WORDS, build_run
 
-REQUESTS = 20_000
+REQUESTS, KSERVE_REQUESTS = 20_000, 5_000
 CLIENTS = 8
 REPLICAS, REPLACEMENTS = 2, 2
 TIMEOUT_S, ROLL_OUT_S, STUCK_S = 600, 240, 20
 LONG_TEXTS = 1000  # of a request that is computed for seconds
 MODELS = "/mnt/models"
+SCHEMES = ("http", "grpc")  # in the order of the ports
 pytestmark = pytest.mark.slow
 
 
@@ -174,10 +176,12 @@ def load(urls: list[str], **options: Any) -> Iterator[Load]:
 
 @contextmanager
 def serving(start: StartContainer, manifest: Manifest) -> Iterator[tuple[Deployment, list[str]]]:
-    """Run a Deployment until its service answers; yields it and the URLs for HTTP and gRPC."""
-    with cluster(manifest, start) as (pods, (http, grpc)):
+    """Run a Deployment until its service answers; yields it and the URL of each of its ports."""
+    with cluster(manifest, start) as (pods, ports):
         pods.roll_out(ROLL_OUT_S)
-        urls = [f"http://127.0.0.1:{http}", f"grpc://127.0.0.1:{grpc}"]
+        urls = [
+            f"{scheme}://127.0.0.1:{port}" for scheme, port in zip(SCHEMES, ports, strict=False)
+        ]
         for url in urls:
             with Client(url) as client:
                 wait_for(client.ready)
@@ -228,6 +232,26 @@ def test_long_requests_are_finished_within_the_grace_period_and_lost_if_it_is_sh
 
 def test_without_seconds_before_the_stop_requests_are_lost(start_on, fast_run):
     manifest = deployment(preStopSeconds=0)
+    with serving(start_on(fast_run), manifest) as (pods, urls), load(urls) as requests:
+        pods.roll_out(ROLL_OUT_S)
+    assert requests.errors.total() > 0
+
+
+def test_no_request_is_lost_when_the_pods_of_kserve_are_replaced(start_on, fast_run):
+    manifest = kserve_deployment(kserve_resource("service"), REPLICAS)
+    with serving(start_on(fast_run), manifest) as (pods, urls):
+        with load(urls) as requests:
+            pods.roll_out(ROLL_OUT_S)
+            wait_for(lambda: requests.answers >= KSERVE_REQUESTS)
+        events = pods.close()
+    assert (requests.errors, events) == ({}, [])
+    assert len(pods.deleted) == REPLICAS * 2
+
+
+def test_without_the_hook_of_the_inference_service_requests_are_lost(start_on, fast_run):
+    service = kserve_resource("service")
+    del service["spec"]["predictor"]["model"]["lifecycle"]
+    manifest = kserve_deployment(service, REPLICAS)
     with serving(start_on(fast_run), manifest) as (pods, urls), load(urls) as requests:
         pods.roll_out(ROLL_OUT_S)
     assert requests.errors.total() > 0

@@ -406,6 +406,13 @@ def test_an_error_before_the_first_step_leaves_no_folder(small, tmp_path):
     assert list(kept.iterdir()) == []
 
 
+def test_an_absent_compiler_leaves_no_folder(small, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match="needs the compiler"):
+        train(small("train.compile=true"), tmp_path / "run", NullProgress())
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_trial_ends_after_the_evaluation_that_stops_it_and_leaves_test_unscored(small, tmp_path):
     config, shares = small("train.eval_every=2", "train.max_steps=8"), []
 

@@ -3,6 +3,8 @@
 Shapes: B rows of a batch.
 """
 
+import os
+import shutil
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pipework.errors import CheckFailedError
+from pipework.errors import CheckFailedError, ConfigError
 from pipework.machine import computes_bf16
 from pipework.train.config.train import TrainPrecision, TrainSettings
 from pipework.train.data.batches import Rows, count_rows, rank_share
@@ -24,6 +26,24 @@ from pipework.train.loop.model_inputs import BatchLoader
 from pipework.train.loop.optim import Schedule, make_optimizer, parameter_groups, set_rate
 
 MAX_OVERFLOWS = 30  # in a row; each one halves the scale, which starts at 2**16 unless constant
+
+
+# Environment variable and default of the compiler that torch.compile starts, by device.
+COMPILERS = {"cpu": ("CXX", "g++"), "cuda": ("CC", "gcc")}
+
+
+def check_compiler(device: str) -> None:
+    """Check that torch.compile finds a compiler for a type of device.
+
+    Raises:
+        ConfigError: it does not; the message has the name of the compiler.
+    """
+    variable, default = COMPILERS[device]
+    compiler = os.environ.get(variable, default)
+    if shutil.which(compiler) is None:
+        message = f"train.compile = true needs the compiler {compiler}, which is not installed"
+        hint = f"install {compiler}, set {variable} to another one, or set train.compile = false"
+        raise ConfigError(message, hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +110,7 @@ class Stepper:
 
     def _parallel(self, model: nn.Module) -> nn.Module:
         if self._settings.compile:
+            check_compiler(self._world.device.type)
             model.compile(dynamic=True)
         if self._world.size == 1:
             return model

@@ -173,7 +173,7 @@ def test_missing_libraries_of_cuda_are_named(run: Path, monkeypatch: pytest.Monk
     ) as caught:
         OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("pip install 'pipework[gpu]'")
+    assert caught.value.hint.startswith("pip install 'pipework[cuda]'")
 
 
 @pytest.mark.gpu

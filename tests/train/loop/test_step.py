@@ -1,16 +1,18 @@
 """The result of a step does not depend on how its rows are split into batches."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
-from pipework.errors import CheckFailedError
+from pipework.errors import CheckFailedError, ConfigError
 from pipework.run_folder.task import TaskKind
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.distributed import World, join
 from pipework.train.loop.losses import LabelLosses, Objective
 from pipework.train.loop.optim import schedule
-from pipework.train.loop.step import Stepper, StepSpec
+from pipework.train.loop.step import Stepper, StepSpec, check_compiler
 from tests.commands import FORKS, fork, rank_environments
 
 ROWS = 8
@@ -181,6 +183,22 @@ def test_a_compiled_model_gives_the_same_step():
     expected, _ = after(WHOLE)
     results, _ = after(WHOLE, compile=True)
     torch.testing.assert_close(results, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("device", "message", "hint"),
+    [
+        ("cpu", "needs the compiler g++", "install g++, set CXX to another one"),
+        ("cuda", "needs the compiler gcc", "install gcc, set CC to another one"),
+    ],
+)
+def test_a_missing_compiler_is_reported_before_the_first_step(monkeypatch, device, message, hint):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        check_compiler(device)
+    assert hint in error.value.hint
+    with pytest.raises(ConfigError):
+        stepper(World.alone(), compile=True)
 
 
 def test_an_optimizer_on_the_cpu_gives_the_same_steps():
