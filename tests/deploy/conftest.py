@@ -34,6 +34,12 @@ def image(builder) -> Image:
 
 
 @pytest.fixture(scope="session")
+def s3_image(builder) -> Image:
+    """The image of bulk jobs that read and write a bucket."""
+    return page_image(builder, "pipework-s3")
+
+
+@pytest.fixture(scope="session")
 def cuda_image(builder) -> Image:
     """The server with CUDA: 1.6 GB are downloaded."""
     return page_image(builder, "pipework-cuda")

@@ -1,8 +1,10 @@
 """The images of deploy/Containerfile, built here: their size, their content, and their server."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +30,7 @@ from tests.deploy.image import ROOT, Image, file_bytes
 from tests.serve.bulk.test_job import part_files, write_parquet
 from tests.serve.conftest import LABELS, build_run
 
-LIMIT_BYTES = {"image": 600_000_000, "cuda_image": 3_200_000_000}
+LIMIT_BYTES = {"image": 600_000_000, "s3_image": 600_000_000, "cuda_image": 3_200_000_000}
 READY_S = 60
 USER = "10001"
 MODELS = "/mnt/models"
@@ -49,6 +51,22 @@ print(json.dumps([installed, frameworks, writable, os.getuid()]))
 MISSING = """
 from pipework.serve.engines.cuda_libraries import load_cuda_libraries
 print(*load_cuda_libraries())
+"""
+# A server with the protocol of S3. When its input ends, it writes the results of a job to a folder.
+BUCKET = """
+import sys
+import s3fs
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+url = "http://{}:{}".format(*server.get_host_and_port())
+store = s3fs.S3FileSystem(endpoint_url=url)
+store.mkdir("bucket")
+store.put("rows", "bucket", recursive=True)
+print(url, flush=True)
+sys.stdin.read()
+store.invalidate_cache()
+store.get("bucket/scored", "scored", recursive=True)
 """
 # Installs a distribution with this name and an empty module.
 PLANT_TORCH = r"""RUN mkdir /plant && cd /plant && touch torch.py \
@@ -195,19 +213,55 @@ def test_the_server_answers_as_the_checkpoint_on_a_read_only_file_system(
         assert found == pytest.approx(list(row), abs=1e-4)
 
 
-def test_the_shards_of_the_job_score_a_file_in_the_image(image, tmp_path, tmp_path_factory):
-    job = yaml.safe_load((ROOT / "deploy/jobs/bulk.yaml").read_text())["spec"]
+def run_shards(image: Image, job: str, volumes: dict[str, Path | None], **variables: str) -> None:
+    """Run the pods of a job of deploy/jobs with a run in the volume `models`."""
+    text = (ROOT / "deploy/jobs" / job).read_text().replace("BUCKET", "bucket")
+    spec = yaml.safe_load(text)["spec"]
+    for index in range(spec["completions"]):
+        variables["JOB_COMPLETION_INDEX"] = str(index)
+        container = pod_container(spec["template"]["spec"], image, volumes, variables=variables)
+        run_container(container, volumes["models"].with_name(f"pod-{index}"))
+
+
+@pytest.fixture
+def volumes(tmp_path, tmp_path_factory) -> dict[str, Path | None]:
+    """A run, and a folder with rows, which users of the image may read and write."""
     published, data = tmp_path / "published", tmp_path / "data"
     shutil.copytree(build_run(tmp_path_factory), published / "models")
     (data / "rows").mkdir(parents=True)
     write_parquet(data / "rows" / "rows.parquet", [300] * 20)
     for path in (published, *published.rglob("*"), data, *data.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o644)  # fsGroup makes a volume writable
-    volumes = {"models": published, "data": data, "tmp": None}
-    for index in range(job["completions"]):
-        variables = {"JOB_COMPLETION_INDEX": str(index)}
-        container = pod_container(job["template"]["spec"], image, volumes, variables=variables)
-        run_container(container, tmp_path / str(index))
-    scored = pa.concat_tables([pq.read_table(path) for path in part_files(data / "scored")])
+    return {"models": published, "data": data, "tmp": None}
+
+
+def check_scored(folder: Path) -> None:
+    """Check that the parts have all rows in their order."""
+    scored = pa.concat_tables([pq.read_table(path) for path in part_files(folder)])
     assert scored["id"].to_pylist() == [*range(6000)]
     assert {*scored["predicted_label"].to_pylist()} == {*LABELS}
+
+
+def test_the_shards_of_the_job_score_a_file_in_the_image(image, volumes):
+    run_shards(image, "bulk.yaml", volumes)
+    check_scored(volumes["data"] / "scored")
+
+
+@pytest.mark.cluster
+def test_the_shards_of_the_job_score_a_bucket_in_the_image(s3_image, volumes):
+    python = os.environ.get("S3_PYTHON")
+    if python is None:
+        pytest.skip("s3fs is absent: set S3_PYTHON to a Python that has it and moto[server]")
+    access = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    with subprocess.Popen(
+        [python, "-c", BUCKET],
+        cwd=volumes["data"],
+        env={**os.environ, **access},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        url = server.stdout.readline().strip()
+        run_shards(s3_image, "bulk-s3.yaml", volumes, AWS_ENDPOINT_URL=url, **access)
+        server.communicate(timeout=READY_S)
+    check_scored(volumes["data"] / "scored")
