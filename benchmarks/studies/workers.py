@@ -52,7 +52,7 @@ from pipework.text.encoding import Encoding
 MODULE = "pipework.benchmarks.studies.workers"
 FRONTS = (0, 1, 2, 3)  # 0: one process for everything
 LOADS = ((1, 64), (8, 16))  # texts per request, clients
-ENGINE_PROCESS = "pipe-engine"
+ENGINE_PROCESS = "pipe-engine-0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
