@@ -210,19 +210,19 @@ class EngineLinks:
                 )
             )
 
-    def _choose(self, version: RemoteVersion) -> int | None:
+    def _choose(self, places: Mapping[int, VersionState]) -> int | None:
         """Return the engine process with the fewest tokens without a result; None if none runs."""
-        engines = [engine for engine in version.places if engine in self.channels]
+        engines = [engine for engine in places if engine in self.channels]
         if len(engines) <= 1:
             return engines[0] if engines else None
         loads_ESL = self.memory.loads_ESL
-        ready = [e for e in engines if loads_ESL[e, version.places[e].slot, READY]]
+        ready = [e for e in engines if loads_ESL[e, places[e].slot, READY]]
         tokens_E = self.memory.sent_PE.sum(axis=0).tolist()
         return min(ready or engines, key=lambda engine: (tokens_E[engine], random()))  # noqa: S311
 
     def _send(self, number: int, sent: _SentJob) -> None:
-        places = sent.version.places
-        engine = self._choose(sent.version)
+        places = sent.version.places  # another thread may replace it
+        engine = self._choose(places)
         if engine is None:
             if not places:
                 self._remove(number).job.fail(NotReadyError(CLOSED))

@@ -132,6 +132,7 @@ class RemoteScheduler(Closeable):
         self._lock = threading.Lock()
         self._reserved = 0
         self._refusal = ""
+        self._use(version.places)
 
     @property
     def alive(self) -> bool:
@@ -161,12 +162,8 @@ class RemoteScheduler(Closeable):
 
     def _loads(self) -> list[Sequence[float]]:
         """Return the published values of the engine processes that run."""
-        loads_ESL, channels = self._memory.loads_ESL, self._links.channels
-        return [
-            loads_ESL[engine, place.slot].data
-            for engine, place in self.version.places.items()
-            if engine in channels
-        ]
+        channels = self._links.channels
+        return [load for engine, load in self._published if engine in channels]
 
     def add(self, places: Mapping[int, VersionState]) -> bool:
         """Use the version in more engine processes.
@@ -178,14 +175,22 @@ class RemoteScheduler(Closeable):
         """
         if not self.version.places.items() <= places.items():
             return False
-        self.version.places = places
+        self._use(places)
         return True
 
     def forget(self, engine: int, openings: Container[int]) -> None:
         """Stop to use an engine process that was replaced, unless it has the version again."""
         places = self.version.places
         if engine in places and places[engine].opening not in openings:
-            self.version.places = {e: place for e, place in places.items() if e != engine}
+            self._use({other: place for other, place in places.items() if other != engine})
+
+    def _use(self, places: Mapping[int, VersionState]) -> None:
+        self.version.places = places
+        # Items of a memoryview are read faster than those of an array.
+        loads_ESL = self._memory.loads_ESL
+        self._published: list[tuple[int, Sequence[float]]] = [
+            (engine, loads_ESL[engine, place.slot].data) for engine, place in places.items()
+        ]
 
     def check_room(self) -> None:
         """Check that a request would be accepted now.
@@ -195,17 +200,20 @@ class RemoteScheduler(Closeable):
             TooBusyError: the queue is full.
         """
         loads, version = self._loads(), self.version
-        lost = len(loads) < len(version.places)
-        if self._refusal or not (lost or any(load[ALIVE] for load in loads)):
+        requests, tokens = float(self._reserved), 0.0
+        alive = len(loads) < len(version.places)
+        for load in loads:
+            requests += load[0]
+            tokens += load[1]
+            alive = alive or bool(load[ALIVE])
+        if self._refusal or not alive:
             self.count(RefusalReason.NOT_READY)
             raise NotReadyError(self._refusal or "the engine has stopped")
-        waiting, tokens = version.pending, float(version.pending_tokens)
-        if loads:
-            waiting, tokens = int(sum(load[0] for load in loads)), sum(load[1] for load in loads)
-        requests = waiting + self._reserved
+        if not loads:
+            requests, tokens = requests + version.pending, version.pending_tokens
         if tokens >= self._settings.tokens or requests >= self._settings.requests:
             self.count(RefusalReason.QUEUE_FULL)
-            message = f"the queue is full: {requests} requests, {int(tokens)} tokens"
+            message = f"the queue is full: {requests:.0f} requests, {tokens:.0f} tokens"
             raise TooBusyError(message, self.retry_after_s)
 
     def reserve(self) -> None:
