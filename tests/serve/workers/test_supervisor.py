@@ -261,6 +261,23 @@ def test_the_other_engine_process_answers_while_one_is_stopped(slow_run, start_s
     assert server.stop() == 0
 
 
+def test_a_front_process_starts_while_an_engine_process_is_stopped(run, start_server):
+    server = start_server(run, "queue.processes=2", workers=2)
+    (first, _), fronts = processes(server)
+    first.suspend()
+    try:
+        for front in fronts:
+            front.kill()
+        answer = httpx.post(f"{server.url}{PREDICT}", json={"texts": ["goal"]}, timeout=60)
+        assert answer.status_code == 200
+        assert metric(server.url, "pipework_engines_running") >= 1
+    finally:
+        first.resume()
+    both = 2 * min(2, -(-cpu_limit() // 2))
+    wait_for(lambda: metric(server.url, "pipework_engines_running") == both)
+    assert server.stop() == 0
+
+
 def test_sigterm_answers_all_accepted_requests_and_exits_with_0(slow_run, start_server, engines):
     server = start_server(slow_run, "grace_s=300", f"queue.processes={engines}", workers=2)
     large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 150}
@@ -464,6 +481,10 @@ def test_many_clients_may_load_and_unload_at_once(repository):
     with ThreadPoolExecutor(len(verbs)) as pool:
         calls = [pool.submit(httpx.post, f"{url}/{verb}", json={}, timeout=120) for verb in verbs]
         assert {call.result().status_code for call in calls} == {200}
+    # All engine processes have applied the calls in the same order.
+    (entry,) = httpx.post(f"{repository.url}/v2/repository/index", json={}).json()
+    found = entry["state"], entry.get("reason", "")
+    assert found in {("READY", ""), ("UNAVAILABLE", "unloaded")}
     assert httpx.post(f"{url}/load", json={}, timeout=120).status_code == 200
     assert statuses_and_labels(repository.url) == {(200, "sport")}
 
