@@ -225,7 +225,7 @@ class EngineConnection:
         for future in calls.values():
             future.set_exception(NotReadyError(ENGINE_ENDED))
         if not self._stopped:
-            log.warning("%s; waiting for the next one", ENGINE_ENDED)
+            log.warning("engine process %d ended; waiting for the next one", self._engine)
             self.connect()
         self._changed.set()
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,13 +17,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import numpy as np
 import psutil
 import pytest
 
 from pipework.closeable import Closeable
 from pipework.errors import ConfigError
 from pipework.machine import cpu_limit, cuda_devices
+from pipework.scoring.evaluation import Engine
+from pipework.serve.engines.openers import LocalOpener
+from pipework.serve.models import open_models
 from pipework.serve.workers.supervisor import worker_count
+from pipework.text.encoding import Encoding
 from tests.serve.conftest import Server, Shelf
 from tests.serve.test_run import metric, wait_for
 
@@ -180,7 +185,6 @@ def fronts_requests(server: Server) -> float:
 
 
 def test_grpc_answers(workers):
-    import numpy as np  # noqa: PLC0415
     from tritonclient.grpc import InferenceServerClient, InferInput  # noqa: PLC0415
 
     text = InferInput("text", [2], "BYTES")
@@ -533,3 +537,61 @@ def test_a_front_process_that_cannot_open_a_version_ends_the_server(run, launch,
     done = process.finish(120)
     assert done.returncode == 1
     assert "tokenizer.json is missing" in done.stderr.splitlines()[-1]
+
+
+class HarmfulEngine(Closeable):
+    """An engine that ends its process when it computes a text of ten tokens or more."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def infer(self, encodings: Sequence[Encoding]) -> np.ndarray:
+        if max(map(len, encodings)) >= 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._engine.infer(encodings)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+class HarmfulOpener(LocalOpener):
+    """Opens harmful engines."""
+
+    def first(self, run, manifest, name, threads):
+        record, engine = super().first(run, manifest, name, threads)
+        return record, HarmfulEngine(engine)
+
+    def again(self, run, manifest, name, threads):
+        return HarmfulEngine(super().again(run, manifest, name, threads))
+
+
+def open_harmful() -> None:
+    vars(open_models)["LocalOpener"] = HarmfulOpener
+
+
+def test_a_harmful_request_fails_and_leaves_the_others(run, launch, engines):
+    settings = [f"queue.processes={engines}"]
+    process = launch(run, settings=settings, before=open_harmful, workers=2)
+    url = process.first_line().split()[0]
+    done = threading.Event()
+
+    def ask() -> set[tuple[int, str]]:
+        outcomes = set()
+        while not done.is_set():
+            outcomes |= statuses_and_labels(url, 1)
+        return outcomes
+
+    with ThreadPoolExecutor(2) as pool:
+        clients = [pool.submit(ask) for _ in range(2)]
+        body = {"texts": ["goal " * 12]}
+        answer = httpx.post(f"{url}{PREDICT}", json=body, timeout=120)
+        done.set()
+        outcomes = set.union(*(client.result() for client in clients))
+    error = "the engine process ended 3 times with this request"
+    assert (answer.status_code, answer.json()["error"]) == (503, error)
+    assert (200, "sport") in outcomes
+    # A request that was in the same batch three times fails too.
+    assert outcomes <= {(200, "sport"), (503, error)}
+    assert statuses_and_labels(url) == {(200, "sport")}
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 0
