@@ -24,9 +24,9 @@ from pipework.serve.workers.shared_memory import (
     ALIVE,
     READY,
     REASONS,
+    SLOTS,
     SharedMemory,
-    find_slot,
-    release_others,
+    free_slots,
     version_key,
 )
 
@@ -83,8 +83,9 @@ class FrontSlots:
             if statistics.key == key:
                 self._users[slot] += 1
                 return statistics
-        slot, known = find_slot(self._keys_S, key, self._statistics)
-        if not known:
+        keys, free = self._keys_S.tolist(), free_slots(self._statistics)
+        slot = min(free, key=lambda slot: (keys[slot] != key, keys[slot]))
+        if keys[slot] != key:  # else it is that of an earlier front process
             self._memory.statistics_PSV[self._front, slot] = 0
             self._memory.refusals_PSR[self._front, slot] = 0
         self._keys_S[slot] = key
@@ -102,7 +103,8 @@ class FrontSlots:
 
     def release_others(self) -> None:
         """Free the slots of versions that only an earlier front process had."""
-        release_others(self._keys_S, self._statistics)
+        for slot in set(range(SLOTS)) - set(self._statistics):
+            self._keys_S[slot] = 0
 
 
 class RemoteScheduler(Closeable):

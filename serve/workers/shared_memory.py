@@ -44,7 +44,7 @@ ALIVE, READY = REFUSALS + len(REASONS), REFUSALS + len(REASONS) + 1
 class SharedMemory:
     """The memory of all processes of a server. Create it before they are forked.
 
-    Each array is written by one process per row: its first axis is the writing process.
+    The first axis of an array is the process that writes the row.
 
     Attributes:
         arenas: one per front process, for the requests that it sends to engine processes.
@@ -55,9 +55,10 @@ class SharedMemory:
         loads_ESL: load of the engines.
         recent_PRX: see `RecentLatency`.
         front_keys_PS: hash of the version that has the slot of a front process; 0 for a free slot.
-        engine_keys_ES: the same for the slots of the engine processes.
-        openings_ES: number of the opening of that version: no two openings have the same number,
-            and later ones have larger numbers.
+        engine_keys_ES: hash of the version that has the slot of an engine process, or had it last;
+            0 for an unused slot.
+        openings_ES: number of the opening of that version; 0 after it was closed. No two openings
+            in an engine process have the same number, and later ones have larger numbers.
         ended_cpu_s: CPU seconds of the processes that have ended.
         processes: ids of the main process, the engine processes and the front processes.
     """
@@ -86,17 +87,19 @@ class SharedMemory:
 
         Args:
             key: hash of the version.
-            slots: its slots, by engine process.
-            connected: the engine processes that run; of others only the counters are valid.
+            slots: the slots of its openings that are served, by engine process.
+            connected: the engine processes that run; the queues of others are not counted.
         """
-        loads_ML = np.array([self.loads_ESL[place] for place in slots.items()])
-        loads_ML = loads_ML.reshape(-1, READY + 1)
-        running_M = np.array([engine in connected for engine in slots], bool)
-        loads_ML[~running_M, : len(GAUGES)] = 0
-        loads_ML[:, WAITING_S] /= max(1, running_M.sum())  # they compute at the same time
-        values = loads_ML.sum(axis=0).tolist()
+        loads_L = self.loads_ESL[self.engine_keys_ES == key].sum(axis=0)
+        gauges_MG = [
+            self.loads_ESL[engine, slot, : len(GAUGES)]
+            for engine, slot in slots.items()
+            if engine in connected
+        ]
+        loads_L[: len(GAUGES)] = np.sum(gauges_MG, axis=0)
+        loads_L[WAITING_S] /= max(1, len(gauges_MG))  # they compute at the same time
         refusals_R = self.refusals_PSR[self.front_keys_PS == key].sum(axis=0)
-        refused = values[REFUSALS:ALIVE] + refusals_R
+        values, refused = loads_L.tolist(), loads_L[REFUSALS:ALIVE] + refusals_R
         names = (*GAUGES, *COUNTERS)
         numbers = dict(zip(names, values[:REFUSALS], strict=True))
         integers = {name: int(x) for name, x in numbers.items() if not name.endswith("_s")}
@@ -122,41 +125,33 @@ def version_key(version: str) -> int:
     return int.from_bytes(hashlib.blake2b(version.encode(), digest_size=8).digest()) or 1
 
 
-def find_slot(keys_S: NDArray[np.uint64], key: int, used: Container[int]) -> tuple[int, bool]:
-    """Return a slot that is not used, and whether an earlier process gave it to this version.
+def free_slots(used: Container[int]) -> list[int]:
+    """Return the slots that are not used.
 
     Raises:
         NotReadyError: all slots are in use.
     """
-    keys = keys_S.tolist()
     free = [slot for slot in range(SLOTS) if slot not in used]
-    known = [slot for slot in free if keys[slot] == key]
-    empty = [slot for slot in free if not keys[slot]]
     if not free:
         message = f"{SLOTS} versions are open: no more with several processes"
         raise NotReadyError(message)
-    return (known or empty or free)[0], bool(known)
-
-
-def release_others(keys_S: NDArray[np.uint64], used: Container[int]) -> None:
-    """Free the slots of versions that only an earlier process had open."""
-    for slot in range(SLOTS):
-        if slot not in used:
-            keys_S[slot] = 0
+    return free
 
 
 class EngineSlots:
     """The slots of the versions that are open in an engine process.
 
     An engine process that replaces another gives a version its earlier slot, and continues its
-    counters.
+    counters. A closed version keeps its counters while another engine process has it, because they
+    are a part of its sums.
     """
 
     def __init__(self, memory: SharedMemory, engine: int) -> None:
+        self._memory = memory
         self._loads_SL = memory.loads_ESL[engine]
         self._keys_S = memory.engine_keys_ES[engine]
         self._openings_S = memory.openings_ES[engine]
-        self._bases: dict[int, NDArray[np.float64]] = {}  # counts of earlier processes, by slot
+        self._bases: dict[int, NDArray[np.float64]] = {}  # counts of earlier openings, by slot
 
     def take(self, version: str) -> tuple[int, int]:
         """Return a slot for a version with this unique name, and the number of its opening.
@@ -166,26 +161,39 @@ class EngineSlots:
         Raises:
             NotReadyError: all slots are in use.
         """
-        key = version_key(version)
-        slot, known = find_slot(self._keys_S, key, self._bases)
-        if not known:
-            self._loads_SL[slot] = 0
-            self._openings_S[slot] = time.monotonic_ns()
-        self._keys_S[slot] = key
+        key, memory = version_key(version), self._memory
+        same_ES = memory.engine_keys_ES == key
+        if not memory.openings_ES[same_ES].any():  # no engine process has it: it starts at 0
+            memory.loads_ESL[same_ES] = 0
+        slot = min(free_slots(self._bases), key=lambda slot: self._rank(slot, key))
+        if self._keys_S[slot] != key:
+            self._loads_SL[slot] = self._openings_S[slot] = 0
         base = self._loads_SL[slot].copy()
         base[: len(GAUGES)] = base[ALIVE:] = 0
-        base[CRASHES] += int(known)
+        base[CRASHES] += self._openings_S[slot] != 0
         self._bases[slot] = base
+        self._openings_S[slot] = self._openings_S[slot] or time.monotonic_ns()
+        self._keys_S[slot] = key
         return slot, int(self._openings_S[slot])
+
+    def _rank(self, slot: int, key: int) -> int:
+        """Return the order in which slots are taken: first that of an earlier engine process."""
+        is_open = bool(self._openings_S[slot])
+        if self._keys_S[slot] == key:
+            return 0 if is_open else 1
+        if not self._keys_S[slot]:
+            return 2
+        return 4 if is_open else 3
 
     def release(self, slot: int) -> None:
         """Free a slot."""
         del self._bases[slot]
-        self._keys_S[slot] = 0
+        self._openings_S[slot] = 0
 
     def release_others(self) -> None:
         """Free the slots of versions that only an earlier engine process had open."""
-        release_others(self._keys_S, self._bases)
+        for slot in set(range(SLOTS)) - set(self._bases):
+            self._openings_S[slot] = 0
 
     def write(self, slot: int, load: EngineLoad, *, alive: bool, ready: bool) -> None:
         """Publish the load of a version."""

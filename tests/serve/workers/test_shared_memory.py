@@ -95,7 +95,7 @@ def test_a_version_keeps_its_slot_and_counters_in_the_next_engine_process():
     second = EngineSlots(memory, 0)
     assert second.take("b") == (slot, opening)
     second.release_others()
-    assert memory.engine_keys_ES[0].tolist().count(0) == SLOTS - 1
+    assert memory.openings_ES[0].tolist().count(0) == SLOTS - 1
     second.write(slot, EngineLoad(batches=1, compute_s=0.5), alive=True, ready=True)
     found = load_of(memory, {0: slot})
     assert (found.waiting_requests, found.batches, found.compute_s) == (0, 11, 3.0)
@@ -142,6 +142,36 @@ def test_the_load_is_that_of_all_engine_processes():
     found = load_of(memory, places, {0, 2})  # process 1 has ended: only its counters are valid
     assert (found.waiting_requests, found.waiting_tokens, found.waiting_s) == (6, 60, 1.5)
     assert (found.engines, found.batches, found.refused["queue_full"]) == (2, 300, 3)
+
+
+def test_counters_stay_until_the_last_engine_process_closes_the_version():
+    memory = SharedMemory(1, 2)
+    engines = [EngineSlots(memory, engine) for engine in range(2)]
+    engines[1].take("a")
+    places = {engine: slots.take("b")[0] for engine, slots in enumerate(engines)}
+    for engine, slots in enumerate(engines):
+        load = EngineLoad(batches=100, waiting_tokens=7, refused={"queue_full": 3})
+        slots.write(places[engine], load, alive=True, ready=True)
+    engines[0].release(places[0])
+    found = load_of(memory, {1: places[1]})
+    assert (found.batches, found.refused["queue_full"], found.waiting_tokens) == (200, 6, 7)
+    opened_again, _ = engines[0].take("b")
+    engines[0].write(opened_again, EngineLoad(batches=5), alive=True, ready=True)
+    found = load_of(memory, {0: opened_again, 1: places[1]})
+    assert (found.batches, found.crashes) == (205, 0)
+    engines[0].release(opened_again)
+    engines[1].release(places[1])
+    assert load_of(memory, {0: engines[0].take("b")[0]}).batches == 0
+
+
+def test_the_next_engine_process_continues_the_opening_that_was_not_closed():
+    memory = SharedMemory(1)
+    first = EngineSlots(memory, 0)
+    closed, _ = first.take("b")
+    again = first.take("b")  # while the first is drained
+    assert again[0] != closed
+    first.release(closed)
+    assert EngineSlots(memory, 0).take("b") == again
 
 
 def test_the_load_without_an_engine_process_is_empty():
