@@ -1,4 +1,4 @@
-"""The machine: its processor, its usable CPUs, thread priorities, and freed memory.
+"""The machine: its processor, usable CPUs and GPUs, thread priorities, and freed memory.
 
 The model of the processor matters because int8 and bf16 results depend on it. A thread that
 computes without the GIL may wait for a CPU. A thread that holds the GIL must not: all other threads
@@ -14,12 +14,15 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
 from pipework.closeable import Closeable
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+NODES = Path("/sys/devices/system/node")
+DEVICES = Path("/dev")
 # Instruction sets that determine how int8 and bf16 products are summed.
 INSTRUCTION_SETS = (
     "avx2",
@@ -62,13 +65,52 @@ def cpu_limit(cgroup_limit: Path = CGROUP_LIMIT) -> int:
     """Return the number of usable CPUs: the CPU affinity, or the container's quota if lower.
 
     The quota has the format of cgroup version 2: "QUOTA PERIOD" in microseconds, or "max PERIOD".
+    `share_cpus` lowers the result.
     """
-    cpus = len(os.sched_getaffinity(0))
+    cpus = min([len(os.sched_getaffinity(0)), *_shares])
     try:
         quota, period = cgroup_limit.read_text().split()
     except (OSError, ValueError):
         return cpus
     return cpus if quota == "max" else max(1, min(cpus, int(quota) // int(period)))
+
+
+_shares: list[int] = []
+
+
+def share_cpus(most: int) -> None:
+    """Let `cpu_limit` return at most this number in this process: other processes use the rest."""
+    _shares.append(most)
+
+
+def numa_nodes(nodes: Path = NODES) -> list[frozenset[int]]:
+    """Return the usable CPUs of each NUMA node that has any."""
+    usable = os.sched_getaffinity(0)
+    lists = [path.read_text() for path in sorted(nodes.glob("node[0-9]*/cpulist"))]
+    found = [frozenset(usable & _cpu_numbers(text)) for text in lists]
+    return [cpus for cpus in found if cpus] or [frozenset(usable)]
+
+
+def _cpu_numbers(text: str) -> set[int]:
+    """Return the CPUs of a list of the kernel, such as 0-3,8."""
+    numbers = set[int]()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def cuda_devices(devices: Path = DEVICES) -> list[str]:
+    """Return the CUDA devices that this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+    CUDA is not initialised, because it cannot be used in a process that is forked afterwards.
+    """
+    count = len(list(devices.glob("nvidia[0-9]*")))
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is None or not count:
+        return [str(device) for device in range(count)]
+    listed = (name.strip() for name in names.split(","))
+    return list(takewhile(lambda name: name not in {"", "-1"}, listed))  # CUDA stops there too
 
 
 T = TypeVar("T")

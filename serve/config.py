@@ -26,10 +26,12 @@ class QueueSettings(Settings):
         tokens: maximum tokens in the queue; further requests are rejected. The size of a single
             request is not checked here (see `limits`).
         requests: maximum requests in the queue; further requests are rejected.
-        instances: engines per model; default: two on a CPU with at least two cores, else one.
-            Engines on a CPU share its cores. A single engine needs memory for the weights only once
-            and computes a single request on all cores. For several GPUs start one server per GPU
-            with CUDA_VISIBLE_DEVICES.
+        instances: engines per model and process; default: two on a CPU with at least two cores,
+            else one. Engines on a CPU share its cores. A single engine needs memory for the weights
+            only once and computes a single request on all cores.
+        processes: engine processes of a server with several front processes (`--workers`), each
+            with all models; default: one per CUDA device, without a device one per NUMA node, and
+            one if a quota allows fewer CPUs than there are.
     """
 
     # Cost above the ideal without padding: 16 % at 1024, 21 % at 512, 26 % at 256.
@@ -38,6 +40,7 @@ class QueueSettings(Settings):
     requests: Positive = 1024
     # Two engines overlap the work between engine calls (README, Results, Serving).
     instances: Positive | None = None
+    processes: Positive | None = None
 
 
 class LimitSettings(Settings):

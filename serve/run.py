@@ -21,6 +21,7 @@ import uvicorn
 # Otherwise gRPC logs each failed TLS handshake. It reads the variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
+from pipework.errors import ConfigError
 from pipework.machine import MemoryTrimmer
 from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
@@ -86,6 +87,9 @@ def serve(
         ConfigError: the host and port cannot be bound; the keys or the certificate are not valid.
     """
     settings = set_up_process(settings or ServeSettings())
+    if (processes := settings.queue.processes or 1) > 1:
+        message = f"queue.processes: expected 1 without several front processes, found {processes}"
+        raise ConfigError(message, "add --workers N with N >= 2")
     address = address or ListenAddress()
     keys = read_keys(settings.security.keys_file, os.environ)
     certificate = read_certificate(settings.security)

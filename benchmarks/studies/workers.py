@@ -52,7 +52,7 @@ from pipework.text.encoding import Encoding
 MODULE = "pipework.benchmarks.studies.workers"
 FRONTS = (0, 1, 2, 3)  # 0: one process for everything
 LOADS = ((1, 64), (8, 16))  # texts per request, clients
-ENGINE_PROCESS = "pipe-engine"
+ENGINE_PROCESSES = "pipe-engine-"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +151,8 @@ def _level(server: ServerProcess, spec: LoadSpec, progress: Progress) -> tuple[f
     spent = [_cpu_s(process) - earlier for process, earlier in zip(processes, before, strict=True)]
     # The CPU time includes that of the warm-up.
     requests = level.requests_per_s * (spec.duration.duration_s + spec.duration.warmup_s)
-    engine_s = sum(s for s, p in zip(spent, processes, strict=True) if p.name() == ENGINE_PROCESS)
+    by_process = zip(spent, processes, strict=True)
+    engine_s = sum(s for s, p in by_process if p.name().startswith(ENGINE_PROCESSES))
     return (
         level.requests_per_s,
         1e6 * (sum(spent) - engine_s) / requests,

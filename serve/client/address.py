@@ -17,7 +17,7 @@ from pipework.serve.client.transport import (
     timed_out,
     unreachable,
 )
-from pipework.serve.http.headers import BULK, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
+from pipework.serve.request.context import BULK, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 from pipework.serve.schemas import ErrorResponse
 
 MAX_PORT = 65_535

@@ -32,7 +32,7 @@ from pipework.serve.client.transport import (
     timed_out,
     unreachable,
 )
-from pipework.serve.http.headers import HTTP_STATUS
+from pipework.serve.request.context import HTTP_STATUS
 from pipework.serve.text_tensors import TRUNCATED
 
 BULK_PRIORITY = 2  # value of the protocol's parameter; 1 is the highest priority

@@ -16,8 +16,8 @@ from pydantic_core.core_schema import NullableSchema
 from swagger_ui_bundle import swagger_ui_path
 
 from pipework.serve.http.auth import is_public
-from pipework.serve.http.headers import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 from pipework.serve.http.page import add_file
+from pipework.serve.request.context import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 from pipework.serve.schemas import ErrorResponse
 
 Json = dict[str, Any]

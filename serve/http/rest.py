@@ -13,8 +13,8 @@ from pipework.errors import InputError
 from pipework.scoring.predictions import Prediction
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
-from pipework.serve.http.headers import read_options, timing_headers
 from pipework.serve.http.openapi import OPTION_HEADERS, request_body
+from pipework.serve.request.context import read_options, timing_headers
 from pipework.serve.scheduling.model_protocol import run_for_logits
 from pipework.serve.schemas import (
     PREDICT_PATH,

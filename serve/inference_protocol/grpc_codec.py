@@ -23,24 +23,22 @@ from pipework.serve.inference_protocol.infer_request import (
     MAX_TENSORS,
     OUTPUTS,
     ParsedRequest,
+    ProtocolError,
     RequestedOutput,
     Value,
     check_count,
     check_few,
     check_tensor,
+    datatype,
+    elements,
     elements_needed,
+    packed,
+    printable,
     read_number,
     read_output,
     read_texts,
 )
 from pipework.serve.inference_protocol.json_codec import requested_tensors
-from pipework.serve.inference_protocol.tensors import (
-    ProtocolError,
-    datatype,
-    elements,
-    packed,
-    printable,
-)
 from pipework.serve.schemas import OTHER_VALUES, SPLIT_HINT, VALUES_PER_TEXT
 from pipework.serve.text_tensors import OutputTensors
 

@@ -11,8 +11,7 @@ from grpc import StatusCode
 from grpc.aio import ServicerContext
 
 from pipework.errors import PipeError, TooBusyError, TooLargeError
-from pipework.serve.http.headers import HTTP_STATUS
-from pipework.serve.request.context import REQUEST_ID, current_request
+from pipework.serve.request.context import HTTP_STATUS, REQUEST_ID, current_request
 
 log = logging.getLogger(__name__)
 RETRY_AFTER = "retry-after"

@@ -9,9 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pipework.errors import InputError, TooLargeError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
-from pipework.serve.http.headers import read_options, timing_headers
 from pipework.serve.http.openapi import OPTION_HEADERS, header_parameter, request_body
-from pipework.serve.inference_protocol.infer_request import ParsedRequest, check_texts
+from pipework.serve.inference_protocol.infer_request import (
+    ParsedRequest,
+    ProtocolError,
+    check_texts,
+)
 from pipework.serve.inference_protocol.json_codec import (
     HEAD_LENGTH,
     InferRequest,
@@ -28,8 +31,8 @@ from pipework.serve.inference_protocol.metadata import (
     metadata,
     statistics,
 )
-from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.models.registry import Models
+from pipework.serve.request.context import read_options, timing_headers
 from pipework.serve.scheduling.model_protocol import run_for_logits
 from pipework.serve.schemas import ErrorResponse
 

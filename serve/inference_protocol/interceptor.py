@@ -26,13 +26,13 @@ from pipework.serve.inference_protocol.grpc_errors import (
     status_of,
     text_metadata,
 )
+from pipework.serve.inference_protocol.infer_request import ProtocolError
 from pipework.serve.inference_protocol.stream import (
     ConcurrencyLimit,
     MessageLimits,
     ReceiveLimit,
     UnreadResponses,
 )
-from pipework.serve.inference_protocol.tensors import ProtocolError
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import Endpoint, current_request
 from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK

@@ -18,21 +18,19 @@ from pipework.serve.inference_protocol.infer_request import (
     OUTPUTS,
     JsonParameters,
     ParsedRequest,
+    ProtocolError,
     RequestedOutput,
     check_count,
     check_tensor,
-    elements_needed,
-    read_number,
-    read_output,
-    read_texts,
-)
-from pipework.serve.inference_protocol.tensors import (
-    ProtocolError,
     datatype,
     elements,
+    elements_needed,
     json_values,
     packed,
     printable,
+    read_number,
+    read_output,
+    read_texts,
 )
 from pipework.serve.schemas import check_json_values, explain
 from pipework.serve.text_tensors import InputTexts, OutputTensors

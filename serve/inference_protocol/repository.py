@@ -13,8 +13,7 @@ from starlette.datastructures import Headers
 from pipework.errors import TooLargeError
 from pipework.serve.http.auth import check_origin
 from pipework.serve.http.openapi import request_body
-from pipework.serve.inference_protocol.infer_request import JsonParameters
-from pipework.serve.inference_protocol.tensors import ProtocolError
+from pipework.serve.inference_protocol.infer_request import JsonParameters, ProtocolError
 from pipework.serve.models.registry import Entry, Models
 from pipework.serve.schemas import ErrorResponse, explain
 

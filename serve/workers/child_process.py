@@ -1,4 +1,4 @@
-"""A process of a server, forked from its main process, and its replacements."""
+"""A process of a server, forked from its main process, its replacements, and where it computes."""
 
 import ctypes
 import logging
@@ -11,18 +11,61 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 from pipework.errors import PipeError
+from pipework.machine import cpu_limit, cuda_devices, numa_nodes, share_cpus
 from pipework.serve.http.shutdown import STOPPING
 from pipework.serve.workers.messages import error_content, read_error
 
 log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 RETRY_S = 1.0  # before a process that ended without being ready is started again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """Where a process computes, if it is one of several that compute.
+
+    Attributes:
+        device: its CUDA device; "" for all.
+        cpus: the CPUs that its threads run on; empty for all.
+        threads: how many CPUs it uses at a time; 0 for all.
+    """
+
+    device: str = ""
+    cpus: frozenset[int] = frozenset()
+    threads: int = 0
+
+    def apply(self) -> None:
+        """Place this process. It must not have loaded CUDA or started threads."""
+        if self.device:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.device
+        if self.cpus:
+            os.sched_setaffinity(0, self.cpus)
+        if self.threads:
+            share_cpus(self.threads)
+
+
+def placements(processes: int | None = None) -> list[Placement]:
+    """Return where the engine processes of a server compute.
+
+    Args:
+        processes: number of engine processes; by default one per CUDA device, without a device one
+            per NUMA node. A quota below the number of CPUs is not one of nodes: then it is one.
+    """
+    places, nodes = [Placement(device=device) for device in cuda_devices()], numa_nodes()
+    if not places and cpu_limit() == sum(map(len, nodes)):
+        places = [Placement(cpus=cpus) for cpus in nodes]
+    count = processes or len(places) or 1
+    if count == 1:
+        return [Placement()]
+    threads = -(-cpu_limit() // count)  # rounded up, so that no CPU is idle
+    chosen = [places[number % len(places)] if places else Placement() for number in range(count)]
+    return [replace(place, threads=threads) for place in chosen]
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""The engine process: computes the requests of all front processes in common batches."""
+"""An engine process: computes the requests of all front processes in common batches."""
 
 import asyncio
 import json
@@ -34,16 +34,12 @@ from pipework.serve.workers.messages import (
     Kind,
     Message,
     ModelsState,
+    ReceivedJob,
     Submission,
     VersionState,
     error_content,
 )
-from pipework.serve.workers.shared_memory import (
-    ReceivedJob,
-    SharedMemory,
-    VersionSlots,
-    write_logits,
-)
+from pipework.serve.workers.shared_memory import EngineSlots, SharedMemory, write_logits
 
 POLL_S = 0.1
 TRIM_TICKS = 20
@@ -134,10 +130,10 @@ class EngineProcess:
 
     _models: Models
 
-    def __init__(self, memory: SharedMemory) -> None:
+    def __init__(self, memory: SharedMemory, number: int) -> None:
         self.memory = memory
         self._condition = threading.Condition()
-        self._slots = VersionSlots(memory)
+        self._slots = EngineSlots(memory, number)
         self._versions: dict[int, tuple[Predictor, VersionState]] = {}  # by opening
         self._fronts: dict[int, _Front] = {}
         self._state = ModelsState()

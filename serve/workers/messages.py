@@ -1,4 +1,4 @@
-"""Messages between a front process and the engine process, over a Unix socket.
+"""Messages between a front process and an engine process, over a Unix socket.
 
 A message has a header (length of the content, kind) and its content. Messages of a tick of the
 event loop are sent together. The inputs and logits of requests are in shared memory; messages only
@@ -8,10 +8,12 @@ refer to them.
 import asyncio
 import json
 import math
+import mmap
 import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
@@ -20,6 +22,9 @@ from pydantic import BaseModel, ConfigDict
 from pipework.errors import PipeError
 from pipework.serve.models.leases import Entry
 from pipework.serve.models.repository import Policy
+from pipework.serve.request.context import RequestOptions
+from pipework.serve.scheduling.queue import Job, JobSlice
+from pipework.serve.workers.shared_memory import HEADER, RequestLayout
 
 _HEADER = struct.Struct("<IB")
 Json = dict[str, Any]
@@ -82,12 +87,42 @@ COMPUTED = struct.Struct("<Qdd")
 JOB = struct.Struct("<Q")
 
 
+@dataclass(kw_only=True, slots=True, eq=False)
+class ReceivedJob(Job):
+    """A request in the engine process; it marks its block when a batch takes inputs of it."""
+
+    arena: mmap.mmap
+    start: int
+
+    @classmethod
+    def of(cls, submission: Submission, arena: mmap.mmap) -> "ReceivedJob":
+        """Return the request of a submission."""
+        layout = RequestLayout(
+            inputs=submission.inputs, type_ids=submission.type_ids, spans=submission.spans
+        )
+        deadline_s = None if submission.deadline_s == math.inf else submission.deadline_s
+        return cls(
+            encodings=layout.read(arena, submission.start),
+            options=RequestOptions(deadline_s=deadline_s, bulk=submission.bulk),
+            queued_s=submission.queued_s,
+            arena=arena,
+            start=submission.start - HEADER,
+        )
+
+    def take(self, room: int, *, whole_batch: bool) -> JobSlice:
+        """Take the next inputs; see `Job.take`."""
+        part = Job.take(self, room, whole_batch=whole_batch)
+        if part.stop > part.start:
+            self.arena[self.start] = 1
+        return part
+
+
 class VersionState(BaseModel):
-    """A version that is open in the engine process.
+    """A version that is open in an engine process.
 
     Attributes:
         slot: its slot in shared memory.
-        opening: number of its opening, by which messages refer to it.
+        opening: number of its opening, by which messages refer to it; larger for later ones.
         run: its folder.
         engine: name of its engine.
         digest: digest of the engine's record.
@@ -103,9 +138,14 @@ class VersionState(BaseModel):
     engine: str
     digest: str
 
+    @property
+    def files(self) -> tuple[str, str, str]:
+        """What was opened: equal in all engine processes that opened the same files."""
+        return self.run, self.engine, self.digest
+
 
 class ModelsState(BaseModel):
-    """The models of the engine process at a time.
+    """The models of an engine process at a time.
 
     Attributes:
         generation: number of the state.

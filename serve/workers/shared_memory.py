@@ -3,15 +3,16 @@
 It is anonymous memory, which processes inherit when they are forked, so it needs no files and is
 freed with the last process.
 
-Shapes: P front processes, S slots (each has a version of the engine process), V values of a
-`Statistics`, L values of a load, N inputs of a request, T tokens of one input, C classes.
+Shapes: P front processes, E engine processes, S slots of a process (each has a version), V values
+of a `Statistics`, L values of a load, N inputs of a request, T tokens of one input, C classes.
 """
 
 import hashlib
 import math
 import mmap
+import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -20,17 +21,11 @@ from numpy.typing import NDArray
 
 from pipework.errors import NotReadyError
 from pipework.serve.observability.recent_latency import MAX_REQUESTS, SAMPLE
-from pipework.serve.request.context import RequestOptions
 from pipework.serve.request.statistics import (
     STATISTICS_SIZE,
     EngineLoad,
     RefusalReason,
-    Statistics,
-    Totals,
-    sum_totals,
 )
-from pipework.serve.scheduling.queue import Job, JobSlice
-from pipework.serve.workers.messages import Submission
 from pipework.text.encoding import Encoding
 
 SLOTS = 128
@@ -40,6 +35,7 @@ HEADER = ALIGNMENT  # bytes before the inputs; the first is 1 if a batch has tak
 GAUGES = ("waiting_requests", "waiting_tokens", "waiting_s", "engines")
 COUNTERS = ("batches", "batch_tokens", "batch_texts", "computed_tokens", "compute_s", "crashes")
 REASONS = tuple(RefusalReason)
+WAITING_S = GAUGES.index("waiting_s")
 CRASHES = len(GAUGES) + COUNTERS.index("crashes")
 REFUSALS = len(GAUGES) + len(COUNTERS)
 ALIVE, READY = REFUSALS + len(REASONS), REFUSALS + len(REASONS) + 1
@@ -48,40 +44,62 @@ ALIVE, READY = REFUSALS + len(REASONS), REFUSALS + len(REASONS) + 1
 class SharedMemory:
     """The memory of all processes of a server. Create it before they are forked.
 
+    The first axis of an array is the process that writes the row.
+
     Attributes:
-        arenas: one per front process, for the requests that it sends to the engine process.
+        arenas: one per front process, for the requests that it sends to engine processes.
         statistics_PSV: see `Statistics`.
         refusals_PSR: requests that front processes rejected, by the reasons of REASONS.
-        loads_SL: load of the engines, written by the engine process.
+        sent_PE: tokens of the requests that a front process sent to an engine process and that
+            have no result yet.
+        loads_ESL: load of the engines.
         recent_PRX: see `RecentLatency`.
-        keys_S: hash of the version that has the slot; 0 for a free slot.
-        openings_S: number of the opening of that version: no two openings have the same number.
-        last_opening: the highest number.
+        front_keys_PS: hash of the version that has the slot of a front process; 0 for a free slot.
+        engine_keys_ES: hash of the version that has the slot of an engine process, or had it last;
+            0 for an unused slot.
+        openings_ES: number of the opening of that version; 0 after it was closed. No two openings
+            in an engine process have the same number, and later ones have larger numbers.
         ended_cpu_s: CPU seconds of the processes that have ended.
-        processes: ids of the main process, the engine process and the front processes.
+        processes: ids of the main process, the engine processes and the front processes.
     """
 
-    def __init__(self, fronts: int) -> None:
-        """Allocate the memory for a number of front processes."""
+    def __init__(self, fronts: int, engines: int = 1) -> None:
+        """Allocate the memory for a number of front processes and of engine processes."""
         self.arenas = [mmap.mmap(-1, ARENA_BYTES) for _ in range(fronts)]
         self.statistics_PSV = _zeros(fronts, SLOTS, STATISTICS_SIZE)
         self.refusals_PSR = _zeros(fronts, SLOTS, len(REASONS))
-        self.loads_SL = _zeros(SLOTS, READY + 1)
+        self.sent_PE = _zeros(fronts, engines)
+        self.loads_ESL = _zeros(engines, SLOTS, READY + 1)
         self.recent_PRX = _zeros(fronts, MAX_REQUESTS, SAMPLE)
-        self.keys_S: NDArray[np.uint64] = _zeros(SLOTS).view(np.uint64)
-        self.openings_S: NDArray[np.int64] = _zeros(SLOTS).view(np.int64)
-        self.last_opening: NDArray[np.int64] = _zeros(1).view(np.int64)
+        self.front_keys_PS: NDArray[np.uint64] = _zeros(fronts, SLOTS).view(np.uint64)
+        self.engine_keys_ES: NDArray[np.uint64] = _zeros(engines, SLOTS).view(np.uint64)
+        self.openings_ES: NDArray[np.int64] = _zeros(engines, SLOTS).view(np.int64)
         self.ended_cpu_s = _zeros(1)
-        self.processes: NDArray[np.int64] = _zeros(2 + fronts).view(np.int64)
+        self.processes: NDArray[np.int64] = _zeros(1 + engines + fronts).view(np.int64)
 
-    def clear(self, slot: int) -> None:
-        """Set the counters of a slot to 0, for another version."""
-        self.statistics_PSV[:, slot] = self.refusals_PSR[:, slot] = self.loads_SL[slot] = 0
+    @property
+    def engines(self) -> int:
+        """Number of engine processes."""
+        return len(self.loads_ESL)
 
-    def load(self, slot: int) -> EngineLoad:
-        """Return the load of a slot's engines and all rejected requests."""
-        values = self.loads_SL[slot].tolist()
-        refused = values[REFUSALS:ALIVE] + self.refusals_PSR[:, slot].sum(axis=0)
+    def load(self, key: int, slots: Mapping[int, int], connected: Container[int]) -> EngineLoad:
+        """Return the load of a version in all engine processes, and all rejected requests.
+
+        Args:
+            key: hash of the version.
+            slots: the slots of its openings that are served, by engine process.
+            connected: the engine processes that run; the queues of others are not counted.
+        """
+        loads_L = self.loads_ESL[self.engine_keys_ES == key].sum(axis=0)
+        gauges_MG = [
+            self.loads_ESL[engine, slot, : len(GAUGES)]
+            for engine, slot in slots.items()
+            if engine in connected
+        ]
+        loads_L[: len(GAUGES)] = np.sum(gauges_MG, axis=0)
+        loads_L[WAITING_S] /= max(1, len(gauges_MG))  # they compute at the same time
+        refusals_R = self.refusals_PSR[self.front_keys_PS == key].sum(axis=0)
+        values, refused = loads_L.tolist(), loads_L[REFUSALS:ALIVE] + refusals_R
         names = (*GAUGES, *COUNTERS)
         numbers = dict(zip(names, values[:REFUSALS], strict=True))
         integers = {name: int(x) for name, x in numbers.items() if not name.endswith("_s")}
@@ -102,16 +120,38 @@ def _zeros(*shape: int) -> NDArray[np.float64]:
     return np.frombuffer(mmap.mmap(-1, size), np.float64).reshape(shape)
 
 
-class VersionSlots:
-    """The slots of the versions that are open in the engine process.
+def version_key(version: str) -> int:
+    """Return the hash of a version's unique name."""
+    return int.from_bytes(hashlib.blake2b(version.encode(), digest_size=8).digest()) or 1
+
+
+def free_slots(used: Container[int]) -> list[int]:
+    """Return the slots that are not used.
+
+    Raises:
+        NotReadyError: all slots are in use.
+    """
+    free = [slot for slot in range(SLOTS) if slot not in used]
+    if not free:
+        message = f"{SLOTS} versions are open: no more with several processes"
+        raise NotReadyError(message)
+    return free
+
+
+class EngineSlots:
+    """The slots of the versions that are open in an engine process.
 
     An engine process that replaces another gives a version its earlier slot, and continues its
-    counters.
+    counters. A closed version keeps its counters while another engine process has it, because they
+    are a part of its sums.
     """
 
-    def __init__(self, memory: SharedMemory) -> None:
+    def __init__(self, memory: SharedMemory, engine: int) -> None:
         self._memory = memory
-        self._bases: dict[int, NDArray[np.float64]] = {}  # counts of earlier processes, by slot
+        self._loads_SL = memory.loads_ESL[engine]
+        self._keys_S = memory.engine_keys_ES[engine]
+        self._openings_S = memory.openings_ES[engine]
+        self._bases: dict[int, NDArray[np.float64]] = {}  # counts of earlier openings, by slot
 
     def take(self, version: str) -> tuple[int, int]:
         """Return a slot for a version with this unique name, and the number of its opening.
@@ -121,41 +161,45 @@ class VersionSlots:
         Raises:
             NotReadyError: all slots are in use.
         """
-        key = int.from_bytes(hashlib.blake2b(version.encode(), digest_size=8).digest()) or 1
-        keys = self._memory.keys_S.tolist()
-        free = [slot for slot in range(SLOTS) if slot not in self._bases]
-        known = [slot for slot in free if keys[slot] == key]
-        empty = [slot for slot in free if not keys[slot]]
-        if not free:
-            message = f"{SLOTS} versions are open: no more with several processes"
-            raise NotReadyError(message)
-        slot = (known or empty or free)[0]
-        if not known:
-            self._memory.clear(slot)
-            self._memory.last_opening += 1
-            self._memory.openings_S[slot] = self._memory.last_opening[0]
-        self._memory.keys_S[slot] = key
-        base = self._memory.loads_SL[slot].copy()
+        key, memory = version_key(version), self._memory
+        same_ES = memory.engine_keys_ES == key
+        if not memory.openings_ES[same_ES].any():  # no engine process has it: it starts at 0
+            memory.loads_ESL[same_ES] = 0
+        slot = min(free_slots(self._bases), key=lambda slot: self._rank(slot, key))
+        if self._keys_S[slot] != key:
+            self._loads_SL[slot] = self._openings_S[slot] = 0
+        base = self._loads_SL[slot].copy()
         base[: len(GAUGES)] = base[ALIVE:] = 0
-        base[CRASHES] += bool(known)
+        base[CRASHES] += self._openings_S[slot] != 0
         self._bases[slot] = base
-        return slot, int(self._memory.openings_S[slot])
+        self._openings_S[slot] = self._openings_S[slot] or time.monotonic_ns()
+        self._keys_S[slot] = key
+        return slot, int(self._openings_S[slot])
+
+    def _rank(self, slot: int, key: int) -> int:
+        """Return the order in which slots are taken: first that of an earlier engine process."""
+        is_open = bool(self._openings_S[slot])
+        if self._keys_S[slot] == key:
+            return 0 if is_open else 1
+        if not self._keys_S[slot]:
+            return 2
+        return 4 if is_open else 3
 
     def release(self, slot: int) -> None:
         """Free a slot."""
         del self._bases[slot]
-        self._memory.keys_S[slot] = 0
+        self._openings_S[slot] = 0
 
     def release_others(self) -> None:
         """Free the slots of versions that only an earlier engine process had open."""
         for slot in set(range(SLOTS)) - set(self._bases):
-            self._memory.keys_S[slot] = 0
+            self._openings_S[slot] = 0
 
     def write(self, slot: int, load: EngineLoad, *, alive: bool, ready: bool) -> None:
         """Publish the load of a version."""
         numbers = [getattr(load, name) for name in (*GAUGES, *COUNTERS)]
         refused = [load.refused.get(reason, 0) for reason in REASONS]
-        self._memory.loads_SL[slot] = self._bases[slot] + [*numbers, *refused, alive, ready]
+        self._loads_SL[slot] = self._bases[slot] + [*numbers, *refused, alive, ready]
 
 
 class Arena:
@@ -270,46 +314,3 @@ def write_logits(logits_NC: NDArray[np.float32], arena: mmap.mmap, start: int) -
     """Write logits at an offset."""
     content = np.ascontiguousarray(logits_NC, np.float32).tobytes()
     arena[start : start + len(content)] = content
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class ReceivedJob(Job):
-    """A request in the engine process; it marks its block when a batch takes inputs of it."""
-
-    arena: mmap.mmap
-    start: int
-
-    @classmethod
-    def of(cls, submission: Submission, arena: mmap.mmap) -> "ReceivedJob":
-        """Return the request of a submission."""
-        layout = RequestLayout(
-            inputs=submission.inputs, type_ids=submission.type_ids, spans=submission.spans
-        )
-        deadline_s = None if submission.deadline_s == math.inf else submission.deadline_s
-        return cls(
-            encodings=layout.read(arena, submission.start),
-            options=RequestOptions(deadline_s=deadline_s, bulk=submission.bulk),
-            queued_s=submission.queued_s,
-            arena=arena,
-            start=submission.start - HEADER,
-        )
-
-    def take(self, room: int, *, whole_batch: bool) -> JobSlice:
-        """Take the next inputs; see `Job.take`."""
-        part = Job.take(self, room, whole_batch=whole_batch)
-        if part.stop > part.start:
-            self.arena[self.start] = 1
-        return part
-
-
-class SharedStatistics(Statistics):
-    """Counts the requests of a front process; its totals are those of all front processes."""
-
-    def __init__(self, memory: SharedMemory, front: int, slot: int) -> None:
-        self._values_PV = memory.statistics_PSV[:, slot]
-        super().__init__(self._values_PV[front])
-
-    @property
-    def totals(self) -> Totals:
-        """The counts of all front processes."""
-        return sum_totals(self._values_PV)

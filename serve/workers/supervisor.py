@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 
 from pipework.errors import ConfigError, NotReadyError
-from pipework.machine import cpu_limit
+from pipework.machine import cpu_limit, cuda_devices
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import ApiKeys, read_keys
 from pipework.serve.http.shutdown import GracePeriod, exit_on_signal, signal_handlers
@@ -39,15 +40,14 @@ from pipework.serve.sockets import (
     reuse_address,
     shared_sockets,
 )
-from pipework.serve.workers.child_process import ChildProcess
-from pipework.serve.workers.engine_mirror import EngineMirror
+from pipework.serve.workers.child_process import ChildProcess, Placement, placements
+from pipework.serve.workers.engine_mirror import EngineMirror, engine_socket
 from pipework.serve.workers.engine_process import EngineProcess
 from pipework.serve.workers.shared_memory import SharedMemory
 
 log = logging.getLogger(__name__)
 AUTO = "auto"
 MAX_WORKERS = 256
-DEVICES = Path("/dev")
 CPUS_PER_FRONT, CPUS_PER_FRONT_WITH_GPU = 4, 2
 WAIT_S = 0.5
 READ_BYTES = 4096
@@ -61,7 +61,7 @@ def worker_count(workers: str) -> int:
         ConfigError: it is neither a number from 1 to MAX_WORKERS nor "auto".
     """
     if workers == AUTO:
-        per_front = CPUS_PER_FRONT_WITH_GPU if _has_gpu() else CPUS_PER_FRONT
+        per_front = CPUS_PER_FRONT_WITH_GPU if cuda_devices() else CPUS_PER_FRONT
         return max(1, cpu_limit() // per_front)
     if not (workers.isdecimal() and 1 <= int(workers) <= MAX_WORKERS):
         message = (
@@ -69,12 +69,6 @@ def worker_count(workers: str) -> int:
         )
         raise ConfigError(message)
     return int(workers)
-
-
-def _has_gpu() -> bool:
-    # Not by CUDA, which could not be used in the engine process if it was initialised before it.
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}
-    return not hidden and any(DEVICES.glob("nvidia[0-9]*"))
 
 
 def serve_with_workers(
@@ -96,41 +90,35 @@ def serve_with_workers(
     address = address or ListenAddress()
     keys = read_keys(settings.security.keys_file, os.environ)
     certificate = read_certificate(settings.security)
-    memory = SharedMemory(workers)
+    places = placements(settings.queue.processes)
+    memory = SharedMemory(workers, len(places))
     with ExitStack() as stack:
         http = stack.enter_context(shared_sockets(address.host, address.port, "--port", workers))
         (grpc,) = stack.enter_context(
             shared_sockets(address.host, address.grpc_port, "--grpc-port", 1)
         )
-        folder, engine_socket = stack.enter_context(_engine_socket(workers))
+        folder, listeners = stack.enter_context(_engine_sockets(len(places), workers))
         metrics = SharedMetrics(
             folder=folder, processes=memory.running, ended_cpu_s=memory.ended_cpu_s.item
         )
         reserved = ReservedPort(socket=grpc, shared=True)
         sockets = [ServerSockets(http=own, grpc=reserved, certificate=certificate) for own in http]
 
-        def compute(started: Callable[[], None]) -> None:
-            EngineProcess(memory).run(target, settings, engine_socket, started)
-
-        engine = ChildProcess(name="engine process", title="pipe-engine", run=compute, unused=http)
+        inherited = [*http, *listeners]
+        engines = _engine_children(target, settings, memory, places, listeners, inherited)
         fronts = [
-            ChildProcess(
-                name=f"front process {number}",
-                title=f"pipe-front-{number}",
-                run=FrontProcess(
-                    number=number,
-                    settings=_share(settings, workers),
-                    sockets=own,
-                    keys=keys,
-                    memory=memory,
-                    metrics=metrics,
-                    engine_socket=folder / "engine",
-                ).run,
-                unused=[other for other in http if other is not own.http],
-            )
+            FrontProcess(
+                number=number,
+                settings=_share(settings, workers),
+                sockets=own,
+                keys=keys,
+                memory=memory,
+                metrics=metrics,
+                folder=folder,
+            ).child(_without(own.http, inherited))
             for number, own in enumerate(sockets)
         ]
-        supervisor = _Supervisor([engine, *fronts], memory, settings.grace_s)
+        supervisor = _Supervisor(engines, fronts, memory, settings.grace_s)
         with supervisor.signals():
             supervisor.run(lambda: ready(sockets[0].address))
             for listener in http:  # the front processes answer those that have been accepted
@@ -138,21 +126,50 @@ def serve_with_workers(
             supervisor.stop()
 
 
+def _engine_children(
+    target: Path,
+    settings: ServeSettings,
+    memory: SharedMemory,
+    places: Sequence[Placement],
+    listeners: Sequence[socket.socket],
+    inherited: Sequence[socket.socket],
+) -> list[ChildProcess]:
+    def compute(number: int, started: Callable[[], None]) -> None:
+        places[number].apply()
+        EngineProcess(memory, number).run(target, settings, listeners[number], started)
+
+    return [
+        ChildProcess(
+            name=f"engine process {number}",
+            title=f"pipe-engine-{number}",
+            run=partial(compute, number),
+            unused=_without(own, inherited),
+        )
+        for number, own in enumerate(listeners)
+    ]
+
+
 @contextmanager
-def _engine_socket(workers: int) -> Iterator[tuple[Path, socket.socket]]:
-    """Create a folder with the socket of the engine process, which only this user may open."""
+def _engine_sockets(engines: int, workers: int) -> Iterator[tuple[Path, list[socket.socket]]]:
+    """Create a folder with the sockets of the engine processes, which only this user may open."""
     with ExitStack() as stack:
         try:
             name = stack.enter_context(tempfile.TemporaryDirectory(prefix="pipework-"))
-            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-            listener.bind(f"{name}/engine")
+            listeners = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(engines)]
+            for engine, listener in enumerate(listeners):
+                listener.bind(str(engine_socket(Path(name), engine)))
         except OSError as error:  # also if the path is longer than 107 bytes
             message = f"cannot create a socket in a temporary folder: {error}"
             raise ConfigError(
                 message, "set TMPDIR to a writable folder with a short path"
             ) from error
-        listener.listen(workers)
-        yield Path(name), listener
+        for listener in listeners:
+            listener.listen(workers)
+        yield Path(name), listeners
+
+
+def _without(own: socket.socket, sockets: Sequence[socket.socket]) -> list[socket.socket]:
+    return [other for other in sockets if other is not own]
 
 
 def _children_cpu_s() -> float:
@@ -179,7 +196,7 @@ class FrontProcess:
         keys: the API keys.
         memory: the memory of all processes.
         metrics: the files of the metrics.
-        engine_socket: path of the socket of the engine process.
+        folder: folder with the sockets of the engine processes.
     """
 
     number: int
@@ -188,12 +205,21 @@ class FrontProcess:
     keys: ApiKeys
     memory: SharedMemory
     metrics: SharedMetrics
-    engine_socket: Path
+    folder: Path
+
+    def child(self, unused: Sequence[socket.socket]) -> ChildProcess:
+        """Return the process, which closes the sockets that it does not use."""
+        return ChildProcess(
+            name=f"front process {self.number}",
+            title=f"pipe-front-{self.number}",
+            run=self.run,
+            unused=unused,
+        )
 
     def run(self, ready: Callable[[], None]) -> None:
         """Answer requests until SIGTERM or SIGINT; `ready` is called when it accepts them."""
         self.metrics.count_as(self.number)
-        mirror = EngineMirror(self.memory, self.number, self.engine_socket, self.settings)
+        mirror = EngineMirror(self.memory, self.number, self.folder, self.settings)
         mirror.ready = ready
         recent = RecentLatency(samples=self.memory.recent_PRX, process=self.number)
         recent.close()  # deletes the samples of an earlier process
@@ -211,12 +237,18 @@ class FrontProcess:
 
 
 class _Supervisor:
-    """Keeps processes running: first the engine process, then the front processes."""
+    """Keeps processes running: first the engine processes, then the front processes."""
 
     def __init__(
-        self, children: Sequence[ChildProcess], memory: SharedMemory, grace_s: float
+        self,
+        engines: Sequence[ChildProcess],
+        fronts: Sequence[ChildProcess],
+        memory: SharedMemory,
+        grace_s: float,
     ) -> None:
-        self._children = children
+        self._engines = engines
+        self._fronts = fronts
+        self._children = [*engines, *fronts]
         self._memory = memory
         self._grace_s = grace_s
         self._signals = 0
@@ -247,8 +279,8 @@ class _Supervisor:
         Raises:
             PipeError: a process cannot be started.
         """
-        self._start_first(self._children[:1])
-        self._start_first(self._children[1:])
+        self._start_first(self._engines)
+        self._start_first(self._fronts)
         if not self._signals:
             ready()
         while not self._signals:
@@ -270,9 +302,9 @@ class _Supervisor:
                 raise ended.error or NotReadyError(message, "see its log")
 
     def stop(self) -> None:
-        """Let the front processes answer accepted requests, then end the engine process."""
+        """Let the front processes answer accepted requests, then end the engine processes."""
         end_s = time.monotonic() + self._grace_s + RESERVE_S
-        for children in (self._children[1:], self._children[:1]):
+        for children in (self._fronts, self._engines):
             for child in children:
                 child.start_s = math.inf
                 child.signal(signal.SIGTERM)

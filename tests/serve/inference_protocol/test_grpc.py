@@ -21,8 +21,8 @@ from tritonclient.utils import InferenceServerException
 
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.grpc import MAX_WATCHES
+from pipework.serve.inference_protocol.infer_request import packed
 from pipework.serve.inference_protocol.stream import MessageLimits
-from pipework.serve.inference_protocol.tensors import packed
 
 TEXTS = ["rain", "goal team", "bank of the 雨", ""]
 MAX_STREAMS = MessageLimits.of(LimitSettings()).streams

@@ -18,7 +18,12 @@ from pipework.serve.inference_protocol.grpc_codec import (
     read_message,
     write_message,
 )
-from pipework.serve.inference_protocol.infer_request import OUTPUTS, RequestedOutput
+from pipework.serve.inference_protocol.infer_request import (
+    OUTPUTS,
+    ProtocolError,
+    RequestedOutput,
+    packed,
+)
 from pipework.serve.inference_protocol.metadata import (
     Duration,
     InferStatistics,
@@ -27,7 +32,6 @@ from pipework.serve.inference_protocol.metadata import (
     StatisticsResponse,
     TensorConfig,
 )
-from pipework.serve.inference_protocol.tensors import ProtocolError, packed
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR, OutputTensors
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)

@@ -14,7 +14,7 @@ from pipework.errors import (
     UnknownModelError,
 )
 from pipework.serve.inference_protocol.grpc_errors import code_of, status_of
-from pipework.serve.inference_protocol.tensors import ProtocolError
+from pipework.serve.inference_protocol.infer_request import ProtocolError
 
 
 @pytest.mark.parametrize(

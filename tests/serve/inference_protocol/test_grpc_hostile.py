@@ -18,9 +18,9 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from pipework.serve.config import LimitSettings, ServeSettings
 from pipework.serve.inference_protocol.grpc import GrpcServer
+from pipework.serve.inference_protocol.infer_request import packed
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.inference_protocol.stream import CALL_BYTES
-from pipework.serve.inference_protocol.tensors import packed
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.sockets import ReservedPort

@@ -5,9 +5,13 @@ import numpy as np
 import pytest
 
 from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.serve.inference_protocol.infer_request import OUTPUTS, ParsedRequest, RequestedOutput
+from pipework.serve.inference_protocol.infer_request import (
+    OUTPUTS,
+    ParsedRequest,
+    RequestedOutput,
+    elements,
+)
 from pipework.serve.inference_protocol.json_codec import write_response
-from pipework.serve.inference_protocol.tensors import elements
 from pipework.serve.text_tensors import InputTexts, OutputTensors
 
 TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)

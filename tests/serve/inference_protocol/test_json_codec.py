@@ -3,9 +3,13 @@ import json
 import numpy as np
 import pytest
 
-from pipework.serve.inference_protocol.infer_request import OUTPUTS, RequestedOutput
+from pipework.serve.inference_protocol.infer_request import (
+    OUTPUTS,
+    ProtocolError,
+    RequestedOutput,
+    packed,
+)
 from pipework.serve.inference_protocol.json_codec import read_infer
-from pipework.serve.inference_protocol.tensors import ProtocolError, packed
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR
 

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2 as proto
 
 from pipework.serve.config import ServeSettings
 from pipework.serve.inference_protocol import service
-from pipework.serve.inference_protocol.tensors import packed
+from pipework.serve.inference_protocol.infer_request import packed
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.scheduling.predictor import open_predictor

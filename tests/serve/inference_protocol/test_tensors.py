@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from pipework.serve.inference_protocol.tensors import (
+from pipework.serve.inference_protocol.infer_request import (
     ProtocolError,
     datatype,
     elements,

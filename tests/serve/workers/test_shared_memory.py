@@ -9,10 +9,11 @@ from pipework.serve.request.statistics import EngineLoad
 from pipework.serve.workers.shared_memory import (
     SLOTS,
     Arena,
+    EngineSlots,
     RequestLayout,
     SharedMemory,
-    VersionSlots,
     read_logits,
+    version_key,
     write_logits,
 )
 from pipework.text.encoding import Encoding
@@ -80,44 +81,98 @@ def test_read_inputs_are_copies():
     assert read.type_ids.tolist() == [0, 1, 0, 1]
 
 
+def load_of(memory: SharedMemory, slots: dict[int, int], connected: set[int] | None = None):
+    return memory.load(version_key("b"), slots, {*slots} if connected is None else connected)
+
+
 def test_a_version_keeps_its_slot_and_counters_in_the_next_engine_process():
     memory = SharedMemory(2)
-    first = VersionSlots(memory)
+    first = EngineSlots(memory, 0)
     first.take("a")
     slot, opening = first.take("b")
     load = EngineLoad(waiting_requests=5, batches=10, compute_s=2.5, refused={"queue_full": 3})
     first.write(slot, load, alive=True, ready=True)
-    memory.statistics_PSV[1, slot, 0] = 4
-    second = VersionSlots(memory)
+    second = EngineSlots(memory, 0)
     assert second.take("b") == (slot, opening)
     second.release_others()
-    assert memory.keys_S.tolist().count(0) == SLOTS - 1
+    assert memory.openings_ES[0].tolist().count(0) == SLOTS - 1
     second.write(slot, EngineLoad(batches=1, compute_s=0.5), alive=True, ready=True)
-    found = memory.load(slot)
+    found = load_of(memory, {0: slot})
     assert (found.waiting_requests, found.batches, found.compute_s) == (0, 11, 3.0)
     assert (found.crashes, found.refused["queue_full"]) == (1, 3)
-    assert memory.statistics_PSV[:, slot, 0].sum() == 4
 
 
 def test_another_version_in_a_slot_starts_at_0():
     memory = SharedMemory(1)
-    slots = VersionSlots(memory)
-    taken = [slots.take(str(number))[0] for number in range(SLOTS)]
+    slots = EngineSlots(memory, 0)
+    taken = [slots.take(str(number)) for number in range(SLOTS)]
     with pytest.raises(NotReadyError, match="128 versions are open"):
         slots.take("one more")
-    slots.write(taken[5], EngineLoad(batches=9), alive=True, ready=True)
-    memory.refusals_PSR[0, taken[5], 0] = 2
-    slots.release(taken[5])
-    assert slots.take("one more") == (taken[5], SLOTS + 1)
-    assert memory.load(taken[5]) == EngineLoad(
+    slots.write(taken[5][0], EngineLoad(batches=9), alive=True, ready=True)
+    slots.release(taken[5][0])
+    slot, opening = slots.take("one more")
+    assert slot == taken[5][0]
+    assert opening > max(number for _, number in taken)
+    assert load_of(memory, {0: slot}) == EngineLoad(
         engines=0, refused=dict.fromkeys(("queue_full", "not_ready", "deadline", "cancelled"), 0)
     )
 
 
-def test_refusals_are_those_of_the_engine_and_of_all_front_processes():
-    memory = SharedMemory(2)
-    slots = VersionSlots(memory)
-    slot, _ = slots.take("a")
-    slots.write(slot, EngineLoad(refused={"queue_full": 1}), alive=True, ready=True)
-    memory.refusals_PSR[:, slot, 0] = 2, 3
-    assert memory.load(slot).refused["queue_full"] == 6
+def test_the_load_is_that_of_all_engine_processes():
+    memory, places = SharedMemory(1, 3), {}
+    for engine, skipped in enumerate((0, 1, 2)):  # another slot in each
+        slots = EngineSlots(memory, engine)
+        for number in range(skipped):
+            slots.take(str(number))
+        places[engine], _ = slots.take("b")
+        waiting = 2 * engine + 1
+        load = EngineLoad(
+            waiting_requests=waiting,
+            waiting_tokens=10 * waiting,
+            waiting_s=waiting / 2,
+            batches=100,
+            refused={"queue_full": engine},
+        )
+        slots.write(places[engine], load, alive=True, ready=True)
+    found = load_of(memory, places)
+    assert places == {0: 0, 1: 1, 2: 2}
+    assert (found.waiting_requests, found.waiting_tokens) == (1 + 3 + 5, 90)
+    assert found.waiting_s == (0.5 + 1.5 + 2.5) / 3  # they compute at the same time
+    assert (found.engines, found.batches, found.refused["queue_full"]) == (3, 300, 3)
+    found = load_of(memory, places, {0, 2})  # process 1 has ended: only its counters are valid
+    assert (found.waiting_requests, found.waiting_tokens, found.waiting_s) == (6, 60, 1.5)
+    assert (found.engines, found.batches, found.refused["queue_full"]) == (2, 300, 3)
+
+
+def test_counters_stay_until_the_last_engine_process_closes_the_version():
+    memory = SharedMemory(1, 2)
+    engines = [EngineSlots(memory, engine) for engine in range(2)]
+    engines[1].take("a")
+    places = {engine: slots.take("b")[0] for engine, slots in enumerate(engines)}
+    for engine, slots in enumerate(engines):
+        load = EngineLoad(batches=100, waiting_tokens=7, refused={"queue_full": 3})
+        slots.write(places[engine], load, alive=True, ready=True)
+    engines[0].release(places[0])
+    found = load_of(memory, {1: places[1]})
+    assert (found.batches, found.refused["queue_full"], found.waiting_tokens) == (200, 6, 7)
+    opened_again, _ = engines[0].take("b")
+    engines[0].write(opened_again, EngineLoad(batches=5), alive=True, ready=True)
+    found = load_of(memory, {0: opened_again, 1: places[1]})
+    assert (found.batches, found.crashes) == (205, 0)
+    engines[0].release(opened_again)
+    engines[1].release(places[1])
+    assert load_of(memory, {0: engines[0].take("b")[0]}).batches == 0
+
+
+def test_the_next_engine_process_continues_the_opening_that_was_not_closed():
+    memory = SharedMemory(1)
+    first = EngineSlots(memory, 0)
+    closed, _ = first.take("b")
+    again = first.take("b")  # while the first is drained
+    assert again[0] != closed
+    first.release(closed)
+    assert EngineSlots(memory, 0).take("b") == again
+
+
+def test_the_load_without_an_engine_process_is_empty():
+    assert load_of(SharedMemory(1), {}).waiting_requests == 0

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,12 +17,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import numpy as np
 import psutil
 import pytest
 
 from pipework.closeable import Closeable
 from pipework.errors import ConfigError
+from pipework.machine import cpu_limit, cuda_devices
+from pipework.scoring.evaluation import Engine
+from pipework.serve.engines.openers import LocalOpener
+from pipework.serve.models import open_models
 from pipework.serve.workers.supervisor import worker_count
+from pipework.text.encoding import Encoding
 from tests.serve.conftest import Server, Shelf
 from tests.serve.test_run import metric, wait_for
 
@@ -32,11 +38,11 @@ CLIENTS, ANSWERS, KILLS = 6, 3_000, 6
 TOLERANCE = 1e-5
 
 
-def processes(server: Server) -> tuple[psutil.Process, list[psutil.Process]]:
-    """Return the engine process and the front processes, by their names."""
+def processes(server: Server) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """Return the engine processes and the front processes, by their names."""
     named = [(child.name(), child) for child in psutil.Process(server.process.pid).children()]
-    (engine,) = [child for name, child in named if name == "pipe-engine"]
-    return engine, [child for name, child in named if name.startswith("pipe-front-")]
+    engines = [child for name, child in named if name.startswith("pipe-engine-")]
+    return engines, [child for name, child in named if name.startswith("pipe-front-")]
 
 
 class Client(Closeable):
@@ -122,10 +128,24 @@ class Load:
                 self.done.set()
 
 
+@pytest.fixture(params=[1, 2], ids=["one engine process", "two engine processes"])
+def engines(request: pytest.FixtureRequest) -> int:
+    """Number of engine processes."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def workers(run: Path, start_server: Callable[..., Server]) -> Server:
-    """A server with two front processes. Tests may kill these and the engine process."""
-    return start_server(run, workers=2)
+def servers(run: Path, start_server: Callable[..., Server]) -> dict[int, Server]:
+    """Servers with two front processes, by the number of engine processes."""
+    return {
+        engines: start_server(run, f"queue.processes={engines}", workers=2) for engines in (1, 2)
+    }
+
+
+@pytest.fixture
+def workers(servers: dict[int, Server], engines: int) -> Server:
+    """A server with two front processes. Tests may kill these and the engine processes."""
+    return servers[engines]
 
 
 def test_answers_are_those_of_a_single_process(workers, server):
@@ -165,7 +185,6 @@ def fronts_requests(server: Server) -> float:
 
 
 def test_grpc_answers(workers):
-    import numpy as np  # noqa: PLC0415
     from tritonclient.grpc import InferenceServerClient, InferInput  # noqa: PLC0415
 
     text = InferInput("text", [2], "BYTES")
@@ -184,9 +203,9 @@ def test_no_answer_is_lost_or_wrong_while_processes_are_killed(workers):
         clients = [pool.submit(load.run, seed) for seed in range(CLIENTS)]
         while sum(kills.values()) < KILLS and not load.done.wait(choose.uniform(0.2, 0.6)):
             with suppress(psutil.NoSuchProcess, IndexError, ValueError):  # one is being replaced
-                engine, fronts = processes(workers)
+                by_kind = dict(zip(("engine", "front"), processes(workers), strict=True))
                 kind = "engine" if kills["engine"] <= kills["front"] else "front"
-                (engine if kind == "engine" else choose.choice(fronts)).kill()
+                choose.choice(by_kind[kind]).kill()
                 kills[kind] += 1
         load.killing = False
         for client in clients:
@@ -203,8 +222,68 @@ def test_no_answer_is_lost_or_wrong_while_processes_are_killed(workers):
     assert fronts_requests(workers) - before <= load.answers + load.lost
 
 
-def test_sigterm_answers_all_accepted_requests_and_exits_with_0(slow_run, start_server):
-    server = start_server(slow_run, "grace_s=300", workers=2)
+def test_all_engine_processes_compute_and_their_loads_add_up(servers):
+    server, count = servers[2], 60
+    wait_for(
+        lambda: metric(server.url, "pipework_engines_running") == 2 * min(2, -(-cpu_limit() // 2))
+    )
+    engines, _ = processes(server)
+    assert sorted(engine.name() for engine in engines) == ["pipe-engine-0", "pipe-engine-1"]
+    before_s = [cpu_s(engine) for engine in engines]
+    texts = metric(server.url, "pipework_batch_texts_total")
+    body = {"texts": TEXTS * 50}
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(
+            pool.map(lambda _: httpx.post(f"{server.url}{PREDICT}", json=body), range(count))
+        )
+    assert {answer.status_code for answer in answers} == {200}
+    spent_s = [cpu_s(engine) - before for engine, before in zip(engines, before_s, strict=True)]
+    assert min(spent_s) > 0.2 * sum(spent_s) > 0
+    assert metric(server.url, "pipework_batch_texts_total") == texts + count * len(TEXTS) * 50
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def test_the_other_engine_process_answers_while_one_is_stopped(slow_run, start_server):
+    server = start_server(slow_run, "queue.processes=2", workers=2)
+    wait_for(lambda: httpx.get(f"{server.url}/readyz").status_code == 200)
+    large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 50}
+    with ThreadPoolExecutor(4) as pool:
+        first = processes(server)[0][0]
+        first.suspend()  # its requests stay with it until it ends
+        stopped = [
+            pool.submit(httpx.post, f"{server.url}{PREDICT}", json=large, timeout=300)
+            for _ in range(4)
+        ]
+        wait_for(lambda: sum(future.done() for future in stopped) >= 1)
+        assert not all(future.done() for future in stopped)
+        first.kill()
+        assert [future.result().status_code for future in stopped] == [200] * 4
+    assert server.stop() == 0
+
+
+def test_a_front_process_starts_while_an_engine_process_is_stopped(run, start_server):
+    server = start_server(run, "queue.processes=2", workers=2)
+    (first, _), fronts = processes(server)
+    first.suspend()
+    try:
+        for front in fronts:
+            front.kill()
+        answer = httpx.post(f"{server.url}{PREDICT}", json={"texts": ["goal"]}, timeout=60)
+        assert answer.status_code == 200
+        assert metric(server.url, "pipework_engines_running") >= 1
+    finally:
+        first.resume()
+    both = 2 * min(2, -(-cpu_limit() // 2))
+    wait_for(lambda: metric(server.url, "pipework_engines_running") == both)
+    assert server.stop() == 0
+
+
+def test_sigterm_answers_all_accepted_requests_and_exits_with_0(slow_run, start_server, engines):
+    server = start_server(slow_run, "grace_s=300", f"queue.processes={engines}", workers=2)
     large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 150}
     with ThreadPoolExecutor(4) as pool:
         requests = [
@@ -257,7 +336,9 @@ def test_a_disconnected_client_cancels_its_request(slow_run, start_server):
 def test_processes_end_with_the_main_process(run, start_server, replaced):
     server = start_server(run, workers=2)
     if replaced:
-        processes(server)[0].kill()
+        (ended,) = processes(server)[0]
+        ended.kill()
+        wait_for(lambda: processes(server)[0] not in ([ended], []))
         wait_for(lambda: httpx.get(f"{server.url}/readyz").status_code == 200)
     children = psutil.Process(server.process.pid).children()
     assert len(children) == 3
@@ -273,7 +354,7 @@ def test_a_process_that_cannot_start_again_ends_the_server(run, launch, tmp_path
     assert process.first_line()
     (copied / "manifest.json").unlink()
     children = psutil.Process(process.pid).children()
-    (engine,) = [child for child in children if child.name() == "pipe-engine"]
+    (engine,) = [child for child in children if child.name() == "pipe-engine-0"]
     engine.kill()
     done = process.finish(120)
     assert done.returncode == 1
@@ -317,7 +398,7 @@ def test_the_number_of_workers_is_checked(workers):
 
 def test_auto_depends_on_the_cpus_and_the_gpu(monkeypatch, tmp_path):
     module = "pipework.serve.workers.supervisor"
-    monkeypatch.setattr(f"{module}.DEVICES", tmp_path)
+    monkeypatch.setattr(f"{module}.cuda_devices", partial(cuda_devices, tmp_path))
     for cpus, expected in ((1, 1), (2, 1), (8, 2), (32, 8)):
         monkeypatch.setattr(f"{module}.cpu_limit", lambda cpus=cpus: cpus)
         assert worker_count("auto") == expected
@@ -329,10 +410,10 @@ def test_auto_depends_on_the_cpus_and_the_gpu(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def repository(shelf: Shelf, start_server: Callable[..., Server]) -> Iterator[Server]:
+def repository(shelf: Shelf, start_server: Callable[..., Server], engines: int) -> Iterator[Server]:
     """A server of a repository that clients may change."""
     shelf.add(1)
-    settings = "models.control=true", "models.poll_s=0.1"
+    settings = "models.control=true", "models.poll_s=0.1", f"queue.processes={engines}"
     server = start_server(shelf.folder, *settings, workers=2)
     yield server
     assert server.stop() == 0
@@ -393,9 +474,11 @@ def test_an_error_of_loading_is_that_of_a_single_process(repository, shelf):
 def test_a_version_survives_the_engine_process_that_loaded_it(repository, shelf):
     shelf.add(2)
     wait_for(lambda: statuses_and_labels(repository.url) == {(200, "sport-2")})
-    processes(repository)[0].kill()
+    for engine in processes(repository)[0]:
+        engine.kill()
     assert statuses_and_labels(repository.url) == {(200, "sport-2")}
-    assert metric(repository.url, "pipework_engine_deaths_total") == 1
+    deaths = len(processes(repository)[0])
+    wait_for(lambda: metric(repository.url, "pipework_engine_deaths_total") == deaths)
 
 
 def test_many_clients_may_load_and_unload_at_once(repository):
@@ -404,6 +487,10 @@ def test_many_clients_may_load_and_unload_at_once(repository):
     with ThreadPoolExecutor(len(verbs)) as pool:
         calls = [pool.submit(httpx.post, f"{url}/{verb}", json={}, timeout=120) for verb in verbs]
         assert {call.result().status_code for call in calls} == {200}
+    # All engine processes have applied the calls in the same order.
+    (entry,) = httpx.post(f"{repository.url}/v2/repository/index", json={}).json()
+    found = entry["state"], entry.get("reason", "")
+    assert found in {("READY", ""), ("UNAVAILABLE", "unloaded")}
     assert httpx.post(f"{url}/load", json={}, timeout=120).status_code == 200
     assert statuses_and_labels(repository.url) == {(200, "sport")}
 
@@ -452,3 +539,61 @@ def test_a_front_process_that_cannot_open_a_version_ends_the_server(run, launch,
     done = process.finish(120)
     assert done.returncode == 1
     assert "tokenizer.json is missing" in done.stderr.splitlines()[-1]
+
+
+class HarmfulEngine(Closeable):
+    """An engine that ends its process when it computes a text of ten tokens or more."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def infer(self, encodings: Sequence[Encoding]) -> np.ndarray:
+        if max(map(len, encodings)) >= 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._engine.infer(encodings)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+class HarmfulOpener(LocalOpener):
+    """Opens harmful engines."""
+
+    def first(self, run, manifest, name, threads):
+        record, engine = super().first(run, manifest, name, threads)
+        return record, HarmfulEngine(engine)
+
+    def again(self, run, manifest, name, threads):
+        return HarmfulEngine(super().again(run, manifest, name, threads))
+
+
+def open_harmful() -> None:
+    vars(open_models)["LocalOpener"] = HarmfulOpener
+
+
+def test_a_harmful_request_fails_and_leaves_the_others(run, launch, engines):
+    settings = [f"queue.processes={engines}"]
+    process = launch(run, settings=settings, before=open_harmful, workers=2)
+    url = process.first_line().split()[0]
+    done = threading.Event()
+
+    def ask() -> set[tuple[int, str]]:
+        outcomes = set()
+        while not done.is_set():
+            outcomes |= statuses_and_labels(url, 1)
+        return outcomes
+
+    with ThreadPoolExecutor(2) as pool:
+        clients = [pool.submit(ask) for _ in range(2)]
+        body = {"texts": ["goal " * 12]}
+        answer = httpx.post(f"{url}{PREDICT}", json=body, timeout=120)
+        done.set()
+        outcomes = set.union(*(client.result() for client in clients))
+    error = "the engine process ended 3 times with this request"
+    assert (answer.status_code, answer.json()["error"]) == (503, error)
+    assert (200, "sport") in outcomes
+    # A request that was in the same batch three times fails too.
+    assert outcomes <= {(200, "sport"), (503, error)}
+    assert statuses_and_labels(url) == {(200, "sport")}
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 0

@@ -2,15 +2,16 @@ import time
 
 import pytest
 
-from pipework.serve.http.headers import (
+from pipework.serve.request.context import (
     MAX_TIMEOUT_MS,
     PRIORITY,
     TIMEOUT,
     HeaderError,
+    RequestOptions,
+    StageTimings,
     read_options,
     timing_headers,
 )
-from pipework.serve.request.context import RequestOptions, StageTimings
 
 
 def fields(headers):
