@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx._transports.default as httpx_transport
 import pytest
+import typer.main
 
 from pipework.machine import cpu_limit
 from pipework.progress import NullProgress
@@ -20,13 +21,25 @@ os.environ["PIPEWORK_CACHE"] = tempfile.mkdtemp(prefix="pipework-cache-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_MODULES_CACHE"] = f"{os.environ['PIPEWORK_CACHE']}/modules"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models, and machines that are shared
-# Each client of httpx, also one for http://, would load all certificates: 20 ms of CPU time.
-httpx_transport.create_ssl_context = cache(httpx_transport.create_ssl_context)
 gc.disable()  # while the modules of all tests are imported
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 SHORT = Path(__file__).parent / "pipework"
+new_ssl_context = httpx_transport.create_ssl_context
+
+
+@cache
+def shared_ssl_context(_cert_file, **settings):
+    return new_ssl_context(**settings)
+
+
+# Each call of `pipe` would create all commands again: 4 ms.
+typer.main.get_command = cache(typer.main.get_command)
+# Each client of httpx, also one for http://, would load all certificates: 20 ms of CPU time.
+httpx_transport.create_ssl_context = lambda **settings: shared_ssl_context(
+    os.environ.get("SSL_CERT_FILE"), **settings
+)
 
 
 def pytest_xdist_auto_num_workers():

@@ -59,7 +59,7 @@ DIFFERENT_FAMILIES = (
     *(EncoderFamily.DEBERTA, EncoderFamily.XLNET),
 )
 FAMILIES = [
-    *repeated(DIFFERENT_FAMILIES, quick=2),
+    *repeated(DIFFERENT_FAMILIES),
     *(
         pytest.param(family, marks=pytest.mark.slow)
         for family in EncoderFamily

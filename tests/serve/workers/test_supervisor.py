@@ -29,6 +29,7 @@ from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.models import open_models
 from pipework.serve.workers.supervisor import worker_count
 from pipework.text.encoding import Encoding
+from tests.repetitions import repeated
 from tests.serve.conftest import Server, Shelf
 from tests.serve.test_run import metric, wait_for
 
@@ -128,7 +129,7 @@ class Load:
                 self.done.set()
 
 
-@pytest.fixture(params=[1, 2], ids=["one engine process", "two engine processes"])
+@pytest.fixture(params=repeated([1, 2]), ids=["one engine process", "two engine processes"])
 def engines(request: pytest.FixtureRequest) -> int:
     """Number of engine processes."""
     return request.param
@@ -332,7 +333,7 @@ def test_a_disconnected_client_cancels_its_request(slow_run, start_server):
     assert server.stop() == 0
 
 
-@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("replaced", repeated([True, False]))
 def test_processes_end_with_the_main_process(run, start_server, replaced):
     server = start_server(run, workers=2)
     if replaced:
@@ -505,7 +506,7 @@ def test_ctrl_c_ends_all_processes_with_0(run, start_server):
         assert not any(child.is_running() for child in children)
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize("processes", repeated([3, 1, 2]))
 def test_a_signal_during_the_start_ends_the_server(run, launch, processes):
     for _ in range(2):
         process = launch(run, settings=["grace_s=3000"], workers=2)
