@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 STAGES = ("train", "export", "serve", "benchmarks")
 PACKAGES = ("pipework", *STAGES)
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+CORE = re.compile(r"\b(ov|openvino)\.Core\(")
 TRAINING = {"torch", "transformers", "onnx", "safetensors", "tensorboard"}
 
 
@@ -44,6 +45,14 @@ def test_functions_fit_a_hand():
     assert {name: size for name, size in sizes.items() if size > 60} == {}
     long = sorted(name for name, size in sizes.items() if size >= 40)
     assert len(long) <= 0.05 * len(sizes), long
+
+
+def test_a_process_has_one_openvino_runtime():
+    # See `shared_core`. A script of a report on its own is a process of its own.
+    owners = {"serve/engines/openvino.py", "export/diagnosis/reproduce.py"}
+    files = [*FILES, *(ROOT / "tests").rglob("*.py")]
+    made = {str(path.relative_to(ROOT)) for path in files if CORE.search(path.read_text())}
+    assert made == owners
 
 
 def test_files_fit_a_mind():

@@ -7,7 +7,7 @@ import openvino as ov
 from openvino import opset13
 
 from pipework.run_folder.engine_record import EngineFormat, Precision
-from pipework.serve.engines.openvino import PRECISION_PATH, has_bf16
+from pipework.serve.engines.openvino import PRECISION_PATH, has_bf16, shared_core
 
 TOKEN_INPUTS = frozenset(
     {"attention_mask", "input_ids", "position_ids", "segment_ids", "token_type_ids"}
@@ -30,7 +30,7 @@ def onnx_to_openvino(graph: Path, out: Path, precision: Precision) -> None:
         precision: precision of all layers that are not int8: bf16 or fp32.
     """
     # OpenVINO's `convert_model` gives the same model but sends telemetry.
-    model = ov.Core().read_model(graph)
+    model = shared_core().read_model(graph)
     _constant_reshapes(model)
     _transpose_in_matmul(model)
     model.set_rt_info("bf16" if precision is Precision.BF16 else "f32", PRECISION_PATH)

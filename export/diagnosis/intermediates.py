@@ -27,7 +27,7 @@ from pipework.machine import cpu_limit
 from pipework.run_folder.engine_record import EngineFormat, Precision, Variant
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import MODELS
-from pipework.serve.engines.openvino import HINT, precision_hint
+from pipework.serve.engines.openvino import HINT, precision_hint, shared_core
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 from pipework.train.model.checkpoint import FOLDER
@@ -101,7 +101,7 @@ class OpenVinoIntermediates:
 
     def __init__(self, path: Path, precision: Precision) -> None:
         self._path = path
-        model = ov.Core().read_model(path)
+        model = shared_core().read_model(path)
         self._hint = precision_hint(model, precision)
         nodes = [node for node in model.get_ordered_ops() if node.get_type_name() != "Constant"]
         outputs = (output for node in nodes for output in node.outputs())
@@ -111,11 +111,11 @@ class OpenVinoIntermediates:
 
     def runner(self, names: Iterable[str]) -> Run:
         """Return a function that runs the model and returns the logits and the named tensors."""
-        model = ov.Core().read_model(self._path)
+        model = shared_core().read_model(self._path)
         outputs = [name for name in dict.fromkeys(names) if name != "logits"]
         model.add_outputs(outputs)
         options = {HINT: self._hint, "INFERENCE_NUM_THREADS": cpu_limit()}
-        compiled = ov.Core().compile_model(model, "CPU", options)
+        compiled = shared_core().compile_model(model, "CPU", options)
 
         def run(arrays: Arrays) -> Arrays:
             results = compiled(dict(arrays))

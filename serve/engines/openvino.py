@@ -47,7 +47,7 @@ class OpenVinoEngine(CollatedEngine):
             MissingDependencyError: the engine is bf16, which the processor does not support.
             RunFolderError: the file is not a model, or its inputs and outputs are different.
         """
-        core = _core()
+        core = shared_core()
         if precision is Precision.BF16:
             _check_bf16(path, core)
         try:
@@ -89,10 +89,13 @@ class OpenVinoEngine(CollatedEngine):
 
 
 @cache
-def _core() -> ov.Core:
-    """Return the runtime of the process, which is never freed."""
-    # If it were freed in another thread than it was created in, the signal stack (sigaltstack) of
-    # the first thread would be gone, and the next signal would kill the process.
+def shared_core() -> ov.Core:
+    """Return the runtime of the process, which is never freed. Use no other.
+
+    A runtime that has compiled a model replaces the signal stack (sigaltstack) of its thread. If it
+    is freed in another thread, or while a second one exists, the thread keeps the address of freed
+    memory, and the next signal kills the process with SIGSEGV (OpenVINO 2026.4).
+    """
     return ov.Core()
 
 
@@ -111,7 +114,7 @@ def _check_bf16(path: Path, core: ov.Core) -> None:
 
 def has_bf16() -> bool:
     """Return whether this processor multiplies in bf16; the runtime emulates it slowly if not."""
-    return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return "BF16" in shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def precision_hint(model: ov.Model, precision: Precision) -> str:

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipework.export.convert.onnx2openvino import int8_fallback_precision, onnx_to_openvino
 from pipework.run_folder.engine_record import EngineFormat, Precision
-from pipework.serve.engines.openvino import PRECISION_PATH
+from pipework.serve.engines.openvino import PRECISION_PATH, shared_core
 
 SIZES = ("rows", "width")
 
@@ -74,7 +74,7 @@ def test_reshapes_use_constants_for_unchanged_dimensions(
 ) -> None:
     source, out = graph(tmp_path / "graph.onnx", *pattern), tmp_path / "model.xml"
     onnx_to_openvino(source, out, Precision.FP32)
-    core = ov.Core()
+    core = shared_core()
     model = core.read_model(out)
     assert shape_given(model) == target
     before, after = (core.compile_model(one, "CPU") for one in (core.read_model(source), model))
@@ -87,16 +87,16 @@ def test_reshapes_use_constants_for_unchanged_dimensions(
 def test_dimensions_of_other_inputs_are_not_token_dimensions(tmp_path: Path) -> None:
     source = graph(tmp_path / "graph.onnx", "rows", "width", -1, of="text_index")
     onnx_to_openvino(source, tmp_path / "model.xml", Precision.FP32)
-    model = ov.Core().read_model(tmp_path / "model.xml")
+    model = shared_core().read_model(tmp_path / "model.xml")
     assert shape_given(model) is None
     feed = {"input_ids": np.zeros((2, 6), np.int64), "text_index": np.zeros((4, 1), np.int64)}
-    assert ov.Core().compile_model(model, "CPU")(feed)["logits"].shape == (4, 1, 18)
+    assert shared_core().compile_model(model, "CPU")(feed)["logits"].shape == (4, 1, 18)
 
 
 def test_allowzero_reshapes_are_not_rewritten(tmp_path: Path) -> None:
     source = graph(tmp_path / "graph.onnx", "rows", "width", 2, 3, allow_zero=True)
     onnx_to_openvino(source, tmp_path / "model.xml", Precision.FP32)
-    assert shape_given(ov.Core().read_model(tmp_path / "model.xml")) is None
+    assert shape_given(shared_core().read_model(tmp_path / "model.xml")) is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_allowzero_reshapes_are_not_rewritten(tmp_path: Path) -> None:
 def test_a_model_records_its_precision(tmp_path: Path, computed: Precision, recorded: str) -> None:
     source, out = graph(tmp_path / "graph.onnx", -1, 6), tmp_path / "model.xml"
     onnx_to_openvino(source, out, computed)
-    assert ov.Core().read_model(out).get_rt_info(PRECISION_PATH).value == recorded
+    assert shared_core().read_model(out).get_rt_info(PRECISION_PATH).value == recorded
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_transpositions_copy_contiguous_vectors(
     source, out = tmp_path / "graph.onnx", tmp_path / "model.xml"
     onnx.save(helper.make_model(graph_proto, opset_imports=[helper.make_opsetid("", 17)]), source)
     onnx_to_openvino(source, out, Precision.FP32)
-    model = ov.Core().read_model(out)
+    model = shared_core().read_model(out)
     nodes = {one.get_type_name(): one for one in model.get_ordered_ops()}
     assert nodes["Transpose"].input_value(1).get_node().get_data().tolist() == rows
     assert nodes["MatMul"].get_attributes()["transpose_b"] == (rows != order)
@@ -156,5 +156,5 @@ def test_transpositions_copy_contiguous_vectors(
     keys = random.standard_normal(shape).astype(np.float32)
     expected = queries @ keys.transpose(order)
     exact = {"INFERENCE_PRECISION_HINT": "f32"}
-    found = ov.Core().compile_model(model, "CPU", exact)({"keys": keys})["logits"]
+    found = shared_core().compile_model(model, "CPU", exact)({"keys": keys})["logits"]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

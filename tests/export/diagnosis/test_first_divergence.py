@@ -1,6 +1,9 @@
 """No layer of a correct engine differs, in any family; in a faulty one the first is reported."""
 
+import ctypes
+import gc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -185,3 +188,20 @@ def test_few_tensors_are_read_per_call_without_changing_the_result(exported_run,
     assert len(held) > 3
     assert [step.layer for step in narrow.diffs] == [step.layer for step in wide.diffs]
     assert narrow.first is None
+
+
+class SignalStack(ctypes.Structure):
+    """The `stack_t` of sigaltstack(2)."""
+
+    _fields_ = (("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+def test_a_comparison_leaves_a_signal_stack(build_engine):
+    """Without one, the next signal kills the process; see `shared_core`."""
+    compared(*build_engine(*KINDS[0][:4]))
+    gc.collect()  # frees what has compiled the engine
+    stack = SignalStack()
+    assert ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack)) == 0
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+    assert any(start <= stack.sp < stop for start, stop in ranges)

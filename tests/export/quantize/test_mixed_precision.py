@@ -3,7 +3,6 @@
 import re
 import shutil
 
-import openvino
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -13,7 +12,7 @@ from pipework.export.quantize.mixed_precision import SENSITIVITY_ROWS, Candidate
 from pipework.export.run import export
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
-from pipework.serve.engines.openvino import PRECISION_PATH
+from pipework.serve.engines.openvino import PRECISION_PATH, shared_core
 from pipework.train.model.checkpoint import FOLDER, records
 
 DYNAMIC = Variant(
@@ -68,7 +67,7 @@ def test_the_layer_that_int8_degrades_falls_back_and_is_reported(loud_run, notin
 def fallback_precision(run, engine):
     """Return the fallback precision that the OpenVINO model records."""
     (path,) = (run / one.path for one in engine.files if one.path.endswith(".xml"))
-    return openvino.Core().read_model(path).get_rt_info(PRECISION_PATH).value
+    return shared_core().read_model(path).get_rt_info(PRECISION_PATH).value
 
 
 @pytest.mark.slow
@@ -120,7 +119,7 @@ def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch
     assert [layer.precision for layer in engine.kept] == [Precision.FP32]
     assert fallback_precision(run, engine) == "f32"
     (path,) = (run / one.path for one in engine.files if one.path.endswith(".xml"))
-    found = openvino.Core().read_model(path).get_ops()
+    found = shared_core().read_model(path).get_ops()
     weights = [one for one in found if one.get_type_name() == "Constant" and len(one.shape) > 1]
     integers = [one for one in weights if one.get_friendly_name().endswith(":int8")]
     assert len(integers) == 11 + 1  # of 12 layers, and the table of words

@@ -15,7 +15,13 @@ from pipework.machine import NICE, computes_bf16, cpu_limit
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
-from pipework.serve.engines.openvino import PRECISION_PATH, ROW_STEP, OpenVinoEngine, precision_hint
+from pipework.serve.engines.openvino import (
+    PRECISION_PATH,
+    ROW_STEP,
+    OpenVinoEngine,
+    precision_hint,
+    shared_core,
+)
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.text.padding import Padding
 from tests.commands import ForkedProcess
@@ -31,7 +37,7 @@ def collate(*, type_ids: bool = False, spans: bool = False) -> Collate:
 def converted(run: Path, folder: Path) -> Path:
     """The graph of a run as an OpenVINO model."""
     path = folder / "model.xml"
-    model = ov.Core().read_model(run / "engines/onnx/model.onnx")
+    model = shared_core().read_model(run / "engines/onnx/model.onnx")
     ov.save_model(model, path, compress_to_fp16=False)
     return path
 
@@ -90,7 +96,7 @@ def test_int8_uses_float32_for_other_operations_by_default(
 
 def saying(model: Path, hint: str, folder: Path) -> Path:
     """The same model with a stored precision."""
-    marked, path = ov.Core().read_model(model), folder / f"{hint}.xml"
+    marked, path = shared_core().read_model(model), folder / f"{hint}.xml"
     marked.set_rt_info(hint, PRECISION_PATH)
     ov.save_model(marked, path, compress_to_fp16=False)
     return path
@@ -112,7 +118,7 @@ def test_int8_uses_the_stored_precision_for_other_operations(
 def test_the_rest_of_int8_is_float32_where_the_processor_has_no_bf16(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[str], hint: str
 ) -> None:
-    marked = ov.Core().read_model(saying(model, "bf16", tmp_path))
+    marked = shared_core().read_model(saying(model, "bf16", tmp_path))
     monkeypatch.setattr(ov.Core, "get_property", lambda *_: found)
     assert precision_hint(marked, Precision.INT8) == hint
 
