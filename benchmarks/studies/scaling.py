@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import helm_python as helm
 import httpx
 import yaml
 
@@ -47,8 +48,6 @@ WORDS, SAMPLE_S = 40, 1.0
 
 def scaled_object() -> Mapping[str, Any]:
     """Return the spec of the ScaledObject of the chart."""
-    import helm_python as helm  # noqa: PLC0415  (it replaces signal handlers)
-
     with helm.Chart.load(str(CHECKOUT / "deploy/chart")) as chart:
         files = chart.render(VALUES, name=NAME, namespace=NAMESPACE)
     resources = (found for text in files.values() for found in yaml.safe_load_all(text) if found)

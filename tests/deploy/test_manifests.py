@@ -6,13 +6,13 @@ Built-in resources are checked by the schemas of Kubernetes, custom ones by thos
 
 import copy
 import re
-import signal
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import helm_python as helm
 import jsonschema
 import kubernetes_validate
 import pytest
@@ -26,7 +26,6 @@ from pipework.serve.bulk.job_folder import StoreFolder, job_folder
 from pipework.serve.config import ServeSettings
 from pipework.serve.observability.metrics import GAUGES
 from pipework.settings import load_settings
-from tests.deploy import helm
 from tests.deploy.kserve import kserve_deployment, kserve_resource
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +77,8 @@ def render(name: str) -> tuple[Resource, ...]:
 
 def render_values(values: dict[str, Any], name: str = "topics") -> tuple[Resource, ...]:
     """Return the resources of the chart with some values."""
-    files = helm.render(DEPLOY / "chart", values, name)
+    with helm.Chart.load(str(DEPLOY / "chart")) as chart:
+        files = chart.render(values, name=name, namespace="text")
     texts = [text for path, text in sorted(files.items()) if path.endswith(".yaml")]
     return tuple(
         found for text in texts for found in yaml.load_all(text, yaml.CSafeLoader) if found
@@ -153,7 +153,7 @@ def test_the_chart_has_every_kind_of_resource_and_no_finding():
         *("Deployment", "Service", "HorizontalPodAutoscaler", "ScaledObject", "Pod"),
         *("PodDisruptionBudget", "ServiceMonitor", "NetworkPolicy", "Job"),
     }
-    found = helm.call("lint", str(DEPLOY / "chart"), CLAIM)
+    found = helm.lint(str(DEPLOY / "chart"), CLAIM)
     messages = [message["error"] for message in found["messages"]]
     assert (messages, found["errors"]) == (["icon is recommended"], [])
 
@@ -209,8 +209,8 @@ def test_a_typo_in_any_key_is_found(resource):
     ],
 )
 def test_wrong_values_are_refused(values):
-    with pytest.raises(helm.RefusedByHelmError):
-        helm.render(DEPLOY / "chart", values, "topics")
+    with helm.Chart.load(str(DEPLOY / "chart")) as chart, pytest.raises(helm.HelmError):
+        chart.render(values, name="topics", namespace="text")
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,11 @@ def test_wrong_values_are_refused(values):
     ],
 )
 def test_values_that_contradict_each_other_are_refused(values, message):
-    with pytest.raises(helm.RefusedByHelmError, match=re.escape(message)):
-        helm.render(DEPLOY / "chart", {**CLAIM, **values}, "topics")
+    with (
+        helm.Chart.load(str(DEPLOY / "chart")) as chart,
+        pytest.raises(helm.HelmError, match=re.escape(message)),
+    ):
+        chart.render({**CLAIM, **values}, name="topics", namespace="text")
 
 
 def containers() -> Iterator[dict[str, Any]]:
@@ -353,10 +356,3 @@ def test_the_job_of_a_bucket_needs_no_volume_that_pods_share():
     words = dict(pairwise(container["args"]))
     assert words["--in"].startswith("s3://")
     assert isinstance(job_folder("memory" + words["--out"].removeprefix("s3")), StoreFolder)
-
-
-def test_helm_replaces_no_signal_handler_of_the_tests():
-    helm.call("parse_set_string", "image.tag=v2")
-    status = Path("/proc/self/status").read_text()
-    (ignored,) = re.findall(r"^SigIgn:\t(\w+)$", status, re.MULTILINE)
-    assert int(ignored, 16) >> (signal.SIGPIPE - 1) & 1

@@ -9,10 +9,10 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import helm_python as helm
 import pytest
 import yaml
 
-from tests.deploy import helm
 from tests.deploy.image import ROOT
 from tests.deploy.page import page_commands
 from tests.deploy.test_manifests import Resource, check, render_values
@@ -22,10 +22,10 @@ def release(words: list[str]) -> tuple[Resource, ...]:
     """Return the resources of `helm install NAME deploy/chart --set VALUE...`."""
     action, name, chart, *options = words
     assert (action, chart) == ("install", "deploy/chart")
-    helm.call("validate_release_name", name)
+    helm.validate_release_name(name)
     assert set(options[::2]) == {"--set"}
-    values = helm.call("parse_set_string", ",".join(options[1::2]))
-    assert helm.call("lint", str(ROOT / chart), values)["errors"] == []
+    values = helm.parse_set_string(",".join(options[1::2]))
+    assert helm.lint(str(ROOT / chart), values)["errors"] == []
     resources = render_values(values, name)
     for resource in resources:
         check(resource)
@@ -122,6 +122,6 @@ def test_the_page_uses_every_tool():
     ],
 )
 def test_a_wrong_command_is_found(line):
-    found = (AssertionError, OSError, ValueError, helm.RefusedByHelmError, pytest.fail.Exception)
+    found = (AssertionError, OSError, ValueError, helm.HelmError, pytest.fail.Exception)
     with pytest.raises(found):
         check_command(line)
