@@ -236,10 +236,17 @@ def predict(
         source = PredictionSource(url=url, columns=columns, engine=engine)
         predicted = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
-            write_predictions(predicted.predictions, Path(out), progress, predicted.file)
+            write_predictions(predicted.predictions, _local(out), progress, predicted.file)
             return
         for example, prediction in predicted.predictions:
             sys.stdout.write(format_prediction(example, prediction) + "\n")
+
+
+def _local(out: str) -> Path:
+    if "://" in out:
+        message = f"--out {without_password(out)}: expected a path, found a URL"
+        raise ConfigError(message, "a URL needs --in: pipe predict RUN --in FILES --out URL")
+    return Path(out)
 
 
 @contextmanager

@@ -55,7 +55,8 @@ class StoredFile:
     def first_line(self) -> str:
         """Return the first line of a text file, without its end."""
         with self.open() as stream:
-            return stream.readline(MAX_FIELD).decode("utf-8-sig", "replace").rstrip("\r\n")
+            line, _, _ = stream.read(MAX_FIELD).partition(b"\n")
+            return line.decode("utf-8-sig", "replace").rstrip("\r")
 
     def read(self, start: int, end: int) -> bytes:
         """Return some bytes of the file."""

@@ -105,7 +105,8 @@ class Ledger:
         """
         self.folder, self.plan = folder, plan
         self.plan_sha256 = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()
-        if folder.read(PLAN) is None and self._foreign():
+        # In this order: another process may write the plan, and after that its parts.
+        if self._foreign() and folder.read(PLAN) is None:
             message = f"{folder.name} holds files and no {PLAN}: expected a new folder, or a job's"
             raise ConfigError(message, OTHER)
         folder.prepare(FOLDERS)

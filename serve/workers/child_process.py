@@ -141,7 +141,7 @@ class ChildProcess:
         self.exit_code = code = self.process.exitcode or 0
         self.process = self.report = None
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        self.failures = 1 if self.ready else self.failures + 1
+        self.failures = 0 if self.ready else self.failures + 1
         self.start_s = time.monotonic() + (0 if self.ready else RETRY_S)
         return f"{self.name} {how}"
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import signal
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pipework.errors import NotReadyError, PipeError
+from pipework.errors import NotReadyError
 from pipework.serve.workers.engine_links import ENGINE_ENDED, EngineLinks
 from pipework.serve.workers.messages import (
     Channel,
@@ -50,7 +51,7 @@ class Greeting:
 class StateFollower(Protocol):
     """Serves the models of the engine processes."""
 
-    def apply(self, engine: int, state: ModelsState, *, replaced: bool) -> list[PipeError]:
+    def apply(self, engine: int, state: ModelsState, *, replaced: bool) -> list[Exception]:
         """Serve the models of a state. Blocks until done.
 
         Args:
@@ -117,6 +118,7 @@ class EngineConnection:
         """Send requests to the engine process in the running event loop, and follow its state."""
         failed = self.greeting.done() and await self._meet()
         self._following = asyncio.create_task(self._follow(failed=failed))
+        self._following.add_done_callback(_end_after_error)
 
     def stop(self) -> None:
         """Make no new connection."""
@@ -131,18 +133,21 @@ class EngineConnection:
             self._following.cancel()
             await asyncio.wait((self._following,))
 
-    def call(self, action: str, name: str) -> "Future[None] | None":
-        """Load or unload a model; the future completes when all front processes serve it.
+    @property
+    def connected(self) -> bool:
+        """Whether the engine process takes calls."""
+        return self._channel is not None
 
-        Returns:
-            None if no engine process is connected.
-        """
+    def call(self, action: str, name: str) -> "Future[None]":
+        """Load or unload a model; the future completes when all front processes serve it."""
+        future = Future[None]()
         with self._lock:
             channel = self._channel
             if channel is None:
-                return None
+                future.set_exception(NotReadyError(ENGINE_ENDED))
+                return future
             number = self._call_numbers = self._call_numbers + 1
-            future = self._calls[number] = Future[None]()
+            self._calls[number] = future
         channel.send_json({"kind": "call", "number": number, "action": action, "name": name})
         return future
 
@@ -181,7 +186,7 @@ class EngineConnection:
         """Apply the latest state; earlier ones are of no use. Return whether a version failed."""
         state = self._state
 
-        def apply() -> list[PipeError]:
+        def apply() -> list[Exception]:
             return self._follower.apply(self._engine, state, replaced=replaced)
 
         errors = await asyncio.get_running_loop().run_in_executor(self._applying, apply)
@@ -239,9 +244,10 @@ class EngineConnection:
     def _greet(self) -> Greeting | None:
         """Connect to an engine process and wait for its state; None if this process is ending."""
         while not self._stopped:
-            connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(WAIT_S)
+            connection = None
             try:
+                connection = socket.socket(socket.AF_UNIX)
+                connection.settimeout(WAIT_S)
                 connection.connect(str(self._path))
                 openings = self._follower.openings(self._engine)
                 hello = {"kind": "hello", "front": self._links.front, "open": openings}
@@ -250,7 +256,8 @@ class EngineConnection:
                     return greeting
             except OSError:
                 pass
-            connection.close()
+            if connection is not None:
+                connection.close()
             time.sleep(RECONNECT_S)
         return None
 
@@ -269,3 +276,10 @@ class EngineConnection:
                 state = ModelsState.model_validate(json.loads(messages[0][1])["state"])
                 return Greeting(connection=connection, state=state, rest=received)
         return None
+
+
+def _end_after_error(following: asyncio.Task[None]) -> None:
+    """Let the supervisor replace this process if it does not follow an engine process any more."""
+    if not following.cancelled() and (error := following.exception()):
+        log.error("the connection to an engine process failed", exc_info=error)
+        signal.raise_signal(signal.SIGTERM)

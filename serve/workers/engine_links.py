@@ -29,6 +29,7 @@ from pipework.serve.workers.messages import (
     read_error,
 )
 from pipework.serve.workers.shared_memory import (
+    ARENA_BYTES,
     HEADER,
     READY,
     Arena,
@@ -101,7 +102,11 @@ class EngineLinks:
         self.channels: dict[int, Channel] = {}
         memory.sent_PE[front] = 0  # deletes the tokens of an earlier process
         self._sent_E = memory.sent_PE[front].data
-        self._arena = Arena()
+        # An engine process that has not noticed the end of an earlier process may still write to
+        # the half of the arena that this had.
+        memory.started_P[front] += 1
+        half = ARENA_BYTES // 2
+        self._arena = Arena(half, half * (int(memory.started_P[front]) % 2))
         self._changed = threading.Condition()
         self._jobs: dict[int, _SentJob] = {}
         self._numbers = 0
@@ -188,14 +193,16 @@ class EngineLinks:
             elif kind == Kind.FAILED:
                 (number,) = JOB.unpack_from(content)
                 with self._changed:
-                    sent = self._remove(number)
-                if error := content[JOB.size :]:  # else it was cancelled
+                    sent = self._remove(number) if number in self._jobs else None
+                if sent and (error := content[JOB.size :]):  # else it was cancelled
                     sent.job.fail(read_error(json.loads(error)))
 
     def _complete(self, computed: Computed) -> None:
         arena = self.memory.arenas[self.front]
         with self._changed:
-            sent = self._jobs[computed.job]
+            sent = self._jobs.get(computed.job)
+            if sent is None:  # after `stop`
+                return
             shape = sent.layout.inputs, sent.version.classes
             logits_NC = read_logits(arena, sent.logits, shape)
             self._remove(computed.job)

@@ -9,12 +9,12 @@ import fcntl
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipework.closeable import Closeable
-from pipework.errors import NotReadyError, PipeError, RunFolderError
+from pipework.errors import NotReadyError, RunFolderError, as_pipe_error
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.config import ServeSettings
 from pipework.serve.models.leases import Entry, State, VersionLeases
@@ -24,7 +24,7 @@ from pipework.serve.scheduling.predictor import Predictor
 from pipework.serve.scheduling.scheduler import STOPPING
 from pipework.serve.sockets import BoundAddress
 from pipework.serve.workers.engine_connection import EngineConnection
-from pipework.serve.workers.engine_links import ENGINE_ENDED, EngineLinks, RemoteVersion
+from pipework.serve.workers.engine_links import EngineLinks, RemoteVersion
 from pipework.serve.workers.messages import ModelsState, VersionState
 from pipework.serve.workers.remote_scheduler import FrontSlots, RemoteScheduler
 from pipework.serve.workers.shared_memory import SharedMemory
@@ -32,6 +32,7 @@ from pipework.text.encoding import open_encoder
 
 log = logging.getLogger(__name__)
 FIRST_WAIT_S = 1.0  # at the start, for engine processes other than the first that is connected
+STARTING = "an engine process is being started: repeat the call later"
 STATES = (State.UNAVAILABLE, State.UNLOADING, State.LOADING, State.READY)
 Places = Mapping[int, VersionState]  # a version in engine processes, by engine process
 
@@ -151,12 +152,12 @@ class EngineMirror(Closeable):
             connection.stop()
         self.leases.close()
 
-    def apply(self, engine: int, state: ModelsState, *, replaced: bool) -> list[PipeError]:
+    def apply(self, engine: int, state: ModelsState, *, replaced: bool) -> list[Exception]:
         """Open new versions, then replace the served versions; see `StateFollower`."""
         self._states[engine] = state
         if replaced:
             self._forget(engine, {version.opening for version in state.versions})
-        errors = list[PipeError]()
+        errors = list[Exception]()
         before, self._versions = self._versions, {}
         names: dict[str, list[ServedModel]] = {name: [] for name in self.leases.names}
         for key, places in _merged_versions(self._states):
@@ -164,9 +165,10 @@ class EngineMirror(Closeable):
             if version is None or not version.scheduler.add(places):
                 try:
                     version = self._open_version(places)
-                except PipeError as error:
-                    log.error("model %s version %s: %s", *key, error)  # noqa: TRY400
-                    errors.append(error)  # the user can fix it
+                except Exception as error:  # noqa: BLE001  (it is opened again)
+                    reason = as_pipe_error(error) or repr(error)
+                    log.error("model %s version %s: %s", *key, reason)  # noqa: TRY400
+                    errors.append(error)
                     continue
             self._versions[key] = version
             names.setdefault(version.model.name, []).append(version.model)
@@ -186,10 +188,9 @@ class EngineMirror(Closeable):
         # in the same order. The lock ends with the process.
         with (self._folder / "calls").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            calls = [connection.call(action, name) for connection in self._connections]
-            futures: list[Future[None]] = list(filter(None, calls))
-            if not futures:
-                raise NotReadyError(ENGINE_ENDED)
+            if not all(connection.connected for connection in self._connections):
+                raise NotReadyError(STARTING)
+            futures = [connection.call(action, name) for connection in self._connections]
             wait(futures)
         for future in futures:
             future.result()

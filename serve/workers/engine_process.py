@@ -289,9 +289,18 @@ class EngineProcess:
             await asyncio.sleep(POLL_S)
             self._refresh()
             self.publish(list(self._versions))
+            self._check_alive()
             if next(ticks) % TRIM_TICKS == 0 and trimmer.is_due():
                 await loop.run_in_executor(trimming, trimmer.trim)  # the default may be full
         server.close()
+
+    def _check_alive(self) -> None:
+        """End this process if a model has no engine and other engine processes hide this."""
+        models = self._models
+        for model in models.serving() if self.memory.engines > 1 else ():
+            if not (model.alive or models.reopens(model)):
+                message = f"model {model.name} version {model.version}: no engine is left"
+                raise NotReadyError(message)
 
     def _send_outcomes(self) -> None:
         self._waking = False  # first: later outcomes must wake the loop again

@@ -50,6 +50,7 @@ class SharedMemory:
         arenas: one per front process, for the requests that it sends to engine processes.
         statistics_PSV: see `Statistics`.
         refusals_PSR: requests that front processes rejected, by the reasons of REASONS.
+        started_P: how often a front process was started.
         sent_PE: tokens of the requests that a front process sent to an engine process and that
             have no result yet.
         loads_ESL: load of the engines.
@@ -68,6 +69,7 @@ class SharedMemory:
         self.arenas = [mmap.mmap(-1, ARENA_BYTES) for _ in range(fronts)]
         self.statistics_PSV = _zeros(fronts, SLOTS, STATISTICS_SIZE)
         self.refusals_PSR = _zeros(fronts, SLOTS, len(REASONS))
+        self.started_P = _zeros(fronts)
         self.sent_PE = _zeros(fronts, engines)
         self.loads_ESL = _zeros(engines, SLOTS, READY + 1)
         self.recent_PRX = _zeros(fronts, MAX_REQUESTS, SAMPLE)
@@ -205,9 +207,9 @@ class EngineSlots:
 class Arena:
     """Allocates blocks of a front process's arena: the first free block that fits. Thread-safe."""
 
-    def __init__(self, size: int = ARENA_BYTES) -> None:
+    def __init__(self, size: int, start: int = 0) -> None:
         self._lock = Lock()
-        self._free = [(0, size)]  # start and stop, sorted; no two are adjacent
+        self._free = [(start, start + size)]  # start and stop, sorted; no two are adjacent
 
     def allocate(self, size: int) -> tuple[int, int] | None:
         """Return start and stop of a block of at least this size; None if there is none."""

@@ -28,8 +28,8 @@ from pipework.train.loop.optim import Schedule, make_optimizer, parameter_groups
 MAX_OVERFLOWS = 30  # in a row; each one halves the scale, which starts at 2**16 unless constant
 
 
-# Environment variable and default of the compiler that torch.compile starts, by device.
-COMPILERS = {"cpu": ("CXX", "g++"), "cuda": ("CC", "gcc")}
+# Environment variable and defaults of the compiler that torch.compile starts, by device.
+COMPILERS = {"cpu": ("CXX", ["g++"]), "cuda": ("CC", ["gcc", "clang"])}
 
 
 def check_compiler(device: str) -> None:
@@ -38,9 +38,10 @@ def check_compiler(device: str) -> None:
     Raises:
         ConfigError: it does not; the message has the name of the compiler.
     """
-    variable, default = COMPILERS[device]
-    compiler = os.environ.get(variable, default)
-    if shutil.which(compiler) is None:
+    variable, defaults = COMPILERS[device]
+    compilers = [os.environ[variable]] if variable in os.environ else defaults
+    if not any(map(shutil.which, compilers)):
+        compiler = " or ".join(compilers)
         message = f"train.compile = true needs the compiler {compiler}, which is not installed"
         hint = f"install {compiler}, set {variable} to another one, or set train.compile = false"
         raise ConfigError(message, hint)

@@ -4,6 +4,10 @@ from tests.end_to_end.wrong_inputs.run_folders import flipped, pretrained, run
 from tests.end_to_end.wrong_inputs.wrong_input import WrongInput
 
 PREDICT = {
+    "an output URL without --in": WrongInput(
+        command="predict RUN rain --out s3://bucket/rows.csv",
+        error="--out s3://bucket/rows.csv: expected a path, found a URL",
+    ),
     "a prediction without run": WrongInput(
         command="predict", error="expected a run folder or --url, found neither"
     ),

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.serve.config import ServeSettings
 from pipework.serve.models.leases import Entry, State
 from pipework.serve.models.repository import NEWEST, Policy
+from pipework.serve.workers import engine_mirror
 from pipework.serve.workers.engine_mirror import EngineMirror
 from pipework.serve.workers.messages import ModelsState, VersionState
 from pipework.serve.workers.shared_memory import EngineSlots, SharedMemory
@@ -171,5 +173,23 @@ def test_calls_of_all_front_processes_are_made_one_at_a_time(engines, tmp_path):
         with pytest.raises(TimeoutError):
             call.result(0.1)
         fcntl.flock(file, fcntl.LOCK_UN)
-        with pytest.raises(NotReadyError, match="the engine process ended"):
+        with pytest.raises(NotReadyError, match="an engine process is being started"):
             call.result(30)
+
+
+def test_a_version_that_cannot_be_opened_leaves_the_others_and_is_opened_again(
+    engines, monkeypatch
+):
+    def fail(*_):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    first = engines.open(0)
+    engines.apply(0, first)
+    versions = first, engines.open(0, "2")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_mirror, "open_encoder", fail)
+        errors = engines.mirror.apply(0, ModelsState(versions=versions), replaced=False)
+    assert [type(error) for error in errors] == [OSError]
+    assert engines.served == ["1"]
+    engines.apply(0, *versions)
+    assert engines.served == ["1", "2"]

@@ -22,7 +22,13 @@ from pipework.serve.workers.messages import (
     error_content,
 )
 from pipework.serve.workers.remote_scheduler import FrontSlots, RemoteScheduler
-from pipework.serve.workers.shared_memory import SLOTS, EngineSlots, SharedMemory, write_logits
+from pipework.serve.workers.shared_memory import (
+    ARENA_BYTES,
+    SLOTS,
+    EngineSlots,
+    SharedMemory,
+    write_logits,
+)
 from pipework.text.encoding import Encoding
 
 CLASSES = 3
@@ -455,3 +461,10 @@ def test_openings_of_a_version_share_counts_until_the_last_is_closed():
     for _ in range(2):
         slots.release(first)
     assert slots.take("a").totals.failed == 0
+
+
+def test_a_front_process_does_not_use_the_memory_of_the_process_it_replaces():
+    memory = SharedMemory(1)
+    arenas = [EngineLinks(memory, 0)._arena for _ in range(3)]  # noqa: SLF001
+    blocks = [arena.allocate(ARENA_BYTES // 2) for arena in arenas]
+    assert blocks == [(ARENA_BYTES // 2, ARENA_BYTES), (0, ARENA_BYTES // 2), blocks[0]]

@@ -542,6 +542,58 @@ def test_a_front_process_that_cannot_open_a_version_ends_the_server(run, launch,
     assert "tokenizer.json is missing" in done.stderr.splitlines()[-1]
 
 
+class BrokenEngine(Closeable):
+    """An engine that fails in engine process 1 while a file exists."""
+
+    def __init__(self, engine: Engine, broken: Path) -> None:
+        self._engine, self._broken = engine, broken
+
+    def infer(self, encodings: Sequence[Encoding]) -> np.ndarray:
+        check_device(self._broken)
+        return self._engine.infer(encodings)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def check_device(broken: Path) -> None:
+    if broken.exists() and Path("/proc/self/comm").read_text() == "pipe-engine-1\n":
+        raise RuntimeError("an illegal memory access was encountered")  # noqa: TRY003, EM101
+
+
+def open_broken(broken: Path) -> None:
+    class Opener(LocalOpener):
+        def first(self, run, manifest, name, threads):
+            record, engine = super().first(run, manifest, name, threads)
+            return record, BrokenEngine(engine, broken)
+
+        def again(self, run, manifest, name, threads):
+            check_device(broken)
+            return BrokenEngine(super().again(run, manifest, name, threads), broken)
+
+    vars(open_models)["LocalOpener"] = Opener
+
+
+@pytest.mark.thorough
+def test_an_engine_process_without_an_engine_is_replaced(run, start_server, tmp_path):
+    broken = tmp_path / "broken"
+    before = partial(open_broken, broken)
+    server = start_server(run, "queue.processes=2", before=before, workers=2)
+    _, ended = sorted(processes(server)[0], key=psutil.Process.name)
+    broken.touch()
+
+    def replaced() -> bool:
+        statuses_and_labels(server.url)
+        return not ended.is_running()
+
+    wait_for(replaced)
+    broken.unlink()
+    wait_for(lambda: len(processes(server)[0]) == 2)
+    wait_for(lambda: metric(server.url, "pipework_engines_running") >= 2)
+    assert statuses_and_labels(server.url) == {(200, "sport")}
+    assert server.stop() == 0
+
+
 class HarmfulEngine(Closeable):
     """An engine that ends its process when it computes a text of ten tokens or more."""
 

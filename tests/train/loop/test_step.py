@@ -189,7 +189,7 @@ def test_a_compiled_model_gives_the_same_step():
     ("device", "message", "hint"),
     [
         ("cpu", "needs the compiler g++", "install g++, set CXX to another one"),
-        ("cuda", "needs the compiler gcc", "install gcc, set CC to another one"),
+        ("cuda", "needs the compiler gcc or clang", "install gcc or clang, set CC to another"),
     ],
 )
 def test_a_missing_compiler_is_reported_before_the_first_step(monkeypatch, device, message, hint):
@@ -199,6 +199,13 @@ def test_a_missing_compiler_is_reported_before_the_first_step(monkeypatch, devic
     assert hint in error.value.hint
     with pytest.raises(ConfigError):
         stepper(World.alone(), compile=True)
+
+
+def test_any_of_the_default_compilers_is_enough(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    (tmp_path / "clang").touch(0o755)
+    check_compiler("cuda")
 
 
 def test_an_optimizer_on_the_cpu_gives_the_same_steps():
