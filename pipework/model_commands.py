@@ -212,9 +212,8 @@ def predict(
     With --in, parquet, csv, tsv, jsonl and txt files of any size are scored into a folder. The
     same command continues after an interruption, and skips what is finished.
     """
-    if inputs is None and (keep is not None or shard is not None or on is not None):
-        message = "--keep, --shard and --on need --in"
-        raise ConfigError(message, "pipe predict RUN --in FILES --out FOLDER")
+    if inputs is None:
+        _check_without_in(out, keep, shard, on)
     if inputs is not None:
         if words is None or len(words) != 1 or out is None or file is not None or url is not None:
             message = "--in needs one run folder and --out, and neither texts, --file nor --url"
@@ -236,17 +235,20 @@ def predict(
         source = PredictionSource(url=url, columns=columns, engine=engine)
         predicted = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
-            write_predictions(predicted.predictions, _local(out), progress, predicted.file)
+            write_predictions(predicted.predictions, Path(out), progress, predicted.file)
             return
         for example, prediction in predicted.predictions:
             sys.stdout.write(format_prediction(example, prediction) + "\n")
 
 
-def _local(out: str) -> Path:
-    if "://" in out:
+def _check_without_in(out: str | None, *options: str | None) -> None:
+    """Check that no option was given that needs --in."""
+    if any(option is not None for option in options):
+        message = "--keep, --shard and --on need --in"
+        raise ConfigError(message, "pipe predict RUN --in FILES --out FOLDER")
+    if out is not None and "://" in out:
         message = f"--out {without_password(out)}: expected a path, found a URL"
         raise ConfigError(message, "a URL needs --in: pipe predict RUN --in FILES --out URL")
-    return Path(out)
 
 
 @contextmanager
