@@ -26,6 +26,7 @@ gc.disable()  # while the modules of all tests are imported
 signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 SHORT = Path(__file__).parent / "pipework"
+WAITING = Path(__file__).parent / "serve"
 new_ssl_context = httpx_transport.create_ssl_context
 
 
@@ -55,8 +56,18 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(items):
-    """Run the short files of `pipework` last, so that parallel processes end at the same time."""
-    items.sort(key=lambda item: item.path.is_relative_to(SHORT))
+    """Order the files so that parallel processes use all processors and end at the same time.
+
+    Tests that wait most of the time are spread over those that compute; short files are the last.
+    """
+    paths = list(dict.fromkeys(item.path for item in items))
+    short = [path for path in paths if SHORT in path.parents]
+    waiting = [path for path in paths if WAITING in path.parents][::-1]  # the longest are first
+    computing = [path for path in paths if path not in {*short, *waiting}]
+    ranks = dict.fromkeys(short, 1.0)
+    for group in waiting, computing:
+        ranks |= {path: number / len(group) for number, path in enumerate(group)}
+    items.sort(key=lambda item: ranks[item.path])
 
 
 def pytest_collection_finish():

@@ -88,6 +88,7 @@ def test_a_killed_process_stops_the_job_and_a_second_job_resumes(tmp_path, proce
     assert read_manifest(run).data.metrics["dev"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wait_for", [pytest.param("children", marks=pytest.mark.slow), "step"])
 def test_the_processes_of_a_killed_launcher_end_and_free_the_run(tmp_path, wait_for):
     run = tmp_path / "run"

@@ -381,6 +381,7 @@ def test_the_asynchronous_client_can_stream(server, model, predicted):
     assert [texts_of(result, "label")[0] for result, _ in answers] == predicted[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("protocol", "options"),
     [

@@ -53,7 +53,8 @@ def test_equal_tensors_are_found(tmp_path):
     check_weights(tmp_path, save_graph(save_classifier(tmp_path), inputs=GRAPH_INPUTS))
 
 
-@pytest.mark.parametrize("random", repeated([True, False]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("random", [True, False])
 def test_the_newer_exporter_is_supported(random, tmp_path):
     folder = save_classifier(tmp_path, EncoderFamily.DISTILBERT)
     if random:

@@ -74,6 +74,7 @@ def test_a_correct_graph_passes_in_every_precision_and_layout(run):
     assert {path.name for path in (run / "engines").rglob("*.onnx")} == {"model.onnx"}
 
 
+@pytest.mark.thorough
 def test_a_float32_graph_is_checked_once_per_layout(run, noting):
     export(run, noting, [*DYNAMIC, STATIC, *OPENVINO], settings=QUICK)
     checks = [line for line in noting.lines if "checking the float32 graph" in line]

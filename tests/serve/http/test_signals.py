@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.repetitions import repeated
+
 DROPPING = """
 import os, signal, sys, time, weakref
 import pipework.serve.http.shutdown
@@ -47,7 +49,7 @@ def run(code):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("sign", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("sign", repeated(["SIGTERM", "SIGINT"]))
 def test_a_signal_in_a_callback_of_a_weak_reference_ends_the_process(sign):
     assert run(DROPPING.format(sign=sign)) == (0, "dropped\n", f"stopped by {sign}\n")
 

@@ -104,6 +104,7 @@ def test_a_repository_is_served_with_its_states_shown_and_restricted_apis(reposi
         httpx.get(f"{url}/v2/health/live")
 
 
+@pytest.mark.thorough
 def test_with_control_clients_load_and_unload(repository):
     with served(repository, "--set", "models.control=true") as process:
         url = until_serving(process)[-1].split()[2]

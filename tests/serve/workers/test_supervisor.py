@@ -275,7 +275,8 @@ def test_a_front_process_starts_while_an_engine_process_is_stopped(run, start_se
             front.kill()
         answer = httpx.post(f"{server.url}{PREDICT}", json={"texts": ["goal"]}, timeout=60)
         assert answer.status_code == 200
-        assert metric(server.url, "pipework_engines_running") >= 1
+        # A front process knows the load after it has connected, which is after its first requests.
+        wait_for(lambda: metric(server.url, "pipework_engines_running") >= 1)
     finally:
         first.resume()
     both = 2 * min(2, -(-cpu_limit() // 2))
