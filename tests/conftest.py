@@ -24,9 +24,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # small models, and machines that
 gc.disable()  # while the modules of all tests are imported
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-SHARED = Path(__file__).parents[2] / "shared" / "data"
-SHORT = Path(__file__).parent / "pipework"
-WAITING = Path(__file__).parent / "serve"
+TESTS = Path(__file__).parent
+SHARED = TESTS.parents[1] / "shared" / "data"
+SHORT, WAITING = {TESTS / "pipework"}, {TESTS / "benchmarks", TESTS / "serve"}
 new_ssl_context = httpx_transport.create_ssl_context
 
 
@@ -60,9 +60,10 @@ def pytest_collection_modifyitems(items):
 
     Tests that wait most of the time are spread over those that compute; short files are the last.
     """
-    paths = list(dict.fromkeys(item.path for item in items))
-    short = [path for path in paths if SHORT in path.parents]
-    waiting = [path for path in paths if WAITING in path.parents][::-1]  # the longest are first
+    # Reversed: those of the training need no run that another process makes at the same time.
+    paths = list(dict.fromkeys(item.path for item in items))[::-1]
+    short = [path for path in paths if SHORT & {*path.parents}]
+    waiting = [path for path in paths if WAITING & {*path.parents}]
     computing = [path for path in paths if path not in {*short, *waiting}]
     ranks = dict.fromkeys(short, 1.0)
     for group in waiting, computing:
