@@ -9,6 +9,8 @@ import importlib
 import io
 import multiprocessing
 import os
+import re
+import signal
 import socket
 import sys
 import tempfile
@@ -216,6 +218,18 @@ def fork_pipe(*words: object) -> FinishedCommand:
     """Run a command in a fork."""
     with ForkedPipe(*words) as process:
         return process.finish()
+
+
+@contextmanager
+def served(*words: object) -> Iterator[tuple[str, str]]:
+    """Run `pipe serve` with free ports in a fork; return the URL, and gRPC's HOST:PORT."""
+    with ForkedPipe("serve", *words, "--port", "0", "--grpc-port", "0") as process:
+        line = process.first_line()
+        addresses = re.fullmatch(r"serving on (http://\S+) and gRPC on (\S+)", line)
+        assert addresses, process.finish()
+        yield addresses[1], addresses[2]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
 
 
 def rank_environments(processes: int) -> list[dict[str, str]]:

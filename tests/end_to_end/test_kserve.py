@@ -8,18 +8,16 @@ Without it, the requests that the SDK sends (0.21) are sent by other clients.
 
 import json
 import os
-import re
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import httpx
 import pytest
 
 from pipework.run_folder.manifest import read_manifest
+from tests.commands import served
 
-PIPE = Path(sys.executable).with_name("pipe")
 LONG = "word " * 500
 SDK = """
 import asyncio
@@ -100,14 +98,8 @@ asyncio.run(main())
 @pytest.fixture(scope="module")
 def server(exported_run):
     """The addresses of a server, HTTP and gRPC."""
-    command = [PIPE, "serve", exported_run, "--port", "0", "--grpc-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stdout.readline()
-            yield re.fullmatch(r"serving on (http://\S+) and gRPC on (\S+)\n", line).groups()
-        finally:
-            process.terminate()
-            assert process.wait(60) == 0
+    with served(exported_run) as addresses:
+        yield addresses
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,6 @@
 
 import json
 import re
-import signal
-import subprocess
-import sys
-from contextlib import contextmanager
-from pathlib import Path
-from threading import Timer
 
 import pytest
 
@@ -17,38 +11,16 @@ from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.progress import NullProgress
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import TritonServer
-from tests.commands import pipe
+from tests.commands import pipe, served
 
-PIPE = Path(sys.executable).with_name("pipe")
 ROWS = [
     f"row {number}: {text}" for number, text in enumerate(["rain", "票房 of a film", "goal"] * 50)
 ]
 
 
-@contextmanager
-def served(*arguments):
-    command = [PIPE, "serve", *map(str, arguments), "--port", "0", "--grpc-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        timer = Timer(120, process.kill)
-        timer.start()
-        try:
-            lines = []
-            while not lines or not lines[-1].startswith("serving on "):
-                lines.append(process.stdout.readline())
-                assert lines[-1]
-            timer.cancel()
-            yield lines
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
-        finally:
-            timer.cancel()
-            process.kill()
-
-
 @pytest.fixture(scope="module")
 def pipework_server(exported_run):
-    with served(exported_run) as lines:
-        _, _, http, *_, grpc = lines[-1].split()
+    with served(exported_run) as (http, grpc):
         yield {"http": http, "grpc": f"grpc://{grpc}"}
 
 

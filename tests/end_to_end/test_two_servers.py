@@ -5,7 +5,6 @@ import json
 import queue
 import re
 import subprocess
-import sys
 import time
 from itertools import product
 from pathlib import Path
@@ -28,6 +27,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import ServerOptions, TritonServer
+from tests.commands import served
 from tests.serve.protocol_clients import (
     CLIENTS,
     GRPC,
@@ -42,7 +42,6 @@ from tests.serve.protocol_clients import (
 
 # tritonclient.http.aio does not read responses if it needs only their status.
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
-PIPE = Path(sys.executable).with_name("pipe")
 PERF_ANALYZER = Path(__file__).parents[3] / "shared" / "tools" / "perf_analyzer.sh"
 TEXTS = ["The match went to extra time", "今天下午有雷阵雨", "", "word " * 500, "票房 of the film"]
 ERROR_STATUSES = {  # statuses over HTTP and gRPC
@@ -70,16 +69,8 @@ def model(exported_run):
 
 
 def pipework_server(repository):
-    command = [PIPE, "serve", repository, "--port", "0", "--grpc-port", "0"]
-    command += ["--set", "models.control=true"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stdout.readline()
-            http, grpc = re.fullmatch(r"serving on http://(\S+) and gRPC on (\S+)\n", line).groups()
-            yield ServerAddress(http=http, grpc=grpc)
-        finally:
-            process.terminate()
-            assert process.wait(60) == 0
+    with served(repository, "--set", "models.control=true") as (url, grpc):
+        yield ServerAddress(http=url.removeprefix("http://"), grpc=grpc)
 
 
 def triton_server(repository):

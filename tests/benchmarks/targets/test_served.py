@@ -1,10 +1,5 @@
 """Every kind of target works with a real server: first response, load and stage times."""
 
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from pipework.benchmarks.load.generator_limit import generator_limit
@@ -18,8 +13,8 @@ from pipework.benchmarks.targets import WireProtocol, target
 from pipework.errors import PipeError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
+from tests.commands import served
 
-PIPE = Path(sys.executable).with_name("pipe")
 WORKLOAD = Workload.synthetic(texts_per_request=3, seed=0)
 CLIENTS, RATE = OfferedLoad(concurrency=2), OfferedLoad(rate=10, arrivals=Arrivals.POISSON)
 KINDS = {
@@ -37,16 +32,9 @@ def spec(load, duration_s, warmup_s=0.0):
 
 @pytest.fixture(scope="module")
 def endpoints(exported_run):
-    command = [PIPE, "serve", exported_run, "--port", "0", "--grpc-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            line = process.stdout.readline()
-            http, grpc = re.fullmatch(r"serving on http://(\S+) and gRPC on (\S+)\n", line).groups()
-            model = read_manifest(exported_run).identity.name
-            yield {"http": http, "grpc": grpc, "model": model}
-        finally:
-            process.terminate()
-            assert process.wait(60) == 0
+    with served(exported_run) as (url, grpc):
+        model = read_manifest(exported_run).identity.name
+        yield {"http": url.removeprefix("http://"), "grpc": grpc, "model": model}
 
 
 @pytest.fixture(

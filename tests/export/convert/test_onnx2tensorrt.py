@@ -97,6 +97,7 @@ def test_eye_like_is_replaced_by_nodes_that_tensorrt_reads(tmp_path):
         np.testing.assert_array_equal(whole, np.eye(*shape, dtype=np.int64), strict=True)
 
 
+@pytest.mark.thorough
 def test_float32_products_are_built_without_turing(trained_run, tmp_path, noting):
     def built(precision, *capabilities):
         settings = ExportSettings(capabilities=capabilities, speed_s=0, dev_rows=64)

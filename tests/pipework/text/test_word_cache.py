@@ -302,7 +302,9 @@ def test_a_template_is_derived_from_the_tokenizer():
     [
         ("bert-base-uncased", "sst2/dev.tsv", 0),
         ("bert-base-cased", "stsb/sts-test.tsv", 5),
-        ("bert-base-chinese", "thucnews_headlines/dev.txt", 0),
+        pytest.param(
+            *("bert-base-chinese", "thucnews_headlines/dev.txt", 0), marks=pytest.mark.thorough
+        ),
         *(
             pytest.param(vocabulary, "mrpc/msr_paraphrase_test.txt", column, marks=pytest.mark.slow)
             for vocabulary, column in (("bert-base-uncased", 3), ("bert-base-chinese", 4))

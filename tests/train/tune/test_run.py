@@ -103,6 +103,7 @@ def journal_lines(out):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.slow)])
 def test_a_killed_search_ends_with_the_result_of_an_uninterrupted_one(search, tmp_path, kills):
     whole, out = tmp_path / "whole", tmp_path / "out"
