@@ -7,13 +7,13 @@ STUDIES = tests/benchmarks/studies
 # The tests start hundreds of Python processes: each would compile the modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all check results tables triton clean
+.PHONY: demo test test-all check results tables triton cluster clean
 
 demo: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.demo
 
 test: .venv/ready-dev
-	$(PYTEST) -m "not slow and not study and not thorough" --ignore=$(STUDIES)
+	$(PYTEST) -m "not slow and not study and not thorough and not cluster" --ignore=$(STUDIES)
 
 test-all: .venv/ready-dev
 	$(PYTEST)
@@ -24,7 +24,7 @@ check: .venv/ready-dev
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(MAKE) test
-	$(PYTEST) -m "not slow and (study or thorough)"
+	$(PYTEST) -m "not slow and (study or thorough or cluster)"
 
 results: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.studies.documents.readme
@@ -59,5 +59,15 @@ NO_TRITON = { echo "make triton: no tritonserver to be had here; it needs the pa
 	.venv/bin/python -P -m pipework.serve.triton.server
 	touch $@
 
+# An environment of their own for Ray, Spark and Dask, and for moto, a server with the protocol of S3.
+cluster: .cluster/ready
+
+.cluster/ready: pyproject.toml constraints.txt constraints-cluster.txt
+	rm -rf .cluster
+	$(PYTHON) -m venv .cluster/venv
+	.cluster/venv/bin/python -m pip --disable-pip-version-check -q install -c constraints.txt -c constraints-cluster.txt \
+		-e '.[cpu,ray,s3]' 'dask[dataframe]' 'moto[server]' pyspark 'ray[data]'
+	touch $@
+
 clean:
-	rm -rf .venv .triton runs
+	rm -rf .venv .triton .cluster runs

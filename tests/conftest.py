@@ -102,6 +102,15 @@ def shared_data() -> Path:
     return SHARED
 
 
+@pytest.fixture(scope="session")
+def cluster_python() -> str:
+    """The Python of an environment with Ray, Spark, Dask, s3fs and moto."""
+    python = Path(__file__).parents[1] / ".cluster/venv/bin/python"
+    if not python.is_file():
+        pytest.skip("Ray, Spark, Dask and s3fs are absent: run make cluster")
+    return str(python)
+
+
 def made_once(factory, name, make):
     """Return a folder that one of pytest's parallel processes makes for all of them."""
     own = factory.getbasetemp()

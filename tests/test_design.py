@@ -158,7 +158,7 @@ RUN_FOLDERS = ("engines/", "checkpoint/", "failed-exports/", "rows/", "state/", 
 OF_A_RUN = (*RUN_FOLDERS, "config.toml", "report.html")
 OF_A_SEARCH = ("trials/", "winner/", "config/seed-N/", "locks/")
 PUBLISHED = ("onnx/", "openvino/")
-ELSEWHERE = ("shared/", "runs/", ".triton/", *OF_A_RUN, *OF_A_SEARCH, *PUBLISHED)
+ELSEWHERE = ("shared/", "runs/", ".triton/", ".cluster/", *OF_A_RUN, *OF_A_SEARCH, *PUBLISHED)
 README_LINES, LINE_LENGTH = 200, 120
 
 

@@ -248,13 +248,10 @@ def test_the_shards_of_the_job_score_a_file_in_the_image(image, volumes):
 
 
 @pytest.mark.cluster
-def test_the_shards_of_the_job_score_a_bucket_in_the_image(s3_image, volumes):
-    python = os.environ.get("S3_PYTHON")
-    if python is None:
-        pytest.skip("s3fs is absent: set S3_PYTHON to a Python that has it and moto[server]")
+def test_the_shards_of_the_job_score_a_bucket_in_the_image(cluster_python, s3_image, volumes):
     access = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
     with subprocess.Popen(
-        [python, "-c", BUCKET],
+        [cluster_python, "-c", BUCKET],
         cwd=volumes["data"],
         env={**os.environ, **access},
         stdin=subprocess.PIPE,

@@ -1,17 +1,12 @@
 """Jobs on a Ray cluster and of an object store; the examples of serve/README.md.
 
-Each package is in an environment of its own:
-
-    RAY_PYTHON=DIR/bin/python pytest tests/serve/bulk/test_cluster.py
-
-The environment has pipework with the extras `cpu` and `bulk`, and `ray[data]`; SPARK_PYTHON has
-pyspark, pandas and a Java runtime, DASK_PYTHON `dask[dataframe]`, S3_PYTHON s3fs and
-`moto[server]`, which is a server with the protocol of S3.
+The server with the protocol of S3 is moto.
 """
 
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -170,17 +165,16 @@ def example(name: str) -> str:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_example_predicts_as_a_bulk_job(run, tmp_path, name):
-    python = os.environ.get(f"{name.upper()}_PYTHON")
-    if python is None:
-        pytest.skip(f"{name} is absent: set {name.upper()}_PYTHON to a Python that has it")
+def test_the_example_predicts_as_a_bulk_job(cluster_python, run, tmp_path, name):
+    if name == "spark" and not shutil.which("java"):
+        pytest.skip("java is absent: apt-get install default-jre-headless")
     (tmp_path / "in").mkdir()
     write_parquet(tmp_path / "in" / "rows.parquet", GROUPS)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "first").symlink_to(run)
     program = PROGRAMS[name].replace("EXAMPLE", example(name))
     run_program(
-        python,
+        cluster_python,
         "import json\n"
         "from pathlib import Path\n"
         "from pipework.serve.bulk.scorer import Scorer\n"
@@ -200,10 +194,7 @@ def test_the_example_predicts_as_a_bulk_job(run, tmp_path, name):
 
 
 @pytest.mark.cluster
-def test_a_job_on_a_ray_cluster_survives_a_killed_node(make_run, tmp_path):
-    python = os.environ.get("RAY_PYTHON")
-    if python is None:
-        pytest.skip("ray is absent: set RAY_PYTHON to a Python that has it")
+def test_a_job_on_a_ray_cluster_survives_a_killed_node(cluster_python, make_run, tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(3):
         write_parquet(tmp_path / "in" / f"rows{number}.parquet", GROUPS, number)
@@ -213,7 +204,7 @@ def test_a_job_on_a_ray_cluster_survives_a_killed_node(make_run, tmp_path):
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-    run_program(python, CLUSTER, tmp_path, port, cpu_limit())
+    run_program(cluster_python, CLUSTER, tmp_path, port, cpu_limit())
     result = json.loads((tmp_path / "result.json").read_text())
     assert 3 <= result["finished_at_kill"] < 12
     assert (result["items"], result["skipped"], result["again"]) == (12, 0, 12)
@@ -229,10 +220,7 @@ def test_a_job_on_a_ray_cluster_survives_a_killed_node(make_run, tmp_path):
 
 
 @pytest.mark.cluster
-def test_files_of_an_object_store_are_scored_as_local_files(run, tmp_path):
-    python = os.environ.get("S3_PYTHON")
-    if python is None:
-        pytest.skip("s3fs is absent: set S3_PYTHON to a Python that has it and moto[server]")
+def test_files_of_an_object_store_are_scored_as_local_files(cluster_python, run, tmp_path):
     (tmp_path / "in" / "deep").mkdir(parents=True)
     write_parquet(tmp_path / "in" / "rows.parquet", GROUPS)
     (tmp_path / "in" / "deep" / "rows.parquet").write_bytes(
@@ -242,7 +230,7 @@ def test_files_of_an_object_store_are_scored_as_local_files(run, tmp_path):
     (tmp_path / "run").symlink_to(run)
     options = BulkOptions(pattern=str(tmp_path / "in"), out=tmp_path / "here", keep=["id"])
     score_files(run, options, NullProgress())
-    run_program(python, STORE, tmp_path)
+    run_program(cluster_python, STORE, tmp_path)
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["folder"], result["again"], result["pattern"]) == ([10, 0], [10, 10], [6, 0])
     assert parts(tmp_path / "out") == parts(tmp_path / "here")

@@ -1,13 +1,6 @@
-"""Jobs that write to an object store: a server with the protocol of S3.
-
-    S3_PYTHON=DIR/bin/python pytest tests/serve/bulk/test_object_store.py
-
-The environment is that of test_cluster.py. The test on Ray runs if it has Ray, too.
-"""
+"""Jobs that write to an object store: moto, a server with the protocol of S3."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -117,14 +110,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
-def python() -> str:
-    found = os.environ.get("S3_PYTHON")
-    if found is None:
-        pytest.skip("s3fs is absent: set S3_PYTHON to a Python that has it and moto[server]")
-    return found
-
-
 @pytest.fixture(scope="module")
 def deep_run(make_run) -> Path:
     """A model that needs a second for the job, so that it can be interrupted."""
@@ -151,8 +136,8 @@ def run_step(python: str, folder: Path, *words: object) -> list[tuple[int, str, 
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(30, marks=pytest.mark.slow)])
-def test_a_job_that_is_killed_continues(python, local, tmp_path, kills):
-    continued, again = run_step(python, tmp_path, "killed", kills)
+def test_a_job_that_is_killed_continues(cluster_python, local, tmp_path, kills):
+    continued, again = run_step(cluster_python, tmp_path, "killed", kills)
     for kill in range(kills):
         files = snapshot(tmp_path / f"kill{kill}")
         finished = {Path(name).stem for name in files if name.startswith("finished/")}
@@ -164,14 +149,14 @@ def test_a_job_that_is_killed_continues(python, local, tmp_path, kills):
     assert snapshot(tmp_path / "out") == local
 
 
-def test_two_shards_at_once_write_what_one_process_writes(python, local, tmp_path):
-    shards = run_step(python, tmp_path, "shards")
+def test_two_shards_at_once_write_what_one_process_writes(cluster_python, local, tmp_path):
+    shards = run_step(cluster_python, tmp_path, "shards")
     assert [code for code, *_ in shards] == [0, 0], shards
     assert snapshot(tmp_path / "out") == local
 
 
-def test_ctrl_c_is_one_line_and_the_job_continues(python, local, tmp_path):
-    stopped, resumed = run_step(python, tmp_path, "stopped")
+def test_ctrl_c_is_one_line_and_the_job_continues(cluster_python, local, tmp_path):
+    stopped, resumed = run_step(cluster_python, tmp_path, "stopped")
     assert stopped[0] == 130
     assert "error: the command was stopped\nhint: the same command continues" in stopped[2]
     assert "Traceback" not in stopped[2]
@@ -180,8 +165,8 @@ def test_ctrl_c_is_one_line_and_the_job_continues(python, local, tmp_path):
 
 
 @pytest.mark.usefixtures("local")
-def test_the_errors_of_the_store_are_one_line(python, tmp_path):
-    ended = run_step(python, tmp_path, "refused")
+def test_the_errors_of_the_store_are_one_line(cluster_python, tmp_path):
+    ended = run_step(cluster_python, tmp_path, "refused")
     for (code, _, errors), expected in zip(
         ended,
         (
@@ -198,10 +183,8 @@ def test_the_errors_of_the_store_are_one_line(python, tmp_path):
         assert "Traceback" not in errors
 
 
-def test_a_job_on_ray_writes_to_an_object_store(python, local, tmp_path):
-    if subprocess.run([python, "-c", "import ray"], stderr=subprocess.PIPE, check=False).returncode:
-        pytest.skip("ray is absent: add it to the environment of S3_PYTHON")
-    ((code, output, errors),) = run_step(python, tmp_path, "ray")
+def test_a_job_on_ray_writes_to_an_object_store(cluster_python, local, tmp_path):
+    ((code, output, errors),) = run_step(cluster_python, tmp_path, "ray")
     assert code == 0, errors
     assert "scored: s3://bucket/out, 6,483 rows in 9 work items" in output
     assert snapshot(tmp_path / "out") == local
