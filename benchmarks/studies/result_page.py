@@ -318,10 +318,11 @@ def workers_page(result: WorkersResult) -> str:
     note = "0: one process. CPU times: with a processor for each process"
     plots = []
     for load in result.loads:
-        lines = {"measured": [median(level.requests_per_s) for level in load.levels]}
+        levels = [level for level in load.levels if level.engines <= 1]
+        lines = {"measured": [median(level.requests_per_s) for level in levels]}
         if load.engine == NO_ENGINE:  # an engine has threads on several processors
-            lines["allowed by CPU times"] = list(map(possible_rate, load.levels))
-        fronts, texts = [level.fronts for level in load.levels], load.texts_per_request
+            lines["allowed by CPU times"] = list(map(possible_rate, levels))
+        fronts, texts = [level.fronts for level in levels], load.texts_per_request
         plot = _line_plot(("front processes", "requests/s"), fronts, lines, marker="o")
         plots.append((f"Engine: {load.engine}; texts per request: {texts}", note, plot))
     return _study_page(result, "front processes", plots, {})

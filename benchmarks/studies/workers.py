@@ -41,7 +41,7 @@ from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.scoring.evaluation import Engine
-from pipework.serve.config import ChangeLimits
+from pipework.serve.config import ChangeLimits, QueueSettings, ServeSettings
 from pipework.serve.engines import choose_engine
 from pipework.serve.models import open_models
 from pipework.serve.run import serve
@@ -50,7 +50,13 @@ from pipework.serve.workers.supervisor import serve_with_workers
 from pipework.text.encoding import Encoding
 
 MODULE = "pipework.benchmarks.studies.workers"
-FRONTS = (0, 1, 2, 3)  # 0: one process for everything
+SERVERS = (
+    (0, 0),
+    (1, 1),
+    (2, 1),
+    (3, 1),
+    (2, 2),
+)  # front processes, engine processes; 0: one for both
 LOADS = ((1, 64), (8, 16))  # texts per request, clients
 ENGINE_PROCESSES = "pipe-engine-"
 
@@ -96,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(
     plan: WorkersPlan, shape: tuple[int, int], progress: Progress, *, engine: bool
 ) -> WorkersLoad:
-    """Measure servers of all numbers of front processes in turns.
+    """Measure servers of all numbers of processes in turns.
 
     Args:
         plan: the plan.
@@ -113,11 +119,11 @@ def measure(
         load=OfferedLoad(concurrency=clients),
         duration=LevelDuration(warmup_s=1.0, duration_s=plan.seconds, limit_s=plan.seconds),
     )
-    samples: dict[int, list[tuple[float, float, float]]] = {fronts: [] for fronts in FRONTS}
+    samples: dict[tuple[int, int], list[tuple[float, float, float]]] = {s: [] for s in SERVERS}
     for turn in range(plan.turns):
-        for fronts in FRONTS if turn % 2 == 0 else reversed(FRONTS):
-            with _server(plan.run, fronts, engine=engine) as server:
-                samples[fronts].append(_level(server, spec, progress))
+        for processes in SERVERS if turn % 2 == 0 else reversed(SERVERS):
+            with _server(plan.run, processes, engine=engine) as server:
+                samples[processes].append(_level(server, spec, progress))
     return WorkersLoad(
         engine=choose_engine(read_classifier(plan.run)).name if engine else NO_ENGINE,
         texts_per_request=texts,
@@ -125,22 +131,25 @@ def measure(
         levels=tuple(
             WorkersLevel(
                 fronts=fronts,
+                engines=engines,
                 requests_per_s=tuple(round(rate, 1) for rate, _, _ in found),
                 front_us=round(median(front for _, front, _ in found), 1),
                 engine_us=round(median(engine_us for _, _, engine_us in found), 1),
             )
-            for fronts, found in samples.items()
+            for (fronts, engines), found in samples.items()
         ),
     )
 
 
-def _server(run: Path, fronts: int, *, engine: bool) -> AbstractContextManager[ServerProcess]:
+def _server(
+    run: Path, processes: tuple[int, int], *, engine: bool
+) -> AbstractContextManager[ServerProcess]:
     program = (sys.executable, "-P", "-c", f"from {MODULE} import serve_run; serve_run()")
-    return running_server(run, str(fronts), str(int(engine)), program=program)
+    return running_server(run, *map(str, (*processes, int(engine))), program=program)
 
 
 def _level(server: ServerProcess, spec: LoadSpec, progress: Progress) -> tuple[float, float, float]:
-    """Return requests/s, and microseconds of CPU time per request: front and engine process."""
+    """Return requests/s, and microseconds of CPU time per request: front and engine processes."""
     main_process = psutil.Process(server.pid)
     processes = [main_process, *main_process.children()]
     before = [_cpu_s(process) for process in processes]
@@ -200,13 +209,14 @@ class ZeroOpener:
 
 
 def serve_run() -> None:
-    """Serve as `pipe serve` does; arguments: RUN --port P --grpc-port P FRONTS ENGINE."""
-    run, _, port, _, grpc_port, fronts, engine = sys.argv[1:]
+    """Serve as `pipe serve` does; arguments: RUN --port P --grpc-port P FRONTS ENGINES ENGINE."""
+    run, _, port, _, grpc_port, fronts, engines, engine = sys.argv[1:]
     if not int(engine):
         vars(open_models)["LocalOpener"] = ZeroOpener
     start = partial(serve_with_workers, workers=int(fronts)) if int(fronts) else serve
+    settings = ServeSettings(queue=QueueSettings(processes=int(engines) or None))
     address = ListenAddress(port=int(port), grpc_port=int(grpc_port))
-    start(Path(run), address=address, ready=_ready)
+    start(Path(run), settings, address=address, ready=_ready)
 
 
 def _ready(address: BoundAddress) -> None:

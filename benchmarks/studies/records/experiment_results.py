@@ -227,13 +227,15 @@ class WorkersLevel(Record):
 
     Attributes:
         fronts: front processes; 0 for a server of one process.
+        engines: engine processes; 0 for a server of one process.
         requests_per_s: by turn.
         front_us: CPU time of all front processes per request, in microseconds; with no front
             processes that of the server. Median over the turns.
-        engine_us: CPU time of the engine process per request, in microseconds.
+        engine_us: CPU time of all engine processes per request, in microseconds.
     """
 
     fronts: int
+    engines: int
     requests_per_s: tuple[float, ...]
     front_us: float
     engine_us: float
@@ -289,7 +291,9 @@ def workers_rows(result: WorkersResult) -> Iterator[tuple[str, ...]]:
             yield (
                 result.model,
                 shown,
-                f"{counted(level.fronts, 'front')} + engine" if level.fronts else "1",
+                f"{counted(level.fronts, 'front')}, {counted(level.engines, 'engine')}"
+                if level.fronts
+                else "1",
                 f"{median(level.requests_per_s):,.0f}",
                 f"{share:.0%}" if level.fronts else "",
                 f"{level.front_us:,.0f} µs",
@@ -300,4 +304,4 @@ def workers_rows(result: WorkersResult) -> Iterator[tuple[str, ...]]:
 def possible_rate(level: WorkersLevel) -> float:
     """Return the requests/s that the CPU times allow if each process had a CPU of its own."""
     fronts = max(1, level.fronts) * 1e6 / level.front_us
-    return min(fronts, 1e6 / level.engine_us) if level.engine_us else fronts
+    return min(fronts, level.engines * 1e6 / level.engine_us) if level.engine_us else fronts

@@ -14,8 +14,14 @@ from pipework.benchmarks.studies.result_page import page
 from pipework.run_folder.manifest import read_manifest
 
 
-def level(fronts: int, *rates: float, front_us: float = 200.0, engine_us: float = 0.0):
-    return WorkersLevel(fronts=fronts, requests_per_s=rates, front_us=front_us, engine_us=engine_us)
+def level(fronts: int, *rates: float, engines: int = 1, engine_us: float = 0.0):
+    return WorkersLevel(
+        fronts=fronts,
+        engines=engines if fronts else 0,
+        requests_per_s=rates,
+        front_us=200.0,
+        engine_us=engine_us,
+    )
 
 
 @pytest.fixture
@@ -36,15 +42,15 @@ def test_shares_are_medians_of_the_turns(result):
         "200 µs",
         "",
     )
-    assert several[2:] == ("2 fronts + engine", "4,400", "110%", "200 µs", "50 µs")
+    assert several[2:] == ("2 fronts, 1 engine", "4,400", "110%", "200 µs", "50 µs")
 
 
 @pytest.mark.parametrize(
-    ("fronts", "engine_us", "expected"),
-    [(0, 0, 5000), (1, 50, 5000), (3, 50, 15_000), (8, 50, 20_000)],
+    ("fronts", "engines", "engine_us", "expected"),
+    [(0, 0, 0, 5000), (1, 1, 50, 5000), (3, 1, 50, 15_000), (8, 1, 50, 20_000), (9, 2, 50, 40_000)],
 )
-def test_front_processes_or_the_engine_process_limit_the_rate(fronts, engine_us, expected):
-    assert possible_rate(level(fronts, 1, engine_us=engine_us)) == expected
+def test_front_processes_or_engine_processes_limit_the_rate(fronts, engines, engine_us, expected):
+    assert possible_rate(level(fronts, 1, engines=engines, engine_us=engine_us)) == expected
 
 
 def test_the_page_draws_each_load(result):
@@ -54,7 +60,7 @@ def test_the_page_draws_each_load(result):
 
 
 def test_a_short_study_is_stored(exported_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "FRONTS", (0, 1))
+    monkeypatch.setattr(workers, "SERVERS", ((0, 0), (1, 2)))
     monkeypatch.setattr(workers, "LOADS", ((2, 4),))
     path = tmp_path / "workers.json"
     words = ["--run", str(exported_run), "--seconds", "0.5", "--turns", "1", "--out", str(path)]
@@ -65,7 +71,7 @@ def test_a_short_study_is_stored(exported_run, tmp_path, monkeypatch):
     assert [load.engine for load in stored.loads] == [record.name, "none"]
     for load in stored.loads:
         one, several = load.levels
-        assert (one.fronts, several.fronts) == (0, 1)
+        assert (one.fronts, one.engines, several.fronts, several.engines) == (0, 0, 1, 2)
         assert one.engine_us == 0 < several.engine_us
         assert min(*one.requests_per_s, *several.requests_per_s) > 0
         assert several.front_us > 0
