@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -150,9 +151,12 @@ def run_program(
 ) -> None:
     """Run a program in a folder; its workers find pipework, too."""
     (folder / "program.py").write_text(program)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python}
     command = [python, "program.py", *map(str, words)]
-    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=timeout_s)
+    # In a folder of its own, Ray finds no cluster of another test; paths of its sockets are long.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ray:
+        paths = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "RAY_TMPDIR": ray}
+        environment = {**os.environ, **paths}
+        subprocess.run(command, cwd=folder, env=environment, check=True, timeout=timeout_s)
 
 
 def example(name: str) -> str:

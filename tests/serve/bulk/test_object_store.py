@@ -172,7 +172,7 @@ def test_the_errors_of_the_store_are_one_line(cluster_python, tmp_path):
         (
             "error: --out s3://nowhere/out: The specified bucket does not exist\n",
             'error: --out s3://not a name/out: Parameter validation failed: Invalid bucket name "',
-            "error: --out s3://bucket/out: Forbidden\n",
+            "error: --out s3://bucket/out: The AWS Access Key Id you provided does not exist",
             'error: --out s3://bucket/out: Could not connect to the endpoint URL: "http://127.0.0',
         ),
         strict=True,
