@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, RunFolderError, as_pipe_error
-from pipework.run_folder.manifest import read_classifier
+from pipework.run_folder.engine_record import EngineRecord
+from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.config import ServeSettings
 from pipework.serve.models.leases import Entry, State, VersionLeases
 from pipework.serve.models.repository import NEWEST, Policy
@@ -28,7 +29,7 @@ from pipework.serve.workers.engine_links import EngineLinks, RemoteVersion
 from pipework.serve.workers.messages import ModelsState, VersionState
 from pipework.serve.workers.remote_scheduler import FrontSlots, RemoteScheduler
 from pipework.serve.workers.shared_memory import SharedMemory
-from pipework.text.encoding import open_encoder
+from pipework.text.encoding import TextEncoder, open_encoder
 
 log = logging.getLogger(__name__)
 FIRST_WAIT_S = 1.0  # at the start, for engine processes other than the first that is connected
@@ -43,7 +44,32 @@ def engine_socket(folder: Path, engine: int) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _RunFiles:
+    """What a front process needs of the run folder of a version."""
+
+    manifest: Manifest
+    record: EngineRecord
+    encoder: TextEncoder
+
+    @classmethod
+    def read(cls, version: VersionState) -> "_RunFiles":
+        """Read the files.
+
+        Raises:
+            RunFolderError: they have changed since the engine processes opened them.
+        """
+        run = Path(version.run)
+        manifest = read_classifier(run)
+        records = [record for record in manifest.engines if record.name == version.engine]
+        if [record.digest for record in records] != [version.digest]:
+            message = f"{run}: engine {version.engine} has changed since it was opened"
+            raise RunFolderError(message, "start the server again")
+        return cls(manifest=manifest, record=records[0], encoder=open_encoder(run, manifest))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _MirroredVersion:
+    files: _RunFiles
     model: Predictor
     scheduler: RemoteScheduler
 
@@ -164,7 +190,7 @@ class EngineMirror(Closeable):
             version = before.get(key)
             if version is None or not version.scheduler.add(places):
                 try:
-                    version = self._open_version(places)
+                    version = self._open_version(places, version)
                 except Exception as error:  # noqa: BLE001  (it is opened again)
                     reason = as_pipe_error(error) or repr(error)
                     log.error("model %s version %s: %s", *key, reason)  # noqa: TRY400
@@ -202,30 +228,29 @@ class EngineMirror(Closeable):
         for scheduler in schedulers:
             scheduler.forget(engine, openings)
 
-    def _open_version(self, places: Places) -> _MirroredVersion:
-        """Open the tokenizer of a version.
+    def _open_version(self, places: Places, earlier: _MirroredVersion | None) -> _MirroredVersion:
+        """Open the tokenizer of a version, or use that of an earlier opening.
 
         Raises:
             RunFolderError: its files have changed since the engine processes opened it.
             NotReadyError: too many versions are open.
         """
         version = next(iter(places.values()))
-        run = Path(version.run)
-        manifest = read_classifier(run)
-        records = [record for record in manifest.engines if record.name == version.engine]
-        if [record.digest for record in records] != [version.digest]:
-            message = f"{run}: engine {version.engine} has changed since it was opened"
-            raise RunFolderError(message, "start the server again")
-        encoder = open_encoder(run, manifest)
-        remote = RemoteVersion(classes=len(manifest.task.labels), places=places)
+        if earlier and places.items() <= earlier.scheduler.version.places.items():
+            files = earlier.files  # an engine process has closed it: the folder may be deleted
+        else:
+            files = _RunFiles.read(version)
+        remote = RemoteVersion(classes=len(files.manifest.task.labels), places=places)
         with self._lock:
             counts = self._slots.take(f"{version.name}/{version.version}/{version.digest}")
             scheduler = RemoteScheduler(self._links, remote, counts, self._queue, self._closed)
             self._schedulers.add(scheduler)
         model = Predictor(
-            manifest, records[0], encoder, scheduler, name=version.name, version=version.version
+            *(files.manifest, files.record, files.encoder, scheduler),
+            name=version.name,
+            version=version.version,
         )
-        return _MirroredVersion(model=model, scheduler=scheduler)
+        return _MirroredVersion(files=files, model=model, scheduler=scheduler)
 
     def _closed(self, scheduler: RemoteScheduler) -> None:
         with self._lock:

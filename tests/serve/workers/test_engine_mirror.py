@@ -86,6 +86,19 @@ def test_a_version_is_served_while_an_engine_process_has_it(engines):
     assert (engines.served, engines.mirror.openings(1)) == ([], [])
 
 
+def test_a_version_whose_folder_is_deleted_is_served_until_all_engine_processes_close_it(
+    engines, tmp_path, caplog
+):
+    run = Path(shutil.copytree(engines.run, tmp_path / "run"))
+    engines.apply(0, engines.open(0, run=run))
+    engines.apply(1, second := engines.open(1, run=run))
+    shutil.rmtree(run)
+    engines.apply(0)
+    engines.mirror.leases.wait_drained("topics")
+    assert (engines.served, engines.mirror.openings(1)) == (["1"], [second.opening])
+    assert caplog.text == ""
+
+
 def test_counts_stay_when_an_engine_process_closes_the_version(engines):
     engines.apply(0, engines.open(0))
     engines.apply(1, engines.open(1))
