@@ -335,7 +335,7 @@ def _line_plot(
     with rc_context(STYLE):
         figure, axes = new_axes()
         for colour, (name, y) in zip(SERIES, lines.items(), strict=False):
-            axes.plot(x, y, color=colour, label=name, **style)  # type: ignore[arg-type]
+            axes.plot(x, y, color=colour, label=name, clip_on=False, **style)  # type: ignore[arg-type]
         axes.set_ylim(bottom=0)
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
