@@ -135,6 +135,7 @@ class HttpConnection(Closeable):
             ConfigError: an environment variable, such as SSL_CERT_FILE or HTTP_PROXY, is not valid.
         """
         self._url, self._timeout_s = url, options.timeout_s
+        self._answered = False
         headers = _headers(options)
         try:
             self._http = httpx.Client(
@@ -150,6 +151,7 @@ class HttpConnection(Closeable):
 
         Raises:
             PipeError: the server cannot be reached, or does not respond in time.
+            NotReadyError: it cannot be reached any more.
         """
         return self._request("GET", path, None)
 
@@ -160,13 +162,15 @@ class HttpConnection(Closeable):
     def _request(self, verb: str, path: str, body: str | bytes | None) -> httpx.Response:
         headers = {} if body is None else {"Content-Type": "application/json"}
         try:
-            return self._http.request(verb, path, content=body, headers=headers)
+            response = self._http.request(verb, path, content=body, headers=headers)
         except httpx.TimeoutException as error:
             raise timed_out(self._url, self._timeout_s) from error
         except RuntimeError as error:  # of a client that was closed meanwhile
             raise closed() from error
         except httpx.RequestError as error:  # also a body that is not valid in its encoding
-            raise unreachable(self._url, error) from error
+            raise unreachable(self._url, error, answered=self._answered) from error
+        self._answered = True
+        return response
 
     def close(self) -> None:
         """Close the connections."""

@@ -56,8 +56,8 @@ class Client(Closeable):
                 with /v2/models/NAME at the end if the server has several models.
             timeout_s: timeout of connections and requests. It is sent to the server as deadline.
             key: API key; by default PIPEWORK_API_KEY.
-            retries: how often to retry when the server's queue is full or it is not ready, after
-                Retry-After or with exponential backoff.
+            retries: how often to retry when the server's queue is full, it is not ready or a
+                connection to it is lost, after Retry-After or with exponential backoff.
             bulk: whether to send requests with low priority.
 
         Raises:
@@ -78,7 +78,8 @@ class Client(Closeable):
         Raises:
             InputError: the request is invalid; TooLargeError if it exceeds a limit.
             TooBusyError: the queue is full; `retry_after_s` is the time to wait.
-            NotReadyError: the server is stopping, or its engines have failed.
+            NotReadyError: the server is stopping, its engines have failed, or a connection to it
+                was lost.
             UnknownModelError: there is no such model, or several and none was named.
         """
         return self._send(lambda: PredictRequest(texts=_items(texts, "texts"), top_k=top_k))

@@ -86,6 +86,7 @@ class GrpcTransport(ProtocolTransport):
         self._metadata = (("authorization", f"Bearer {options.key}"),) if options.key else ()
         self._channel = _channel(url)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._answered = False
 
     def ready(self) -> bool:
         """Return whether the server accepts requests."""
@@ -151,11 +152,13 @@ class GrpcTransport(ProtocolTransport):
 
     def _call(self, call: Call, request: object) -> Any:  # noqa: ANN401  (generated messages)
         try:
-            return call(request, timeout=self._options.timeout_s, metadata=self._metadata)
+            response = call(request, timeout=self._options.timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._error(error) from error
         except ValueError as error:  # gRPC's error for a channel that was closed meanwhile
             raise closed() from error
+        self._answered = True
+        return response
 
     def _error(self, error: "grpc.Call") -> PipeError:
         message = one_line(error.details() or error.code().name)
@@ -163,7 +166,7 @@ class GrpcTransport(ProtocolTransport):
             return timed_out(self._url.url, self._options.timeout_s)
         metadata = {pair.key: pair.value for pair in error.trailing_metadata() or ()}
         if error.code() is grpc.StatusCode.UNAVAILABLE and UNREACHABLE.search(message):
-            return unreachable(self._url.url, PREFIX.sub("", message))
+            return unreachable(self._url.url, PREFIX.sub("", message), answered=self._answered)
         status: int = STATUSES.get(error.code(), HTTPStatus.INTERNAL_SERVER_ERROR)
         sent = metadata.get(HTTP_STATUS, "")
         if sent.isdecimal():

@@ -355,13 +355,18 @@ def test_ready_is_false_for_a_stopping_server(server) -> None:
 FOUND = b'{"model": "m", "version": "1", "predictions": [{"score": 2.5}]}'
 
 
-def over(client: Client, answers: list[httpx.Response]) -> list[httpx.Request]:
-    """Give a client these responses in turn; return the list of the requests it sends."""
+def over(
+    client: Client, answers: list[httpx.Response | httpx.TransportError]
+) -> list[httpx.Request]:
+    """Give a client these responses or errors in turn; return the list of the requests it sends."""
     sent: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         sent.append(request)
-        return answers[min(len(sent), len(answers)) - 1]
+        found = answers[min(len(sent), len(answers)) - 1]
+        if isinstance(found, httpx.TransportError):
+            raise found
+        return found
 
     web = HttpConnection("http://fake", client._options, httpx.MockTransport(answer))  # noqa: SLF001
     client._transport = RestTransport(web, client._url)  # noqa: SLF001
@@ -416,6 +421,24 @@ def test_a_refused_request_is_retried_after_retry_after_a_limited_number_of_time
         with pytest.raises(TooBusyError):
             client.predict(["a"])
         assert len(sent) == 1
+
+
+def test_a_request_whose_connection_is_lost_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, found = httpx.ReadError("Connection reset by peer"), httpx.Response(200, content=FOUND)
+    with Client("http://fake", retries=2) as client:
+        monkeypatch.setattr(client._closed, "wait", lambda _: False)  # noqa: SLF001
+        sent = over(client, [found, lost, found, lost])
+        for _ in range(2):
+            assert client.predict(["a"]) == [RegressionValue(score=2.5)]
+        assert len(sent) == 3
+        with pytest.raises(NotReadyError, match="http://fake cannot be reached: Conn") as caught:
+            client.predict(["a"])
+        assert len(sent) == 6
+        assert "send the request again, or use retries" in caught.value.hint
+        sent = over(client, [lost])  # it has never answered: is the address wrong?
+        with pytest.raises(PipeError, match="http://fake cannot be reached: Conn") as caught:
+            client.predict(["a"])
+        assert (len(sent), type(caught.value)) == (1, PipeError)
 
 
 def test_close_stops_retries() -> None:

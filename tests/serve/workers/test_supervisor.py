@@ -25,6 +25,7 @@ from pipework.closeable import Closeable
 from pipework.errors import ConfigError
 from pipework.machine import cpu_limit, cuda_devices
 from pipework.scoring.evaluation import Engine
+from pipework.serve.client import Client as PipeClient
 from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.models import open_models
 from pipework.serve.workers.supervisor import worker_count
@@ -221,6 +222,29 @@ def test_no_answer_is_lost_or_wrong_while_processes_are_killed(workers):
     uncounted = CLIENTS * kills["front"]
     wait_for(lambda: fronts_requests(workers) - before >= load.answers - uncounted)
     assert fronts_requests(workers) - before <= load.answers + load.lost
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_client_with_retries_gets_all_answers_while_front_processes_are_killed(servers, protocol):
+    server, stopping = servers[1], threading.Event()
+    url = server.url if protocol == "http" else f"grpc://{server.grpc}"
+
+    def send() -> int:
+        answers = 0
+        with PipeClient(url, retries=5) as client:
+            while not stopping.is_set():
+                assert client.predict(["goal"])[0].label == "sport"
+                answers += 1
+        return answers
+
+    with ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(send) for _ in range(4)]
+        for _ in range(3):
+            stopping.wait(0.3)
+            for front in processes(server)[1]:
+                front.kill()
+        stopping.set()
+        assert min(client.result() for client in clients) > 0
 
 
 def test_all_engine_processes_compute_and_their_loads_add_up(servers):
