@@ -5,10 +5,12 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from pipework.errors import PipeError
+
 if TYPE_CHECKING:
     from pipework.serve.client import Client
 
-__all__ = ["Client", "__version__"]
+__all__ = ["Client", "PipeError", "__version__"]
 
 try:
     __version__ = version("pipework")

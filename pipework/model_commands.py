@@ -290,6 +290,12 @@ def _score_files(run: Path, options: "BulkOptions") -> None:
         f"{counted(summary.items, 'work item')} "
         f"({summary.skipped:,} were finished before)"
     )
+    if summary.items < summary.planned:
+        console.print_line(
+            f"job: {summary.finished:,} of {counted(summary.planned, 'work item')} are finished"
+        )
+    if not summary.items:
+        console.print_line("this shard has no work item: there are more shards than work items")
     if summary.rejected:
         console.print_line(f"{counted(summary.rejected, 'row')} could not be read: {out}/rejects")
     if counts.truncated:

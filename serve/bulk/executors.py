@@ -277,5 +277,5 @@ def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int
             return shard
         found = f"{name}={environment[name]} and {total}={environment[total]}"
         message = f"expected the number of a shard and the number of shards, found {found}"
-        raise ConfigError(message, "use --shard I/N, for example in an array with gaps")
+        raise ConfigError(message, f"set {total} to the number of shards, or use --shard I/N")
     return 0, 1

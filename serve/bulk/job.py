@@ -71,12 +71,15 @@ class BulkSummary:
 
     Attributes:
         items, skipped: work items of the shard, and those that were already finished.
+        planned, finished: work items of the job, and those that all processes have finished.
         rejected: rows that could not be read.
         counts: the scored rows.
     """
 
     items: int
     skipped: int = 0
+    planned: int
+    finished: int = 0
     rejected: int = 0
     counts: RowCounts
 
@@ -159,7 +162,8 @@ class BulkJob:
 
     def run(self, items: Sequence[WorkItem], place: Executor, progress: Progress) -> BulkSummary:
         """Score items, and skip finished ones."""
-        summary, damaged = BulkSummary(items=len(items), counts=RowCounts()), list[DataError]()
+        planned, damaged = len(self.ledger.plan.items), list[DataError]()
+        summary = BulkSummary(items=len(items), planned=planned, counts=RowCounts())
         missing = self._missing(items, summary, progress)
         for outcome in place.score(self, missing, progress):
             if isinstance(outcome, DataError):
@@ -172,6 +176,7 @@ class BulkJob:
                 f"{len(damaged)} of {len(items)} work items cannot be read; first: {damaged[0]}"
             )
             raise DataError(message, "restore the files and run the command again")
+        summary.finished = self.ledger.finished()
         return summary
 
     def _missing(

@@ -137,8 +137,10 @@ class Ledger:
             message = f"{name}/{PLAN} is not the plan of a bulk job of this version"
             raise ConfigError(message, OTHER) from error
         if plan != known:
-            message = f"{name}: {_difference(known, plan)}"
-            raise ConfigError(message, f"repeat the first command with its options, or {OTHER}")
+            message, first = f"{name}: {_difference(known, plan)}", known.engine.name
+            same = "repeat the first command with its options"
+            hint = same if plan.engine.name == first else f"add --engine {first}"
+            raise ConfigError(message, f"{hint}, or {OTHER}")
 
     def find(self, item: WorkItem, stored: StoredFile) -> FinishedItem | None:
         """Return the entry of a finished item; None if its entry or one of its files is missing.
@@ -162,6 +164,11 @@ class Ledger:
             message = f"{stored.name} has changed since {name} was scored"
             raise ChangedFileError(message, f"restore the file, or {OTHER}")
         return entry
+
+    def finished(self) -> int:
+        """Return how many work items of all processes have an entry."""
+        names = {f"{part_name(item)}.json" for item in self.plan.items}
+        return len(names & self.folder.names(FINISHED))
 
     def finish(
         self,

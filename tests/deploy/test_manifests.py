@@ -53,6 +53,12 @@ VALUES: dict[str, dict[str, Any]] = {
         **CLAIM,
         "keysSecret": "keys",
         "settings": ["queue.batch_tokens=2048", "limits.texts=64"],
+        "workers": "auto",
+        "env": [{"name": "OTEL_SERVICE_NAME", "value": "topics"}],
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "imagePullSecrets": [{"name": "registry"}],
         "serviceMonitor": {"enabled": True},
         "networkPolicy": {"enabled": True},
     },
@@ -159,7 +165,10 @@ def test_the_chart_has_every_kind_of_resource_and_no_finding():
 
 
 # Below these any key is valid, and some of them are optional.
-FREE = {"labels", "annotations", "matchLabels", "limits", "requests", "metadata", "selector"}
+FREE = {
+    *("labels", "annotations", "matchLabels", "nodeSelector"),
+    *("limits", "requests", "metadata", "selector"),
+}
 
 
 def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -200,6 +209,8 @@ def test_a_typo_in_any_key_is_found(resource):
         {"model": {"claim": "a", "path": "/absolute"}},
         {**CLAIM, "replica": 2},
         {**CLAIM, "replicas": 0},
+        {**CLAIM, "workers": "many"},
+        {**CLAIM, "env": [{"value": "topics"}]},
         {**CLAIM, "autoscaling": {"kind": "vpa"}},
         {**CLAIM, "autoscaling": {"kind": "keda", "queueSeconds": "fast"}},
         {**CLAIM, "settings": ["queue.batch_tokens"]},
@@ -317,6 +328,16 @@ def test_only_the_server_is_selected_and_the_test_may_connect():
         assert selector.items() <= server.items()
         assert not selector.items() <= labels.items()
     assert {"podSelector": {"matchLabels": labels}} in policy["ingress"][0]["from"]
+
+
+def test_the_pods_of_the_chart_have_the_values_of_placement_and_environment():
+    by_kind = {resource["kind"]: resource for resource in render("all")}
+    pods = by_kind["Deployment"]["spec"]["template"]["spec"], by_kind["Pod"]["spec"]
+    for name in ("nodeSelector", "tolerations", "affinity", "imagePullSecrets"):
+        assert [pod[name] for pod in pods] == [VALUES["all"][name]] * 2
+    (server,) = pods[0]["containers"]
+    assert server["env"] == VALUES["all"]["env"]
+    assert "--workers=auto" in server["args"]
 
 
 def test_no_seconds_before_the_stop_are_no_hook():

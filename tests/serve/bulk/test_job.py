@@ -159,6 +159,16 @@ def test_two_shards_at_once_write_what_one_process_writes(deep_run, files, whole
     assert score(deep_run, files, out, shard="2/3").skipped == 3
 
 
+def test_a_shard_reports_the_finished_work_items_of_the_job(run, files, tmp_path):
+    words = ("predict", run, "--in", files, "--out", tmp_path / "out", "--shard")
+    first, last, empty = (pipe(*words, shard).stdout for shard in ("1/2", "2/2", "9/9"))
+    assert "4 work items (0 were finished before)\njob: 4 of 8 work items are finished\n" in first
+    assert "job: 8 of 8 work items are finished\n" in last
+    none = "job: 8 of 8 work items are finished\nthis shard has no work item: there are more shards"
+    assert none in empty
+    assert "job:" not in pipe(*words, "1/1").stdout
+
+
 def test_a_full_disk_loses_nothing(deep_run, files, whole, tmp_path):
     with ForkedProcess(run_job, deep_run, files, tmp_path / "out", 20_000) as process:
         assert process.wait() != 0
@@ -197,6 +207,17 @@ def test_another_job_is_refused_and_changes_nothing(run, multi_run, files, tmp_p
     assert snapshot(out) == before
     (inputs / "file1.parquet").write_bytes(content)
     assert again().skipped == 8
+
+
+def test_another_default_engine_is_refused_with_the_option_for_the_first(run, files, tmp_path):
+    score(run, files, tmp_path / "out")
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["engines"][0]["name"] = "other"
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match=r"with engine onnx, found other$") as caught:
+        score(copy, files, tmp_path / "out")
+    assert caught.value.hint == "add --engine onnx, or use another --out folder"
 
 
 def test_a_file_system_without_hard_links_holds_a_job(run, files, tmp_path, monkeypatch):
