@@ -4,6 +4,7 @@ Shapes: N texts, C classes.
 """
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -44,6 +45,12 @@ WARM_UP_SPANS = ((2, 6), (37, 43))
 T = TypeVar("T")
 
 
+def served_digest(manifest: Manifest, record: EngineRecord) -> str:
+    """Return the digest of all that determines predictions: engine, task and input."""
+    parts = record.digest, manifest.task.model_dump_json(), manifest.input.model_dump_json()
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 class Predictor(Closeable):
     """A served model: the classifier of a run folder with its request queue.
 
@@ -53,6 +60,7 @@ class Predictor(Closeable):
             clients of the protocol such as perf_analyzer read versions as numbers.
         record: the engine.
         engine: its name.
+        digest: see `served_digest`.
         card: description of the version.
         scheduler: computes the logits of tokenized requests.
         closing: called first by `close`.
@@ -87,6 +95,7 @@ class Predictor(Closeable):
         self.version = version or str(int(record.digest[:12], 16))
         self.record = record
         self.engine = record.name
+        self.digest = served_digest(manifest, record)
         self.card = ModelCard.of(manifest, record)
         self.closing: Callable[[], None] = _nothing
 

@@ -2,7 +2,7 @@
 
 A front process serves the versions that are open in at least one engine process. Each engine
 process sends a state whenever its models change, and closes a version after all front processes
-have stopped to use it.
+have stopped using it.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from pipework.serve.config import ServeSettings
 from pipework.serve.models.leases import Entry, State, VersionLeases
 from pipework.serve.models.repository import NEWEST, Policy
 from pipework.serve.scheduling.model_protocol import ServedModel
-from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.predictor import Predictor, served_digest
 from pipework.serve.scheduling.scheduler import STOPPING
 from pipework.serve.sockets import BoundAddress
 from pipework.serve.workers.engine_connection import EngineConnection
@@ -61,7 +61,7 @@ class _RunFiles:
         run = Path(version.run)
         manifest = read_classifier(run)
         records = [record for record in manifest.engines if record.name == version.engine]
-        if [record.digest for record in records] != [version.digest]:
+        if [served_digest(manifest, record) for record in records] != [version.digest]:
             message = f"{run}: engine {version.engine} has changed since it was opened"
             raise RunFolderError(message, "start the server again")
         return cls(manifest=manifest, record=records[0], encoder=open_encoder(run, manifest))
@@ -69,7 +69,7 @@ class _RunFiles:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _MirroredVersion:
-    files: _RunFiles
+    files: tuple[str, str, str]
     model: Predictor
     scheduler: RemoteScheduler
 
@@ -103,6 +103,7 @@ class EngineMirror(Closeable):
         self._schedulers: set[RemoteScheduler] = set()  # those that may still have requests
         self._states: dict[int, ModelsState] = {}  # the last one of each engine process
         self._versions: dict[tuple[str, str], _MirroredVersion] = {}
+        self._files: dict[tuple[str, str, str], _RunFiles] = {}  # of the versions in the states
         applying = ThreadPoolExecutor(1)  # calls of clients may fill the default executor
         self._connections = [
             EngineConnection(engine, engine_socket(folder, engine), self._links, self, applying)
@@ -113,8 +114,9 @@ class EngineMirror(Closeable):
         """Connect to the engine processes that run, and open their versions. Blocks until done.
 
         Raises:
-            PipeError: a version cannot be opened.
+            PipeError: no version can be opened.
         """
+        errors = list[Exception]()
         for connection in self._connections:
             connection.connect()
         greetings = [connection.greeting for connection in self._connections]
@@ -122,10 +124,12 @@ class EngineMirror(Closeable):
         wait(greetings, FIRST_WAIT_S)
         for engine, future in enumerate(greetings):
             greeting = future.result() if future.done() else None
-            if greeting and (errors := self.apply(engine, greeting.state, replaced=True)):
-                raise errors[0]
+            if greeting:
+                errors += self.apply(engine, greeting.state, replaced=True)
         if not self._states:
             raise NotReadyError(STOPPING)
+        if errors and not self._versions:
+            raise errors[0]
         self._slots.release_others()
 
     async def started(self, _: BoundAddress) -> None:
@@ -184,13 +188,15 @@ class EngineMirror(Closeable):
         if replaced:
             self._forget(engine, {version.opening for version in state.versions})
         errors = list[Exception]()
+        named = {version.files for state in self._states.values() for version in state.versions}
+        self._files = {name: files for name, files in self._files.items() if name in named}
         before, self._versions = self._versions, {}
         names: dict[str, list[ServedModel]] = {name: [] for name in self.leases.names}
         for key, places in _merged_versions(self._states):
-            version = before.get(key)
-            if version is None or not version.scheduler.add(places):
+            version, files = before.get(key), next(iter(places.values())).files
+            if not version or version.files != files or not version.scheduler.add(places):
                 try:
-                    version = self._open_version(places, version)
+                    version = self._open_version(places)
                 except Exception as error:  # noqa: BLE001  (it is opened again)
                     reason = as_pipe_error(error) or repr(error)
                     log.error("model %s version %s: %s", *key, reason)  # noqa: TRY400
@@ -222,24 +228,22 @@ class EngineMirror(Closeable):
             future.result()
 
     def _forget(self, engine: int, openings: set[int]) -> None:
-        """Stop to use what an earlier engine process had open and the next one has not."""
+        """Stop using what an earlier engine process had open and the next one has not."""
         with self._lock:
             schedulers = list(self._schedulers)
         for scheduler in schedulers:
             scheduler.forget(engine, openings)
 
-    def _open_version(self, places: Places, earlier: _MirroredVersion | None) -> _MirroredVersion:
-        """Open the tokenizer of a version, or use that of an earlier opening.
+    def _open_version(self, places: Places) -> _MirroredVersion:
+        """Open a version; its files may be deleted if this process has read them.
 
         Raises:
             RunFolderError: its files have changed since the engine processes opened it.
             NotReadyError: too many versions are open.
         """
         version = next(iter(places.values()))
-        if earlier and places.items() <= earlier.scheduler.version.places.items():
-            files = earlier.files  # an engine process has closed it: the folder may be deleted
-        else:
-            files = _RunFiles.read(version)
+        files = self._files.get(version.files) or _RunFiles.read(version)
+        self._files[version.files] = files
         remote = RemoteVersion(classes=len(files.manifest.task.labels), places=places)
         with self._lock:
             counts = self._slots.take(f"{version.name}/{version.version}/{version.digest}")
@@ -250,7 +254,7 @@ class EngineMirror(Closeable):
             name=version.name,
             version=version.version,
         )
-        return _MirroredVersion(files=files, model=model, scheduler=scheduler)
+        return _MirroredVersion(files=version.files, model=model, scheduler=scheduler)
 
     def _closed(self, scheduler: RemoteScheduler) -> None:
         with self._lock:

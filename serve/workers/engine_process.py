@@ -176,7 +176,7 @@ class EngineProcess:
         Raises:
             NotReadyError: all slots are in use.
         """
-        name = f"{predictor.name}/{predictor.version}/{predictor.record.digest}"
+        name = f"{predictor.name}/{predictor.version}/{predictor.digest}"
         with self._condition:
             slot, opening = self._slots.take(name)
             state = VersionState(
@@ -186,7 +186,7 @@ class EngineProcess:
                 version=predictor.version,
                 run=str(run.resolve()),
                 engine=predictor.engine,
-                digest=predictor.record.digest,
+                digest=predictor.digest,
             )
             self._versions[opening] = predictor, state
             self._slots.write(slot, predictor.load, alive=predictor.alive, ready=predictor.ready)

@@ -125,7 +125,7 @@ class VersionState(BaseModel):
         opening: number of its opening, by which messages refer to it; larger for later ones.
         run: its folder.
         engine: name of its engine.
-        digest: digest of the engine's record.
+        digest: digest of its engine, task and input, see `served_digest`.
     """
 
     model_config = ConfigDict(frozen=True)

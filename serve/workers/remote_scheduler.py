@@ -181,7 +181,7 @@ class RemoteScheduler(Closeable):
         return True
 
     def forget(self, engine: int, openings: Container[int]) -> None:
-        """Stop to use an engine process that was replaced, unless it has the version again."""
+        """Stop using an engine process that was replaced, unless it has the version again."""
         places = self.version.places
         if engine in places and places[engine].opening not in openings:
             self._use({other: place for other, place in places.items() if other != engine})

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from pipework.errors import NotReadyError
-from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.config import ServeSettings
 from pipework.serve.models.leases import Entry, State
 from pipework.serve.models.repository import NEWEST, Policy
+from pipework.serve.scheduling.predictor import served_digest
 from pipework.serve.workers import engine_mirror
 from pipework.serve.workers.engine_mirror import EngineMirror
 from pipework.serve.workers.messages import ModelsState, VersionState
@@ -30,7 +31,9 @@ class Engines:
 
     def open(self, engine: int, version: str = "1", run: Path | None = None) -> VersionState:
         """Return the state of a version that an engine process opens now."""
-        slot, opening = self.slots[engine].take(f"topics/{version}/{self.record.digest}")
+        manifest = read_manifest(run or self.run)
+        digest = served_digest(manifest, manifest.engines[0])
+        slot, opening = self.slots[engine].take(f"topics/{version}/{digest}")
         return VersionState(
             slot=slot,
             opening=opening,
@@ -38,7 +41,7 @@ class Engines:
             version=version,
             run=str(run or self.run),
             engine=self.record.name,
-            digest=self.record.digest,
+            digest=digest,
         )
 
     def apply(
@@ -159,6 +162,23 @@ def test_a_replaced_engine_process_that_opened_the_version_continues(engines):
     assert engines.mirror.leases.find("topics", "1") is model
 
 
+def test_a_replaced_engine_process_that_opened_other_labels_is_another_model(engines, tmp_path):
+    run = Path(shutil.copytree(engines.run, tmp_path / "run"))
+    engines.apply(0, first := engines.open(0, run=run))
+    model = engines.mirror.leases.find("topics", "1")
+    manifest = read_manifest(run)
+    labels = tuple(f"{label}-new" for label in manifest.task.labels)
+    task = manifest.task.model_copy(update={"labels": labels})
+    write_manifest(run, manifest.model_copy(update={"task": task}))  # the engine is the same
+    engines.slots[0] = EngineSlots(engines.memory, 0)
+    again = engines.open(0, run=run)
+    assert again.opening != first.opening
+    engines.apply(0, again, replaced=True)
+    found = engines.mirror.leases.find("topics", "1")
+    assert found is not model
+    assert found.card.labels == labels
+
+
 def test_an_entry_has_its_best_state_and_a_reason(engines):
     failed = Entry(name="topics", version="2", state=State.UNAVAILABLE, reason="no such file")
     loading = Entry(name="topics", version="2", state=State.LOADING)
@@ -191,14 +211,15 @@ def test_calls_of_all_front_processes_are_made_one_at_a_time(engines, tmp_path):
 
 
 def test_a_version_that_cannot_be_opened_leaves_the_others_and_is_opened_again(
-    engines, monkeypatch
+    engines, monkeypatch, tmp_path
 ):
     def fail(*_):
         raise OSError(errno.ESTALE, "Stale file handle")
 
     first = engines.open(0)
     engines.apply(0, first)
-    versions = first, engines.open(0, "2")
+    copy = Path(shutil.copytree(engines.run, tmp_path / "2"))
+    versions = first, engines.open(0, "2", run=copy)
     with monkeypatch.context() as patch:
         patch.setattr(engine_mirror, "open_encoder", fail)
         errors = engines.mirror.apply(0, ModelsState(versions=versions), replaced=False)

@@ -567,6 +567,18 @@ def test_a_front_process_that_cannot_open_a_version_ends_the_server(run, launch,
     assert "tokenizer.json is missing" in done.stderr.splitlines()[-1]
 
 
+def test_a_deleted_version_does_not_end_the_server_of_others(shelf, start_server):
+    shelf.add(1)
+    shelf.add(1, name="other")
+    server = start_server(shelf.folder, "models.poll_s=0", workers=2)
+    shutil.rmtree(shelf.folder / "topics" / "1")
+    for front in processes(server)[1]:
+        front.kill()
+    answer = httpx.post(f"{server.url}{PREDICT}", json={"texts": ["goal"], "model": "other"})
+    assert answer.status_code == 200
+    assert server.stop() == 0
+
+
 class BrokenEngine(Closeable):
     """An engine that fails in engine process 1 while a file exists."""
 
