@@ -1,7 +1,7 @@
 # Each target sets up what it needs: a virtual environment in .venv, with the versions that were tested.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip --disable-pip-version-check -q
-# The tests of a file share what they set up; files that wait long come early in the order of their names.
+# The tests of a file share what they set up; tests/conftest.py orders the files.
 PYTEST = .venv/bin/pytest -n auto --dist loadfile --no-loadscope-reorder
 STUDIES = tests/benchmarks/studies
 # The tests start hundreds of Python processes: each would compile the modules again.

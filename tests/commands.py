@@ -226,6 +226,8 @@ def served(*words: object) -> Iterator[tuple[str, str]]:
     with ForkedPipe("serve", *words, "--port", "0", "--grpc-port", "0") as process:
         line = process.first_line()
         addresses = re.fullmatch(r"serving on (http://\S+) and gRPC on (\S+)", line)
+        if addresses is None:
+            process.kill()
         assert addresses, process.finish()
         yield addresses[1], addresses[2]
         process.send_signal(signal.SIGTERM)

@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items):
 
     Tests that wait most of the time are spread over those that compute; short files are the last.
     """
-    # Reversed: those of the training need no run that another process makes at the same time.
+    # Reversed: the tests of train/ come first, and need no run that another process is making.
     paths = list(dict.fromkeys(item.path for item in items))[::-1]
     short = [path for path in paths if SHORT & {*path.parents}]
     waiting = [path for path in paths if WAITING & {*path.parents}]
@@ -105,10 +105,10 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def cluster_python() -> str:
     """The Python of an environment with Ray, Spark, Dask, s3fs and moto."""
-    python = Path(__file__).parents[1] / ".cluster/venv/bin/python"
-    if not python.is_file():
+    environment = TESTS.parent / ".cluster"
+    if not (environment / "ready").is_file():
         pytest.skip("Ray, Spark, Dask and s3fs are absent: run make cluster")
-    return str(python)
+    return str(environment / "venv/bin/python")
 
 
 def made_once(factory, name, make):

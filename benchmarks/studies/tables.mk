@@ -214,7 +214,7 @@ $(RESULTS)/bulk.json: $(WORK)/exported/sample
 
 $(RESULTS)/workers.json: $(WORK)/exported/sample
 	$(begin)
-	python -m pipework.benchmarks.studies.workers --run $(WORK)/runs/sample --out $(part)
+	python -m pipework.benchmarks.studies.workers --run $(WORK)/runs/sample --turns 4 --out $(part)
 	$(end)
 
 $(RESULTS)/families.json:

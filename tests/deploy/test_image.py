@@ -247,7 +247,6 @@ def test_the_shards_of_the_job_score_a_file_in_the_image(image, volumes):
     check_scored(volumes["data"] / "scored")
 
 
-@pytest.mark.cluster
 def test_the_shards_of_the_job_score_a_bucket_in_the_image(cluster_python, s3_image, volumes):
     access = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
     with subprocess.Popen(

@@ -10,8 +10,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -152,11 +154,24 @@ def run_program(
     """Run a program in a folder; its workers find pipework, too."""
     (folder / "program.py").write_text(program)
     command = [python, "program.py", *map(str, words)]
-    # In a folder of its own, Ray finds no cluster of another test; paths of its sockets are long.
+    # In a folder of its own, Ray finds no cluster of another test. It is not tmp_path: the path of
+    # a socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ray:
         paths = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "RAY_TMPDIR": ray}
         environment = {**os.environ, **paths}
-        subprocess.run(command, cwd=folder, env=environment, check=True, timeout=timeout_s)
+        environment.pop("RAY_ADDRESS", None)
+        try:
+            subprocess.run(command, cwd=folder, env=environment, check=True, timeout=timeout_s)
+        finally:
+            end_processes("RAY_TMPDIR", ray)
+
+
+def end_processes(variable: str, value: str) -> None:
+    """Kill the processes with a variable in their environment, of which some have no parent."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(variable) == value:
+                process.kill()
 
 
 def example(name: str) -> str:
