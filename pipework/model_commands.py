@@ -214,18 +214,15 @@ def predict(
     """
     if inputs is None:
         _check_without_in(out, keep, shard, on)
-    if inputs is not None:
-        if words is None or len(words) != 1 or out is None or file is not None or url is not None:
-            message = "--in needs one run folder and --out, and neither texts, --file nor --url"
-            hint = "pipe predict RUN --in 'FILES' --out FOLDER, with quotes around a pattern"
-            raise ConfigError(message, hint)
+    else:
+        run, out = _check_with_in(words or [], out, file, url)
         from pipework.serve.bulk.job import BulkOptions
 
         kept = None if keep is None else [name for name in keep.split(",") if name]
         options = BulkOptions(
             pattern=inputs, out=out, engine=engine, columns=columns, keep=kept, shard=shard, on=on
         )
-        _score_files(Path(words[0]), options)
+        _score_files(run, options)
         return
     from pipework import console
     from pipework.export.inference import format_prediction, write_predictions
@@ -249,6 +246,24 @@ def _check_without_in(out: str | None, *options: str | None) -> None:
     if out is not None and "://" in out:
         message = f"--out {without_password(out)}: expected a path, found a URL"
         raise ConfigError(message, "a URL needs --in: pipe predict RUN --in FILES --out URL")
+
+
+def _check_with_in(
+    words: list[str], out: str | None, file: Path | None, url: str | None
+) -> tuple[Path, str]:
+    """Return the run folder and the output of a bulk job; check that --in fits the others."""
+    hint = "pipe predict RUN --in 'FILES' --out FOLDER, with quotes around a pattern"
+    if file is not None or url is not None:
+        message = "--in: expected neither --file nor --url"
+        raise ConfigError(message, hint)
+    if len(words) != 1:
+        found = ", ".join(words) or "none"
+        message = f"--in: expected a run folder and no other argument, found {found}"
+        raise ConfigError(message, hint)
+    if out is None:
+        message = "--in needs --out FOLDER"
+        raise ConfigError(message, hint)
+    return Path(words[0]), out
 
 
 @contextmanager

@@ -172,7 +172,10 @@ def _list(files: Any, path: str) -> tuple[str, list[str]]:  # noqa: ANN401  (no 
     magic = min((path.index(sign) for sign in "*?[" if sign in path), default=len(path))
     base = posixpath.dirname(path[:magic])
     if magic < len(path):
-        return base, files.glob(path, **strict)
+        try:
+            return base, files.glob(path, **strict)
+        except FileNotFoundError:  # the folder is missing
+            return base, []
     return base, [path] * files.exists(path)
 
 

@@ -54,6 +54,7 @@ def test_folders_patterns_and_urls_are_found_in_the_order_of_names(tmp_path):
     [
         ("gone.csv", "no file found"),
         ("*.csv", "no file found"),
+        ("gone/*.csv", "no file found"),
         ("notes.md", "notes.md has none of the suffixes .parquet, .csv"),
         ("nothing://x", "Protocol not known: nothing"),
     ],

@@ -515,14 +515,16 @@ def test_the_command_prints_a_summary(run, tmp_path, monkeypatch):
     assert "scored: out, 3 rows in 1 work item (0 were finished before)" in result.stdout
     assert "1 row could not be read: out/rejects" in result.stdout
     assert "weather" in result.stdout
-    for wrong in (
-        ("predict", run, "text", "--in", "in.csv", "--out", "out"),
-        ("predict", run, "--in", "in.csv"),
-        ("predict", run, "--in", "in.csv", "--out", "out", "--url", "http://x"),
+    for wrong, message in (
+        ((run, "a.csv", "--out", "out"), f"and no other argument, found {run}, a.csv\nhint: pipe"),
+        (("--out", "out"), "expected a run folder and no other argument, found none"),
+        ((run,), "--in needs --out FOLDER"),
+        ((run, "--out", "out", "--url", "http://x"), "expected neither --file nor --url"),
+        ((run, "--out", "out", "--file", "in.csv"), "expected neither --file nor --url"),
     ):
-        result = pipe(*wrong)
+        result = pipe("predict", *wrong, "--in", "in.csv")
         assert result.returncode == 2
-        assert "--in needs one run folder and --out" in result.stderr
+        assert message in result.stderr
     assert (
         "--keep, --shard and --on need --in"
         in pipe("predict", run, "rain", "--shard", "1/2").stderr
