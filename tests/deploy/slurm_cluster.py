@@ -23,7 +23,7 @@ def skip_without_slurm() -> None:
 def configure(folder: Path, addresses: Mapping[str, str]) -> dict[str, str]:
     """Write the files of a cluster, whose controller is the first node.
 
-    A lost node is noticed after a few seconds and is used again when it is back.
+    A lost node is noticed after some seconds and is used again when it is back.
 
     Args:
         folder: a new folder, for the state as well.
@@ -59,8 +59,8 @@ SlurmdPort=16818
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
-SlurmdTimeout=5
-MessageTimeout=5
+SlurmdTimeout=15
+MessageTimeout=15
 ReturnToService=2
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP

@@ -25,6 +25,8 @@ from tests.serve.conftest import build_run
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 120
+# A daemon that registers after a job was started takes its node out of the job.
+SETTLED_S = 5.0
 pytestmark = pytest.mark.slow
 
 
@@ -142,6 +144,8 @@ class TrainingJob:
         self._machines[1].kill_all()
         self.wait_for("down", "sinfo")
         self._start(self._machines[1], ("slurmd", "-D"))
+        self.wait_for("idle", "sinfo", f"--nodes={self._machines[1].host}", "--format=%T")
+        time.sleep(SETTLED_S)
         self.start_again()
 
 
