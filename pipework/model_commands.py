@@ -307,7 +307,7 @@ def _score_files(run: Path, options: "BulkOptions") -> None:
     )
     if summary.items < summary.planned:
         console.print_line(
-            f"job: {summary.finished:,} of {counted(summary.planned, 'work item')} are finished"
+            f"finished work items of the job: {summary.finished:,} of {summary.planned:,}"
         )
     if not summary.items:
         console.print_line("this shard has no work item: there are more shards than work items")

@@ -50,13 +50,8 @@ from pipework.serve.workers.supervisor import serve_with_workers
 from pipework.text.encoding import Encoding
 
 MODULE = "pipework.benchmarks.studies.workers"
-SERVERS = (
-    (0, 0),
-    (1, 1),
-    (2, 1),
-    (3, 1),
-    (2, 2),
-)  # front processes, engine processes; 0: one for both
+# Front processes and engine processes of each server; 0: a server of one process.
+SERVERS = ((0, 0), (1, 1), (2, 1), (3, 1), (2, 2))
 LOADS = ((1, 64), (8, 16))  # texts per request, clients
 ENGINE_PROCESSES = "pipe-engine-"
 

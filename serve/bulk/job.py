@@ -79,7 +79,7 @@ class BulkSummary:
     items: int
     skipped: int = 0
     planned: int
-    finished: int = 0
+    finished: int
     rejected: int = 0
     counts: RowCounts
 
@@ -163,7 +163,9 @@ class BulkJob:
     def run(self, items: Sequence[WorkItem], place: Executor, progress: Progress) -> BulkSummary:
         """Score items, and skip finished ones."""
         planned, damaged = len(self.ledger.plan.items), list[DataError]()
-        summary = BulkSummary(items=len(items), planned=planned, counts=RowCounts())
+        summary = BulkSummary(
+            items=len(items), planned=planned, finished=planned, counts=RowCounts()
+        )
         missing = self._missing(items, summary, progress)
         for outcome in place.score(self, missing, progress):
             if isinstance(outcome, DataError):
@@ -176,7 +178,8 @@ class BulkJob:
                 f"{len(damaged)} of {len(items)} work items cannot be read; first: {damaged[0]}"
             )
             raise DataError(message, "restore the files and run the command again")
-        summary.finished = self.ledger.finished()
+        if summary.items < planned:  # else all are finished: no need to list the folder
+            summary.finished = self.ledger.finished()
         return summary
 
     def _missing(

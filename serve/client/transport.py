@@ -55,7 +55,7 @@ def unreachable(url: str, error: object, *, answered: bool = False) -> PipeError
     """Return the error for a server that cannot be reached; retries help if it has answered."""
     message = one_line(f"{url} cannot be reached: {error}")
     if answered:
-        hint = "the server or a process of it ended: send the request again, or use retries"
+        hint = "the server or one of its processes ended: send the request again, or use retries"
         return NotReadyError(message, hint)
     return PipeError(message, "is it running, and with the same TLS setting? pipe serve RUN")
 

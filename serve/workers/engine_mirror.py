@@ -62,7 +62,7 @@ class _RunFiles:
         manifest = read_classifier(run)
         records = [record for record in manifest.engines if record.name == version.engine]
         if [served_digest(manifest, record) for record in records] != [version.digest]:
-            message = f"{run}: engine {version.engine} has changed since it was opened"
+            message = f"{run}: engine {version.engine}, its task or its input has changed"
             raise RunFolderError(message, "start the server again")
         return cls(manifest=manifest, record=records[0], encoder=open_encoder(run, manifest))
 

@@ -27,7 +27,7 @@ def study(run, work, **options):
     places = ["--run", str(run), "--work", str(work), "--out", str(work / "result.json")]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bulk, "ENGINE_S", 0.1)
-        patched.setattr(bulk, "KILL_SHARE", 0.1)  # the machine may become faster meanwhile
+        patched.setattr(bulk, "KILL_SHARE", 0.1)  # early kills: the job must not end before
         return main([*places, *words])
 
 

@@ -162,11 +162,11 @@ def test_two_shards_at_once_write_what_one_process_writes(deep_run, files, whole
 def test_a_shard_reports_the_finished_work_items_of_the_job(run, files, tmp_path):
     words = ("predict", run, "--in", files, "--out", tmp_path / "out", "--shard")
     first, last, empty = (pipe(*words, shard).stdout for shard in ("1/2", "2/2", "9/9"))
-    assert "4 work items (0 were finished before)\njob: 4 of 8 work items are finished\n" in first
-    assert "job: 8 of 8 work items are finished\n" in last
-    none = "job: 8 of 8 work items are finished\nthis shard has no work item: there are more shards"
-    assert none in empty
-    assert "job:" not in pipe(*words, "1/1").stdout
+    line = "finished work items of the job: "
+    assert f"4 work items (0 were finished before)\n{line}4 of 8\n" in first
+    assert f"{line}8 of 8\n" in last
+    assert f"{line}8 of 8\nthis shard has no work item: there are more shards" in empty
+    assert line not in pipe(*words, "1/1").stdout
 
 
 def test_a_full_disk_loses_nothing(deep_run, files, whole, tmp_path):

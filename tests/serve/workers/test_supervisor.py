@@ -239,11 +239,13 @@ def test_a_client_with_retries_gets_all_answers_while_front_processes_are_killed
 
     with ThreadPoolExecutor(4) as pool:
         clients = [pool.submit(send) for _ in range(4)]
-        for _ in range(3):
-            stopping.wait(0.3)
-            for front in processes(server)[1]:
-                front.kill()
-        stopping.set()
+        try:
+            for _ in range(3):
+                stopping.wait(0.3)
+                for front in processes(server)[1]:
+                    front.kill()
+        finally:
+            stopping.set()
         assert min(client.result() for client in clients) > 0
 
 
