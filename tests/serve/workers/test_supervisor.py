@@ -502,11 +502,11 @@ def test_an_error_of_loading_is_that_of_a_single_process(repository, shelf):
 def test_a_version_survives_the_engine_process_that_loaded_it(repository, shelf):
     shelf.add(2)
     wait_for(lambda: statuses_and_labels(repository.url) == {(200, "sport-2")})
-    for engine in processes(repository)[0]:
+    killed = processes(repository)[0]
+    for engine in killed:
         engine.kill()
     assert statuses_and_labels(repository.url) == {(200, "sport-2")}
-    deaths = len(processes(repository)[0])
-    wait_for(lambda: metric(repository.url, "pipework_engine_deaths_total") == deaths)
+    wait_for(lambda: metric(repository.url, "pipework_engine_deaths_total") == len(killed))
 
 
 def test_many_clients_may_load_and_unload_at_once(repository):
