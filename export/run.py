@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipework.errors import CheckFailedError, PipeError, RunFolderError
+from pipework.errors import ChangedFileError, CheckFailedError, PipeError, RunFolderError
 from pipework.export.build import (
     BuildResult,
     EngineBuilder,
@@ -43,7 +43,7 @@ from pipework.run_folder.engine_record import (
     Variant,
     engine_digest,
 )
-from pipework.run_folder.files import file_digest, record_file, verify_files
+from pipework.run_folder.files import FileRecord, file_digest, record_file, verify_files
 from pipework.run_folder.manifest import LockedRun, Manifest
 from pipework.scoring.predictions import predicted_labels
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
@@ -324,16 +324,18 @@ def _record(
 ) -> EngineRecord:
     run = checker.run_rows.run
     partial_folder = run / ENGINES / variant.label / UNFINISHED
-    files = tuple(record_file(run, path) for path in _files(partial_folder, variant))
-    final = partial_folder.with_name(engine_digest(files)[:12])
-    if final.is_dir():  # the same engine with the same rows; the manifest may already name it
+    checked = tuple(record_file(run, path) for path in _files(partial_folder, variant))
+    final = partial_folder.with_name(engine_digest(checked)[:12])
+    files = tuple(_moved(file, final.relative_to(run)) for file in checked)
+    if _is_intact(run, files):  # the same engine with the same rows; the manifest may name it
         shutil.rmtree(partial_folder)
     else:
+        shutil.rmtree(final, ignore_errors=True)  # damaged since an earlier export
         partial_folder.rename(final)
     return EngineRecord(
         **variant.model_dump(),
         name=variant.label,
-        files=tuple(record_file(run, path) for path in _files(final, variant)),
+        files=files,
         opset=built.opset,
         built_with=built.built_with,
         fusions=built.fusions,
@@ -342,6 +344,18 @@ def _record(
         parity=parity,
         tolerance=checker.tolerance(variant, built.layers.int8),
     )
+
+
+def _moved(file: FileRecord, folder: Path) -> FileRecord:
+    return file.model_copy(update={"path": str(folder / Path(file.path).name)})
+
+
+def _is_intact(run: Path, files: tuple[FileRecord, ...]) -> bool:
+    try:
+        verify_files(run, files)
+    except ChangedFileError:
+        return False
+    return True
 
 
 def _files(folder: Path, variant: Variant) -> list[Path]:

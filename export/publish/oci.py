@@ -85,19 +85,19 @@ def push_image(run: Path, reference: str, progress: Progress) -> PublishedImage:
     """Push the image to a registry with skopeo; `reference` is HOST/NAME:TAG.
 
     Raises:
+        ConfigError: the reference is not HOST/NAME:TAG, or skopeo cannot push.
         MissingDependencyError: skopeo is not installed.
-        ConfigError: skopeo cannot push.
     """
+    name, _, tag = reference.rpartition("/")[2].partition(":")
+    if not name or "/" not in reference:
+        message = f"--to oci://{reference}: expected oci://HOST/NAME:TAG"
+        raise ConfigError(message, "for example oci://localhost:5000/topics:1")
     skopeo = shutil.which("skopeo")
     if skopeo is None:
         message = "skopeo, which pushes the image, is not installed"
         raise MissingDependencyError(
             message, "apt-get install skopeo, or --to oci:DIR and push DIR with another program"
         )
-    name, _, tag = reference.rpartition("/")[2].partition(":")
-    if not name or "/" not in reference:
-        message = f"--to oci://{reference}: expected oci://HOST/NAME:TAG"
-        raise ConfigError(message, "for example oci://localhost:5000/topics:1")
     with tempfile.TemporaryDirectory(prefix="pipework-image-") as temporary:
         layout = Path(temporary) / "image"
         image = publish_oci(run, layout, progress, tag or LATEST)

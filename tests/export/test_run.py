@@ -106,6 +106,23 @@ def test_files_of_a_killed_export_are_reported_and_removed(run, noting):
     assert engine_files(run) == ["model.onnx", "rows.npz"]
 
 
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_a_damaged_engine_that_is_exported_again_is_replaced(proven, damage):
+    manifest = read_manifest(proven)
+    (engine,) = manifest.engines
+    path = proven / engine.files[0].path
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    export(proven, NullProgress(), settings=ExportSettings(speed_s=0))
+    (again,) = read_manifest(proven).engines
+    verify_files(proven, again.files)
+    assert again.files == engine.files  # the same checkpoint and rows
+    with open_proven(proven, read_manifest(proven)):
+        pass
+
+
 @pytest.mark.parametrize("name", ["checkpoint/model.safetensors", "tokenizer.json"])
 def test_a_changed_run_folder_is_rejected(run, name):
     with (run / name).open("ab") as stream:

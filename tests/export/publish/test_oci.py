@@ -162,8 +162,10 @@ def test_a_missing_skopeo_is_named(exported, monkeypatch):
     assert "hint: apt-get install skopeo" in done.stderr
 
 
-def test_a_reference_without_a_host_is_refused(exported):
+def test_a_reference_without_a_host_is_refused_also_without_skopeo(exported, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
     done = pipe("publish", exported, "--to", "oci://topics")
+    assert done.returncode == 2
     assert "error: --to oci://topics: expected oci://HOST/NAME:TAG" in done.stderr
 
 
