@@ -55,11 +55,6 @@ def test_a_process_has_one_openvino_runtime():
     assert made == owners
 
 
-def test_files_fit_a_mind():
-    sizes = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in FILES}
-    assert {name: size for name, size in sizes.items() if size > 350} == {}
-
-
 @cache
 def imported(path):
     """Every module that a file names in an import, at the top or inside a function."""

@@ -27,12 +27,6 @@ def test_no_folder_is_large():
     assert large == {}
 
 
-def test_there_are_few_files_and_few_small_ones():
-    files = REPORT.modules()
-    assert len(files) <= 315
-    assert sum(REPORT.lines_of(path) <= REPORT.SMALL_LINES for path in files) < 45
-
-
 def test_a_small_module_has_several_importers():
     assert REPORT.fragments() == []
 
