@@ -10,7 +10,7 @@ import statistics
 import sys
 import tokenize
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +18,21 @@ ROOT = Path(__file__).parents[1]
 STAGES = ("train", "export", "serve", "benchmarks")
 PACKAGES = ("pipework", *STAGES)
 TRITON_CLASS = "TritonPythonModel"  # Triton's python backend looks for this name
-SMALL_LINES, FRAGMENT_LINES = 60, 40
+FRAGMENT_LINES = 40
+LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
+STUDIES = "benchmarks/studies"
+# Most lines of each package. CONTRIBUTING.md gives the reason for each change.
+BUDGETS = {
+    "pipework": 9_000,
+    "train": 10_500,
+    "export": 8_500,
+    "serve": 12_500,
+    "benchmarks": 4_200,  # without studies
+    STUDIES: 4_500,
+    "tests": 45_000,
+}
+OWN_NAMES = 30  # most names of the project that a file may import
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # Phrases that a reader has to solve, by group (see "Language" in CONTRIBUTING.md).
@@ -35,6 +49,7 @@ PHRASES = {
     "goes on": r"\b(goes|go|went|going) on\b",
     "anew": r"\banew\b",
     "hidden tokens": r"\bhidden (tokens?|words?|pieces?)\b",
+    "that of": r"\b(that|those) of\b",
 }
 
 
@@ -70,6 +85,96 @@ def files_by_folder(root: Path = ROOT) -> Counter[str]:
 def lines_of(path: Path) -> int:
     """Count the lines of a file."""
     return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def package_of(path: Path, root: Path = ROOT) -> str:
+    """Return the package whose budget has the lines of a file."""
+    relative = path.relative_to(root)
+    return STUDIES if relative.is_relative_to(STUDIES) else relative.parts[0]
+
+
+def lines_by_package(root: Path = ROOT) -> Counter[str]:
+    """Count the lines of each package that has a budget."""
+    lines = Counter(dict.fromkeys(BUDGETS, 0))
+    for path in [*sources(root), *(root / "tests").rglob("*.py")]:
+        lines[package_of(path, root)] += lines_of(path)
+    return lines
+
+
+def over_budget(root: Path = ROOT) -> dict[str, int]:
+    """Return by how many lines packages exceed their budgets."""
+    counts = lines_by_package(root)
+    return {name: counts[name] - most for name, most in BUDGETS.items() if counts[name] > most}
+
+
+def large_files(root: Path = ROOT) -> dict[str, int]:
+    """Return the lines of files that can probably be split."""
+    sizes = {str(path.relative_to(root)): lines_of(path) for path in sources(root)}
+    return {name: size for name, size in sizes.items() if size > LARGE_FILE_LINES}
+
+
+def own_names(path: Path) -> set[str]:
+    """Return the names of the project that a file imports."""
+    statements = (node for node in import_statements(path) if isinstance(node, ast.ImportFrom))
+    own = (node for node in statements if (node.module or "").partition(".")[0] == "pipework")
+    return {f"{node.module}.{name.name}" for node in own for name in node.names}
+
+
+def fan_out(root: Path = ROOT) -> dict[str, int]:
+    """Return how many names of the project each file imports, the most first."""
+    counts = {str(path.relative_to(root)): len(own_names(path)) for path in sources(root)}
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def file_circles(root: Path = ROOT) -> list[list[str]]:
+    """Return the groups of files that import each other, also inside functions."""
+    paths = {module_name(path, root): path for path in sources(root)}
+    known = set(paths)
+    return cycles({name: set(imports(path, known)) for name, path in paths.items()})
+
+
+def late_constants(root: Path = ROOT) -> list[str]:
+    """Return the files with a constant below their first class or function."""
+    return [str(path.relative_to(root)) for path in sources(root) if _has_late_constant(path)]
+
+
+def _has_late_constant(path: Path) -> bool:
+    defined = False
+    for node in parsed(path).body:
+        defined = defined or isinstance(node, Function | ast.ClassDef)
+        if defined and isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (target.id for target in targets if isinstance(target, ast.Name))
+            if any(name.isupper() for name in names):
+                return True
+    return False
+
+
+def comments(path: Path) -> int:
+    """Count the comments of a file, without those for tools."""
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+    texts = (token.string for token in tokens if token.type == tokenize.COMMENT)
+    return sum(not re.match(r"# (noqa|type:)[^(]*$", text) for text in texts)
+
+
+def comprehensions(path: Path) -> int:
+    """Count the comprehensions of a file."""
+    return sum(isinstance(node, COMPREHENSIONS) for node in ast.walk(parsed(path)))
+
+
+def parallel_assignments(path: Path) -> int:
+    """Count the statements of a file that assign several expressions to several names."""
+    assignments = (node for node in ast.walk(parsed(path)) if isinstance(node, ast.Assign))
+    return sum(
+        isinstance(node.value, ast.Tuple) and isinstance(node.targets[0], ast.Tuple)
+        for node in assignments
+    )
+
+
+def density(count: Callable[[Path], int], lines: int, root: Path = ROOT) -> float:
+    """Return a count of all source files per number of lines."""
+    paths = sources(root)
+    return lines * sum(map(count, paths)) / sum(map(lines_of, paths))
 
 
 def functions(root: Path = ROOT) -> Iterator[tuple[str, Function]]:
@@ -233,26 +338,51 @@ def phrases(root: Path = ROOT) -> dict[str, list[str]]:
 
 def report(root: Path = ROOT) -> str:
     """Return all figures as text."""
-    lengths, files = function_lengths(root), modules(root)
-    named = [path for path in files if path.name != "__init__.py"]
-    missing, used = without_mirror(root), phrases(root)
-    lines = [f"{count:4} {folder}" for folder, count in sorted(files_by_folder(root).items())]
-    small = [path for path in files if lines_of(path) <= SMALL_LINES]
-    lines += [
-        f"source files: {len(files)} (and {len(sources(root)) - len(files)} package markers)",
-        f"files of {SMALL_LINES} lines or less: {len(small)}",
+    return "\n".join([*_size_lines(root), *_structure_lines(root), *_language_lines(root)])
+
+
+def _size_lines(root: Path) -> list[str]:
+    counts = lines_by_package(root)
+    product = sum(count for name, count in counts.items() if name != "tests")
+    lengths = function_lengths(root)
+    files = files_by_folder(root)
+    return [
+        *(f"{counts[name]:6,} of {most:6,} lines: {name}" for name, most in BUDGETS.items()),
+        f"{product:6,} lines without tests",
+        *(f"{count:4} files: {folder}" for folder, count in sorted(files.items())),
+        f"files of more than {LARGE_FILE_LINES} lines: {large_files(root) or 0}",
         f"function lines, median: {statistics.median(lengths):.0f}",
         f"function lines, p95: {lengths[int(0.95 * len(lengths))]}",
         f"parameters of a function, most: {max(parameter_counts(root).values())}",
-        f"modules with a mirrored test: {1 - len(missing) / len(named):.0%}",
+    ]
+
+
+def _structure_lines(root: Path) -> list[str]:
+    named = [path for path in modules(root) if path.name != "__init__.py"]
+    largest = list(fan_out(root).items())[:5]
+    late = len(late_constants(root)) / len(sources(root))
+    missing = len(without_mirror(root)) / len(named)
+    return [
+        f"most own names imported: {', '.join(f'{name} {count}' for name, count in largest)}",
+        f"circles of files: {file_circles(root) or 0}",
+        f"import cycles between folders: {cycles(folder_imports(root)) or 0}",
+        f"files with constants below the first definition: {late:.1%}",
+        f"comprehensions per 1,000 lines: {density(comprehensions, 1000, root):.1f}",
+        f"parallel assignments per 1,000 lines: {density(parallel_assignments, 1000, root):.1f}",
+        f"modules with a mirrored test: {1 - missing:.0%}",
         f"duplicate class names: {len(duplicate_classes(root))}",
-        f"import cycles between folders: {len(cycles(folder_imports(root)))}",
         f"small modules with one importer: {len(fragments(root))}",
+    ]
+
+
+def _language_lines(root: Path) -> list[str]:
+    used = phrases(root)
+    return [
+        f"comments per 100 lines: {density(comments, 100, root):.1f}",
         f"README lines: {lines_of(root / 'README.md')}",
         *(f"{group}: {len(places)}" for group, places in used.items()),
         f"phrases together: {sum(map(len, used.values()))}",
     ]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":
