@@ -4,13 +4,11 @@ Shapes: N rows of dev, C classes.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import onnxruntime
 import transformers
 
-from pipework import __version__
 from pipework.data.kept_rows import sample_evenly
 from pipework.errors import ConfigError
 from pipework.export.config import ImportSettings
@@ -28,7 +26,6 @@ from pipework.export.importing.setfit_source import is_setfit, open_setfit
 from pipework.export.importing.transformers_source import SourceModel, open_source
 from pipework.export.publish.folder import check_new, new_folder
 from pipework.export.rows.run_rows import sample_rows
-from pipework.git import CHECKOUT, git_commit
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.run_folder.manifest import (
@@ -83,7 +80,7 @@ def import_source(
         comparison = compare_with_source(imported, reference, [*sampled], progress)
         task, data = imported_data(source.findings, imported, rows, folder, comparison, progress)
         manifest = Manifest(
-            identity=_identity(out),
+            identity=Identity.new(out, seed=None),
             task=task,
             input=input_,
             model=model_record(source, folder),
@@ -126,16 +123,6 @@ def _describe(source: SourceModel, pair: bool, max_length: int) -> str:
     longer = f" (the model takes {limit}: --set max_length=N)" if more else ""
     texts = "pairs" if pair else "single texts"
     return f"{source.kind}, {decision}, {texts}, at most {counted(max_length, 'token')}{longer}"
-
-
-def _identity(out: Path) -> Identity:
-    return Identity(
-        name=out.absolute().name,
-        created_at=datetime.now(UTC),
-        pipework=__version__,
-        git_commit=git_commit(CHECKOUT),
-        seed=None,
-    )
 
 
 def _record(source: SourceModel, comparison: SourceComparison) -> ImportRecord:
