@@ -16,6 +16,7 @@ from pipework.progress import Progress
 from pipework.run_folder.manifest import (
     BaselineRecord,
     Data,
+    Identity,
     Manifest,
     Model,
     Split,
@@ -35,7 +36,7 @@ from pipework.train.loop.resume import CheckpointManager, TrainState
 from pipework.train.model import checkpoint
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier, open_checkpoint
-from pipework.train.prepare import TokenSets, identity, input_record, splits
+from pipework.train.prepare import TokenSets, input_record, splits
 from pipework.train.report.linear_baseline import (
     LinearBaseline,
     comparison_split,
@@ -227,7 +228,7 @@ def _manifest(
 ) -> Manifest:
     config = trained.config
     return Manifest(
-        identity=identity(trained.out, config),
+        identity=Identity.new(trained.out, config.train.seed),
         task=scored.task,
         input=input_record(trained.out, config, trained.data.vocabulary.padding),
         model=scored.model,

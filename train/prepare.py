@@ -2,19 +2,16 @@
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from pipework import __version__
 from pipework.data.examples import Source
 from pipework.errors import ConfigError
-from pipework.git import CHECKOUT, git_commit
 from pipework.progress import Progress
 from pipework.run_folder.files import record_file
-from pipework.run_folder.manifest import Identity, Input, Split
+from pipework.run_folder.manifest import Input, Split
 from pipework.run_folder.task import Task
 from pipework.scoring.evaluation import label_array
 from pipework.text.encoding import TextEncoder
@@ -194,17 +191,6 @@ def vocabulary(tokenizer: str, padding: Padding) -> Vocabulary:
     mask_id = next((mask for mask in masks if mask is not None), padding.pad_id)
     return Vocabulary(
         padding=padding, mask_id=mask_id, special_ids=tuple(sorted({*special, padding.pad_id}))
-    )
-
-
-def identity(out: Path, config: Config) -> Identity:
-    """Return name, time, version, commit and seed of a run."""
-    return Identity(
-        name=out.absolute().name,
-        created_at=datetime.now(UTC),
-        pipework=__version__,
-        git_commit=git_commit(CHECKOUT),
-        seed=config.train.seed,
     )
 
 

@@ -8,7 +8,6 @@ Shapes: N rows, B rows of a batch, C classes.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn import functional
 
-from pipework import __version__
 from pipework.benchmarks.studies.families import EncoderFamily, optimizer_of, publish, tokenizer_for
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
@@ -73,7 +71,7 @@ def random_run(encoder: Path, head: Head, run: Path) -> Path:
     _train(model, tokenizer, task, data)
     model.save(run / checkpoint.FOLDER)
     manifest = Manifest(
-        identity=_identity(run),
+        identity=Identity.new(run, seed=0),
         task=task,
         input=_input(run, padding_of(model), marked),
         model=_described(run, model, head),
@@ -122,13 +120,6 @@ def _described(run: Path, model: Classifier, head: Head) -> Model:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype="float32",
         checkpoint=checkpoint.records(run),
-    )
-
-
-def _identity(run: Path) -> Identity:
-    created_at = datetime.now(UTC)
-    return Identity(
-        name=run.name, created_at=created_at, pipework=__version__, git_commit=None, seed=0
     )
 
 

@@ -37,11 +37,12 @@ from pipework.benchmarks.targets import target
 from pipework.closeable import Closeable
 from pipework.errors import NotReadyError
 from pipework.progress import Progress
+from pipework.run_folder.change_limits import ChangeLimits
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.scoring.evaluation import Engine
-from pipework.serve.config import ChangeLimits, QueueSettings, ServeSettings
+from pipework.serve.config import QueueSettings, ServeSettings
 from pipework.serve.engines import choose_engine
 from pipework.serve.models import open_models
 from pipework.serve.run import serve

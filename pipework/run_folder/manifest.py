@@ -6,14 +6,16 @@ changes the entries of another stage.
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipework import __version__
 from pipework.errors import RunFolderError
+from pipework.git import CHECKOUT, git_commit
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import (
     MANIFEST_FILE,
@@ -43,6 +45,17 @@ class Identity(Record):
     pipework: str
     git_commit: str | None
     seed: int | None
+
+    @classmethod
+    def new(cls, run: Path, seed: int | None) -> Self:
+        """Return the identity of a run that this code makes now."""
+        return cls(
+            name=run.absolute().name,
+            created_at=datetime.now(UTC),
+            pipework=__version__,
+            git_commit=git_commit(CHECKOUT),
+            seed=seed,
+        )
 
 
 class Input(Record):

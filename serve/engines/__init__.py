@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
+from pipework.run_folder.change_limits import DEFAULT_LIMITS, ChangeLimits
 from pipework.run_folder.engine_record import (
     EngineFormat,
     EngineRecord,
@@ -19,7 +20,6 @@ from pipework.run_folder.task import TaskKind
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as ROWS_FILE
 from pipework.scoring.reference_rows import ReferenceRows
-from pipework.serve.config import ChangeLimits
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import NoGpuError
@@ -34,8 +34,6 @@ MODELS = {
     EngineFormat.TENSORRT: "model.engine",
 }
 
-
-DEFAULT_LIMITS = ChangeLimits()
 FASTER = 1.1  # smaller ratios are noise
 
 

@@ -25,7 +25,8 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing import run as importing
-from pipework.export.importing.run import FOREIGN_TEXTS, import_source
+from pipework.export.importing.imported_data import FOREIGN_TEXTS
+from pipework.export.importing.run import import_source
 from pipework.export.importing.source_checks import open_tokenizer
 from pipework.export.importing.transformers_source import CONVERTED, open_source
 from pipework.export.inference import evaluate_run, predict_run

@@ -7,11 +7,11 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, MissingDependencyError, RunFolderError
+from pipework.run_folder.change_limits import ChangeLimits
 from pipework.run_folder.engine_record import EngineFormat, TensorRt, Tolerance
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
-from pipework.serve.config import ChangeLimits
 from pipework.serve.engines import choose_engine, open_engine, open_first, open_proven
 from pipework.serve.engines.reproof import prove_here
 from pipework.serve.engines.tensorrt_packages import gpu_or_none

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.run_folder.change_limits import ChangeLimits
 from pipework.run_folder.engine_record import Precision, Speed, TensorRt
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.run_folder.task import TaskKind
-from pipework.serve.config import ChangeLimits
 from pipework.serve.engines import (
     choose_engine,
     faster_engines,
