@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, validate_example
+from pipework.data.examples import Example, fit_examples
 from pipework.errors import InputError, TooLargeError
 from pipework.run_folder.manifest import Input
 from pipework.run_folder.task import Task
@@ -55,10 +55,10 @@ class InputTexts:
         pairs: list[str | None] = [None] * len(texts)
         if self.text_pair is not None:
             pairs = [_decoded(text, TEXT_PAIR, row) for row, text in enumerate(self.text_pair)]
-        return [
-            validate_example(Example(text=text, text_pair=pair), model_input, f"input {row}")
-            for row, (text, pair) in enumerate(zip(texts, pairs, strict=True))
-        ]
+        examples = (
+            Example(text=text, text_pair=pair) for text, pair in zip(texts, pairs, strict=True)
+        )
+        return [*fit_examples(examples, model_input)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

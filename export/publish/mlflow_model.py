@@ -18,16 +18,15 @@ from mlflow.types import ColSpec, DataType, Schema
 from mlflow.types.schema import Array
 
 from pipework import __version__
-from pipework.data.examples import Example, validate_example
+from pipework.data.examples import Example, fit_examples
 from pipework.errors import ConfigError
 from pipework.export.publish.folder import copy_public, proofs
+from pipework.predict.text_model import EngineModel, predict_stream
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.run_folder.task import TaskKind
-from pipework.scoring.evaluation import predict_all
-from pipework.scoring.predictions import Prediction, decide
+from pipework.scoring.predictions import Prediction
 from pipework.serve.engines import open_proven
-from pipework.text.encoding import open_encoder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,8 +51,7 @@ class RunModel(PythonModel):  # type: ignore[misc]  # mlflow has no types
         """Open the default engine and the tokenizer."""
         run = Path(context.artifacts[RUN])
         self.manifest = read_classifier(run)
-        self.engine = open_proven(run, self.manifest)
-        self.encoder = open_encoder(run, self.manifest)
+        self.model = EngineModel.open(run, self.manifest, open_proven(run, self.manifest))
 
     def predict(
         self,
@@ -74,19 +72,12 @@ class RunModel(PythonModel):  # type: ignore[misc]  # mlflow has no types
         frame = model_input
         if not isinstance(frame, pd.DataFrame):
             frame = pd.DataFrame({"text": list(frame)})
-        inputs = (
-            validate_example(
-                Example(text=row["text"], text_pair=row.get("text_pair")),
-                self.manifest.input,
-                f"row {number}",
-            )
-            for number, row in enumerate(frame.to_dict("records"), start=1)
+        texts = (
+            Example(text=row["text"], text_pair=row.get("text_pair"))
+            for row in frame.to_dict("records")
         )
-        rows = [
-            prediction_row(prediction)
-            for _, logits_NC, _ in predict_all(self.engine, self.encoder, inputs)
-            for prediction in decide(logits_NC, self.manifest.task)
-        ]
+        inputs = fit_examples(texts, self.manifest.input, "row", first=1)
+        rows = [prediction_row(prediction) for _, prediction in predict_stream(self.model, inputs)]
         return pd.DataFrame(rows)
 
 

@@ -326,6 +326,14 @@ def validate_example(example: Example, expected: Input, name: str) -> Example:
         raise InputError(message, error.hint) from error
 
 
+def fit_examples(
+    examples: Iterable[Example], expected: Input, noun: str = "input", *, first: int = 0
+) -> Iterator[Example]:
+    """Check and parse examples as `validate_example`; errors have the noun and the number."""
+    for number, example in enumerate(examples, start=first):
+        yield validate_example(example, expected, f"{noun} {number}")
+
+
 def fit_input(example: Example, expected: Input) -> Example:
     """Check and parse an example as `validate_example`, with errors that do not name it."""
     if expected.pair and example.text_pair is None:

@@ -3,14 +3,14 @@
 Shapes: N inputs, C classes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pipework.data.examples import Example, Label, chunks
+from pipework.data.examples import Example, Label
 from pipework.errors import DataError
 from pipework.progress import Progress
 from pipework.run_folder.task import (
@@ -25,7 +25,7 @@ from pipework.run_folder.task import (
 from pipework.scoring import metrics
 from pipework.scoring.metrics import Tally
 from pipework.scoring.predictions import predicted_labels
-from pipework.text.encoding import Encoding, TextEncoder, truncated_rows
+from pipework.text.encoding import Encoding
 
 CHUNK = 2048
 
@@ -200,23 +200,11 @@ def infer_all(
     """Return logits [N, C] of any number of inputs, computed in chunks to bound memory."""
     with progress.stage("evaluate", len(encodings), "rows"):
         parts = []
-        for start in range(0, len(encodings), CHUNK):
+        for start in range(0, len(encodings) or 1, CHUNK):  # an empty chunk gives [0, C]
             chunk = encodings[start : start + CHUNK]
             parts.append(engine.infer(chunk))
             progress.advance(len(chunk))
     return np.concatenate(parts)
-
-
-def predict_all(
-    engine: Engine, encoder: TextEncoder, examples: Iterator[Example]
-) -> Iterator[tuple[list[Example], NDArray[np.float32], tuple[int, ...]]]:
-    """Yield chunks of examples with their logits and the indices of truncated examples.
-
-    Memory is bounded.
-    """
-    for chunk in chunks(examples, CHUNK):
-        encodings = encoder.encode(chunk)
-        yield chunk, engine.infer(encodings), truncated_rows(encodings)
 
 
 def label_array(examples: Sequence[Example], task: Task, where: str) -> NDArray[np.generic]:

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pipework.data.examples import Source
 from pipework.data.readers import SUFFIXES, Format
 from pipework.errors import ConfigError, DataError, without_password
+from pipework.predict.columns import LABEL, SCORE, TRUNCATED, ColumnType, PredictedColumns
 from pipework.progress import Progress
-from pipework.run_folder.task import TaskKind
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.input_files import (
     PARQUET,
@@ -36,7 +37,7 @@ from pipework.serve.bulk.ledger import (
     part_name,
 )
 from pipework.serve.bulk.records import Reject, RowReader, RowWindow, check_types, is_text_list
-from pipework.serve.bulk.scorer import LABEL, SCORE, TRUNCATED, ScoredBatch, Scorer, column_name
+from pipework.serve.bulk.scorer import Scorer, column_name
 
 ROW, TEXT = "source_row", "text"
 ADDED = (ROW, LABEL, SCORE, TRUNCATED)
@@ -253,8 +254,8 @@ class BulkJob:
         """Return the rows of a window as an arrow table, and count them."""
         import pyarrow as pa  # noqa: PLC0415  (optional)
 
-        scored = self._scorer.score(window.examples)
-        counts.add(len(window.rows), sum(scored.truncated), _count(scored))
+        predicted = self._scorer.model.columns(window.examples)
+        counts.add(len(window.rows), sum(predicted[TRUNCATED].values), _count(predicted))
         keep = self._first.keep
         table = window.table
         if table is None:
@@ -262,13 +263,14 @@ class BulkJob:
             arrays = [pa.array(column, pa.string()) for column in columns]
             table = pa.RecordBatch.from_arrays(arrays, names=list(keep))
         added = {ROW: pa.array(window.rows, pa.int64())}
-        kind, number, text = self._scorer.manifest.task.kind, pa.float32(), pa.string()
-        if kind is TaskKind.MULTI_LABEL:
-            number, text = pa.list_(number), pa.list_(text)
-        if kind is not TaskKind.REGRESSION:
-            added[LABEL] = pa.array(scored.labels, text)
-        added[SCORE] = pa.array(scored.scores, number)
-        added[TRUNCATED] = pa.array(scored.truncated, pa.bool_())
+        types = {
+            ColumnType.TEXT: pa.string(),
+            ColumnType.NUMBER: pa.float32(),
+            ColumnType.FLAG: pa.bool_(),
+        }
+        for name, column in predicted.items():
+            item = types[column.type]
+            added[name] = pa.array(column.values, pa.list_(item) if column.many else item)
         names = [*keep, *added]
         arrays = [*(table.column(name) for name in keep), *added.values()]
         return pa.Table.from_arrays(arrays, names=names).replace_schema_metadata(self._metadata())
@@ -333,6 +335,9 @@ def _changed(stored: StoredFile) -> DataError:
     return DataError(message, "restore the file, or use another --out folder")
 
 
-def _count(scored: ScoredBatch) -> Counter[str]:
-    labels = (label if isinstance(label, list) else [label] for label in scored.labels)
-    return Counter(name for names in labels for name in names)
+def _count(predicted: PredictedColumns) -> Counter[str]:
+    """Return the number of rows by predicted label; none for a regression."""
+    if LABEL not in predicted:
+        return Counter()
+    column = predicted[LABEL]
+    return Counter(chain.from_iterable(column.values) if column.many else column.values)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipework.data.examples import Example, Source
+from pipework.data.splits import split_source
 from pipework.errors import (
     ChangedFileError,
     ConfigError,
@@ -18,7 +19,6 @@ from pipework.errors import (
 from pipework.export.inference import (
     evaluate_run,
     predict_run,
-    split_source,
     unlabelled_source,
     write_predictions,
 )

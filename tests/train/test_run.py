@@ -8,12 +8,9 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 from pipework.data.examples import Example
+from pipework.data.splits import split_source
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
-from pipework.export.inference import (
-    evaluate_run,
-    predict_run,
-    split_source,
-)
+from pipework.export.inference import evaluate_run, predict_run
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest

@@ -33,8 +33,9 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
 )
 from pipework.benchmarks.targets.address import TargetAddress
 from pipework.data.examples import Example
+from pipework.data.splits import split_source
 from pipework.errors import NotReadyError, PipeError
-from pipework.export.inference import open_model, split_source
+from pipework.export.inference import open_model
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import label_array
