@@ -25,15 +25,10 @@ from pipework.run_folder.manifest import (
     TrainingReadOptions,
     read_classifier,
 )
-from pipework.scoring.evaluation import (
-    Engine,
-    Evaluation,
-    evaluate,
-    evaluate_leaks,
-    label_array,
-)
-from pipework.scoring.predictions import Prediction
+from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
 from pipework.serve.engines import open_proven
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.predictions import Prediction
 from pipework.train.data_report.file_stats import leaked_rows
 
 log = logging.getLogger(__name__)
@@ -73,7 +68,7 @@ def evaluate_run(
     chosen = open_model(run, manifest, engine, checkpoint=engine is None)
     with EngineModel.open(run, manifest, chosen) as model:
         logits_NC = model.infer(examples, progress).logits_NC
-    evaluation = evaluate(logits_NC, labels_N, manifest.task)
+    evaluation = manifest.task.evaluate(logits_NC, labels_N)
     if file is None and split == "train":
         return evaluation
     leaked_N = _leaked_rows(run, manifest, examples)

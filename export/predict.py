@@ -13,9 +13,9 @@ from pipework.export.inference import predict_run, unlabelled_source
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import TrainingReadOptions, read_classifier
-from pipework.scoring.predictions import Prediction
 from pipework.serve.client import Client
 from pipework.serve.client.client import predict_all
+from pipework.tasks.predictions import Prediction
 
 RETRIES = 8  # of a request that an overloaded server rejects
 Predictions = Iterator[tuple[Example, Prediction]]

@@ -42,7 +42,8 @@ from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import CheckFailedError, PipeError
 from pipework.progress import NullProgress, Progress
-from pipework.run_folder.files import Record, check_writable, file_digest, write_atomically
+from pipework.record import Record
+from pipework.run_folder.files import check_writable, file_digest, write_atomically
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
 from pipework.serve.bulk.input_files import find_files

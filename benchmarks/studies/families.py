@@ -27,8 +27,10 @@ from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import CheckFailedError
 from pipework.run_folder.files import check_writable
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.evaluation import evaluate, label_array
+from pipework.scoring.evaluation import label_array
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.train.config.model import CnnSettings, Head, ModelSettings, Preset, RnnSettings
 from pipework.train.config.run_config import SAMPLE
@@ -163,7 +165,7 @@ class SampleRows:
         examples = list(source.rows())[:ROWS]
         labels = class_labels(None, source)
         tokenizer = tokenizer_for(family, [example.text for example in examples])
-        task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.ACCURACY)
+        task = SingleLabelTask(labels=labels, metric=Metric.ACCURACY)
         return cls(tokenizer=tokenizer, examples=examples, task=task)
 
     def encodings(self, *, type_ids: bool, marked: bool) -> list[Encoding]:
@@ -224,7 +226,7 @@ def steps_to_fit(classifier: Classifier, rows: SampleRows) -> int | None:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             if step % EVERY == 0:
-                evaluation = evaluate(engine.infer(encodings), truth_N, rows.task)
+                evaluation = rows.task.evaluate(engine.infer(encodings), truth_N)
                 if evaluation.score >= ENOUGH:
                     return step
     return None

@@ -29,8 +29,10 @@ from pipework.run_folder.manifest import (
     Split,
     write_manifest,
 )
-from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.evaluation import label_array
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import Task
 from pipework.text.encoding import MARKS, TextEncoder
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head, ModelSettings
@@ -62,7 +64,7 @@ def random_run(encoder: Path, head: Head, run: Path) -> Path:
     tokenizer = Tokenizer.from_file(str(encoder / TOKENIZER))
     tokenizer.save(str(run / TOKENIZER))
     labels = class_labels(None, SOURCE)
-    task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.ACCURACY)
+    task = SingleLabelTask(labels=labels, metric=Metric.ACCURACY)
     torch.manual_seed(0)
     settings = ModelSettings(name=str(encoder), head=head, max_length=LENGTH)
     model = build(settings, tokenizer, task)

@@ -12,7 +12,7 @@ from pipework.export.config import ImportDataSettings, ImportSettings
 from pipework.export.importing.transformers_source import SourceModel
 from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Part, ReadOptions, Split
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import TaskKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,11 @@ from pipework.export.importing.comparison import ImportedModel, SourceComparison
 from pipework.export.importing.import_rows import ImportRows
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Data
-from pipework.run_folder.task import SplitMetrics, Task
-from pipework.scoring.evaluation import evaluate, infer_all, label_array
+from pipework.scoring.evaluation import infer_all, label_array
+from pipework.tasks.evaluation import SplitMetrics
+from pipework.tasks.task import Task
 from pipework.text.encoding import token_digest
 from pipework.train.data_report.data_report import data_report
-from pipework.train.loop.evaluator import with_thresholds
 
 FOREIGN_TEXTS = "proven on texts that are not yours: import again with --data FILE"
 
@@ -50,8 +50,8 @@ def imported_data(
         truth = label_array(rows.dev, task, str(path))
         encodings = imported.encoder.encode(rows.dev)
         logits_NC = infer_all(imported.engine, encodings, progress)
-        task = with_thresholds(task, logits_NC, truth)
-        scored = evaluate(logits_NC, truth, task).metrics()
+        task = task.with_thresholds(logits_NC, truth)
+        scored = task.evaluate(logits_NC, truth).metrics()
         metrics["dev"] = scored.model_copy(update={"tokens": token_digest(encodings)})
     if rows.sources:
         # The rows of the calibration are not scored: those that are also in dev do no harm.

@@ -6,7 +6,7 @@ from pipework.export.importing.comparison import ImportedModel
 from pipework.export.importing.transformers_source import SourceModel
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import Input, Model
-from pipework.run_folder.task import Task
+from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.text.padding import Padding
 from pipework.train.model import checkpoint

@@ -35,7 +35,6 @@ from pipework.run_folder.manifest import (
     SourceKind,
     write_manifest,
 )
-from pipework.run_folder.task import TaskKind
 from pipework.train.config.data import TaskSettings
 
 
@@ -110,18 +109,11 @@ def open_any(name: str, settings: TaskSettings, *, trust_remote_code: bool = Fal
 
 def _describe(source: SourceModel, pair: bool, max_length: int) -> str:
     """Describe what will be served and how it is decided."""
-    task, count = source.task, len(source.task.labels)
-    match task.kind:
-        case TaskKind.SINGLE_LABEL:
-            decision = f"{counted(count, 'label')}, softmax"
-        case TaskKind.MULTI_LABEL:
-            decision = f"{counted(count, 'label')}, a sigmoid each"
-        case _:
-            decision = "one score"
     more = source.longest is None or source.longest > max_length
     limit = "no limit" if source.longest is None else f"{source.longest:,}"
     longer = f" (the model takes {limit}: --set max_length=N)" if more else ""
     texts = "pairs" if pair else "single texts"
+    decision = source.task.describe_decision()
     return f"{source.kind}, {decision}, {texts}, at most {counted(max_length, 'token')}{longer}"
 
 

@@ -24,9 +24,8 @@ from pipework.export.publish.folder import copy_public, proofs
 from pipework.predict.text_model import EngineModel, predict_stream
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_classifier
-from pipework.run_folder.task import TaskKind
-from pipework.scoring.predictions import Prediction
 from pipework.serve.engines import open_proven
+from pipework.tasks.predictions import Prediction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,22 +135,21 @@ def publish_mlflow(run: Path, name: str, progress: Progress) -> LoggedModel:
 def _signature(manifest: Manifest) -> ModelSignature:
     """Return the columns of `RunModel.predict`."""
     task = manifest.task
-    text, number = DataType.string, DataType.double
-    match task.kind:
-        case TaskKind.SINGLE_LABEL:
-            own = [ColSpec(text, "label"), ColSpec(number, "score")]
-        case TaskKind.MULTI_LABEL:
-            own = [ColSpec(Array(text), "labels")]
-        case _:
-            own = [ColSpec(number, "score")]
-    labels = () if task.kind is TaskKind.REGRESSION else sorted(task.labels)
+    text = DataType.string
+    number = DataType.double
+    if task.many_labels:
+        own = [ColSpec(Array(text), "labels")]
+    else:
+        label = [ColSpec(text, "label")] if task.has_labels else []
+        own = [*label, ColSpec(number, "score")]
+    labels = sorted(task.labels) if task.has_labels else ()
     scores = [ColSpec(number, f"score_{label}") for label in labels]
     inputs = [ColSpec(text, name) for name in manifest.input.fields]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema([*own, *scores]))
 
 
 def _tags(manifest: Manifest) -> dict[str, str]:
-    labels = () if manifest.task.kind is TaskKind.REGRESSION else manifest.task.labels
+    labels = manifest.task.labels if manifest.task.has_labels else ()
     shown = ", ".join(labels)[:TAG_LENGTH]
     return {"pipework.task": manifest.task.kind, "pipework.labels": shown, **proofs(manifest)}
 

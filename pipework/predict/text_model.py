@@ -14,11 +14,17 @@ from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.data.examples import Example, chunks, fit_examples
-from pipework.predict.columns import PredictedColumns, predicted_columns
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import CHUNK, Engine, infer_all
-from pipework.scoring.predictions import Prediction, decide, mark_truncated
+from pipework.tasks.predictions import (
+    TRUNCATED,
+    ColumnType,
+    PredictedColumn,
+    PredictedColumns,
+    Prediction,
+    mark_truncated,
+)
 from pipework.text.encoding import TextEncoder, open_encoder, truncated_rows
 
 
@@ -79,7 +85,7 @@ class TextCodec:
         self, logits_NC: NDArray[np.float32], truncated: Sequence[int], top_k: int | None = None
     ) -> list[Prediction]:
         """Return a prediction for each row of logits, and mark the truncated ones."""
-        return mark_truncated(decide(logits_NC, self.task, top_k), truncated)
+        return mark_truncated(self.task.decode(logits_NC, top_k), truncated)
 
 
 class EngineModel(Closeable):
@@ -125,7 +131,10 @@ class EngineModel(Closeable):
     def columns(self, examples: Sequence[Example]) -> PredictedColumns:
         """Return the predictions for examples as columns; see `TextModel`."""
         outputs = self.infer(examples)
-        return predicted_columns(outputs.logits_NC, outputs.truncated, self.codec.task)
+        flags_N = np.zeros(len(outputs.logits_NC), np.bool_)
+        flags_N[list(outputs.truncated)] = True
+        truncated = PredictedColumn(type=ColumnType.FLAG, values=flags_N.tolist())
+        return {**self.codec.task.columns(outputs.logits_NC), TRUNCATED: truncated}
 
     def close(self) -> None:
         """Free the engine. Closing twice is allowed."""

@@ -14,7 +14,7 @@ from typing import IO, Any
 from pipework.data.examples import Source
 from pipework.data.readers import MAX_FIELD, SUFFIXES, Format, check_text
 from pipework.errors import ConfigError, DataError, InputError, failure_reason, without_password
-from pipework.run_folder.files import Record
+from pipework.record import Record
 from pipework.serve.bulk.job_folder import JobFolder, file_system
 from pipework.serve.bulk.records import CSV_RECORD, parse_record, split_records
 

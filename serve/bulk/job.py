@@ -13,7 +13,6 @@ from typing import Any
 from pipework.data.examples import Source
 from pipework.data.readers import SUFFIXES, Format
 from pipework.errors import ConfigError, DataError, without_password
-from pipework.predict.columns import LABEL, SCORE, TRUNCATED, ColumnType, PredictedColumns
 from pipework.progress import Progress
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.input_files import (
@@ -38,6 +37,7 @@ from pipework.serve.bulk.ledger import (
 )
 from pipework.serve.bulk.records import Reject, RowReader, RowWindow, check_types, is_text_list
 from pipework.serve.bulk.scorer import Scorer, column_name
+from pipework.tasks.predictions import LABEL, SCORE, TRUNCATED, ColumnType, PredictedColumns
 
 ROW, TEXT = "source_row", "text"
 ADDED = (ROW, LABEL, SCORE, TRUNCATED)

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from pipework.errors import ChangedFileError, ConfigError
-from pipework.run_folder.files import FileRecord, Record
-from pipework.run_folder.task import Task
+from pipework.record import Record
+from pipework.run_folder.files import FileRecord
 from pipework.serve.bulk.input_files import READ_BYTES, InputFile, StoredFile, WorkItem
 from pipework.serve.bulk.job_folder import TEMPORARY, JobFolder
 from pipework.serve.bulk.records import Reject
+from pipework.tasks.task import Task
 
 PLAN = "plan.json"
 FOLDERS = PARTS, REJECTS, FINISHED = ("parts", "rejects", "finished")

@@ -14,7 +14,7 @@ from typing import IO, Any
 from pipework.data.examples import SURROGATE, Example, Source, fit_input
 from pipework.data.readers import FIELDS, MAX_FIELD, Column, Columns, Format, RawRow
 from pipework.errors import ConfigError, InputError
-from pipework.run_folder.files import Record
+from pipework.record import Record
 from pipework.run_folder.manifest import Input
 
 WINDOW, WINDOW_BYTES = 2048, 4 * 2**20  # rows, and bytes of their values

@@ -13,12 +13,12 @@ from pipework.closeable import Closeable
 from pipework.data.examples import Example, Source, fit_input
 from pipework.data.readers import Column, Columns, RawRow
 from pipework.errors import InputError
-from pipework.predict.columns import LABEL, SCORE, TRUNCATED
 from pipework.predict.text_model import EngineModel
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.engines import open_first
 from pipework.serve.engines.collate import CPU, Costs
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
+from pipework.tasks.predictions import LABEL, SCORE, TRUNCATED
 
 # Fixed instead of measured: another cut of a batch into calls changes the last bits of a score, and
 # the parts of a job must be the same bit for bit after an interruption and on another day.

@@ -21,7 +21,6 @@ from pipework.machine import cpu_limit
 from pipework.predict.text_model import TextCodec
 from pipework.run_folder.engine_record import EngineRecord, Layout
 from pipework.run_folder.manifest import Manifest, read_classifier
-from pipework.scoring.predictions import Prediction
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.openers import LocalOpener, Opener
 from pipework.serve.request.context import (
@@ -39,6 +38,7 @@ from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
 from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
+from pipework.tasks.predictions import Prediction
 from pipework.text.encoding import TextEncoder, open_encoder
 
 WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."

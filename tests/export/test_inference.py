@@ -24,7 +24,7 @@ from pipework.export.inference import (
 )
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part, TrainingReadOptions, read_manifest, write_manifest
-from pipework.run_folder.task import Metric
+from pipework.tasks.kinds import Metric
 from pipework.train.config.run_config import SAMPLE
 
 

@@ -14,7 +14,7 @@ from pipework.export.inference import evaluate_run, predict_run
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric
+from pipework.tasks.kinds import Metric
 from pipework.text.encoding import open_encoder
 from pipework.train.config.run_config import load_config
 from pipework.train.loop import evaluator

@@ -10,7 +10,7 @@ from pipework.data.readers import Format
 from pipework.errors import ConfigError
 from pipework.machine import collect_and_trim
 from pipework.run_folder.manifest import Data, Identity, Manifest, Model, write_manifest
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
 from pipework.text.encoding import TextEncoder
 from pipework.text.special_tokens import SpecialTokens
 from pipework.train.data.batches import StepBatches

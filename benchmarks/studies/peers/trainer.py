@@ -32,9 +32,11 @@ from transformers import (
 )
 
 from pipework.data.examples import Source
-from pipework.run_folder.files import Record
-from pipework.run_folder.task import Metric, Task
-from pipework.scoring.evaluation import evaluate, label_array
+from pipework.record import Record
+from pipework.scoring.evaluation import label_array
+from pipework.tasks.kinds import Metric
+from pipework.tasks.registry import task_type
+from pipework.tasks.task import Task
 from pipework.train.config.run_config import Config, load_config
 from pipework.train.data.labels import class_labels
 
@@ -128,7 +130,7 @@ def run(config: Config, setting: Setting) -> PeerReport:
     set_seed(config.train.seed)
     sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
-    task = Task(kind=config.task.kind, labels=labels, metric=config.task.metric or Metric.ACCURACY)
+    task = task_type(config.task.kind)(labels=labels, metric=config.task.metric or Metric.ACCURACY)
     tokenizer = AutoTokenizer.from_pretrained(config.model.name)
     fixed = config.model.max_length if setting is Setting.DEFAULTS else None
     train, dev = (
@@ -222,7 +224,7 @@ def _has_bf16() -> bool:
 
 def _score(prediction: EvalPrediction, task: Task) -> dict[str, float]:
     logits_NC = np.asarray(prediction.predictions, np.float32)
-    return {"score": evaluate(logits_NC, np.asarray(prediction.label_ids), task).score}
+    return {"score": task.evaluate(logits_NC, np.asarray(prediction.label_ids)).score}
 
 
 def _seen(config: Config, rows: int, steps: int) -> float:

@@ -33,7 +33,7 @@ from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
 from pipework.git import CHECKOUT
 from pipework.run_folder.files import check_writable
-from pipework.run_folder.task import Metric
+from pipework.tasks.kinds import Metric
 from pipework.train.config.run_config import load_config
 from pipework.train.report.run_log import LOG
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
 from pipework.progress import counted
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 Setting = str | int | float | bool | None
 

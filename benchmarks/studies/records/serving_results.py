@@ -8,7 +8,7 @@ from pipework.benchmarks.report import tables
 from pipework.benchmarks.results_schema.level import Level
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
 from pipework.progress import counted
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 
 class Memory(Record):

@@ -41,8 +41,8 @@ from pipework.run_folder.engine_record import (
     Variant,
 )
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric, TaskKind
 from pipework.settings import load_settings
+from pipework.tasks.kinds import Metric, TaskKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS
 from pipework.train.model.packed_encoder import PACKABLE

@@ -4,7 +4,8 @@ from pipework.data.examples import Example, Source, parse_columns, split_pair
 from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.run_folder.manifest import Part
-from pipework.run_folder.task import TaskKind, resolve_label
+from pipework.tasks.kinds import TaskKind
+from pipework.tasks.labels import resolve_label
 
 NUMBERS = Columns(text=0, label=1)
 

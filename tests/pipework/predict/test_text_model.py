@@ -16,11 +16,12 @@ from pipework.errors import InputError
 from pipework.predict.text_model import EngineModel, TextCodec, predict_stream
 from pipework.run_folder.files import FileRecord
 from pipework.run_folder.manifest import Input
-from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.evaluation import CHUNK
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import TextEncoder
 
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("long", "short"), metric=Metric.ACCURACY)
+TASK = SingleLabelTask(labels=("long", "short"), metric=Metric.ACCURACY)
 
 
 class CountingEngine:

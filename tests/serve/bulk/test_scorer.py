@@ -8,10 +8,10 @@ import pytest
 from pipework.data.examples import Example, split_pair
 from pipework.errors import InputError
 from pipework.run_folder.manifest import read_manifest
-from pipework.scoring.predictions import MultiLabel, RegressionValue, SingleLabel, decide
 from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.engines import base, collate, open_proven
 from pipework.serve.engines.collate import CPU, Costs
+from pipework.tasks.predictions import MultiLabel, RegressionValue, SingleLabel
 from pipework.text.encoding import TextEncoder
 
 TEXTS = ["rain", "goal team match", "", "bank rate", "sun goal bank wind", "rain " * 40] * 5
@@ -29,7 +29,7 @@ def test_predictions_equal_those_of_decide(request, name):
         type_ids=manifest.input.type_ids,
     )
     with open_proven(run, manifest) as engine, Scorer(run) as scorer:
-        expected = decide(engine.infer(encoder.encode(examples)), manifest.task)
+        expected = manifest.task.decode(engine.infer(encoder.encode(examples)))
         scored = scorer.model.columns(examples)
     columns = {name: column.values for name, column in scored.items()}
     for row, prediction in enumerate(expected):

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from pipework.errors import CheckFailedError, ConfigError
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import TaskKind
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.distributed import World, join
-from pipework.train.loop.losses import LabelLosses, Objective
+from pipework.train.loop.losses import LabelLosses
 from pipework.train.loop.optim import schedule
 from pipework.train.loop.step import Stepper, StepSpec, check_compiler
+from pipework.train.objectives import Objective
 from tests.commands import FORKS, fork, rank_environments
 
 ROWS = 8

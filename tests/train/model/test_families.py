@@ -15,7 +15,7 @@ from pipework.benchmarks.studies.families import (
 )
 from pipework.benchmarks.studies.records.training_results import FamiliesResult
 from pipework.errors import ConfigError
-from pipework.run_folder.task import TargetScale
+from pipework.tasks.task import TargetScale
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head
 from pipework.train.config.train import TrainSettings

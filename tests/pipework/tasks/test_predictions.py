@@ -3,48 +3,46 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from sklearn.metrics import f1_score
 
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.predictions import (
-    MIN_GAP,
+from pipework.tasks.kinds import Metric
+from pipework.tasks.multi_label import MIN_GAP, MultiLabelTask, choose_thresholds
+from pipework.tasks.predictions import (
     MultiLabel,
     Prediction,
     RegressionValue,
     SingleLabel,
-    choose_thresholds,
-    decide,
     mark_truncated,
-    predicted_labels,
-    probabilities,
 )
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
 
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("x", "y", "z"), metric=Metric.ACCURACY)
-MULTI = Task(kind=TaskKind.MULTI_LABEL, labels=("x", "y", "z"), metric=Metric.MICRO_F1)
-REGRESSION = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+TASK = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY)
+MULTI = MultiLabelTask(labels=("x", "y", "z"), metric=Metric.MICRO_F1)
+REGRESSION = RegressionTask(labels=("score",), metric=Metric.PEARSON)
 
 
 def test_single_label_scores_are_a_softmax_also_for_huge_logits():
     logits_NC = np.array([[0, 0, np.log(2)], [1e4, 0, -1e4]], np.float32)
-    scores_NC = probabilities(logits_NC, TASK)
+    scores_NC = TASK.probabilities(logits_NC)
     np.testing.assert_allclose(scores_NC, [[0.25, 0.25, 0.5], [1, 0, 0]], atol=1e-6)
 
 
 def test_scores_are_sorted_and_limited_to_top_k():
-    (prediction,) = decide(np.array([[1, 3, 2]], np.float32), TASK, top_k=2)
+    (prediction,) = TASK.decode(np.array([[1, 3, 2]], np.float32), top_k=2)
     assert (prediction.label, list(prediction.scores)) == ("y", ["y", "z"])
     assert prediction.score == prediction.scores["y"]
 
 
 def test_the_first_of_several_labels_with_equal_scores_is_predicted():
-    (prediction,) = decide(np.array([[1, 1, 1]], np.float32), TASK)
+    (prediction,) = TASK.decode(np.array([[1, 1, 1]], np.float32))
     assert list(prediction.scores) == ["x", "y", "z"]
-    assert predicted_labels(np.array([[1, 1, 1]], np.float32), TASK).tolist() == [
+    assert TASK.predicted_labels(np.array([[1, 1, 1]], np.float32)).tolist() == [
         [True, False, False]
     ]
 
 
 def test_multi_label_scores_are_sigmoids_also_for_huge_logits():
     logits_NC = np.array([[0, np.log(3), -1e4], [1e4, -30, 0]], np.float32)
-    scores_NC = probabilities(logits_NC, MULTI)
+    scores_NC = MULTI.probabilities(logits_NC)
     assert scores_NC.dtype == np.float32
     np.testing.assert_allclose(scores_NC, [[0.5, 0.75, 0], [1, np.exp(-30.0), 0.5]], rtol=1e-6)
 
@@ -52,24 +50,24 @@ def test_multi_label_scores_are_sigmoids_also_for_huge_logits():
 def test_labels_that_reach_their_threshold_are_predicted_best_first():
     task = MULTI.model_copy(update={"thresholds": (0.5, 0.6, 0.1)})
     logits_NC = np.array([[0, 1, -3], [-1, -1, -1]], np.float32)
-    first, second = decide(logits_NC, task, top_k=1)
+    first, second = task.decode(logits_NC, top_k=1)
     assert first.labels == ("y", "x")  # a score of 0.5 reaches 0.5
     assert list(first.scores) == ["y"]
     assert second.labels == ("z",)
-    assert predicted_labels(logits_NC, task).tolist() == [[True, True, False], [False, False, True]]
+    assert task.predicted_labels(logits_NC).tolist() == [[True, True, False], [False, False, True]]
 
 
 def test_the_default_threshold_is_a_half():
-    (prediction,) = decide(np.array([[-0.1, -0.2, -5]], np.float32), MULTI)
+    (prediction,) = MULTI.decode(np.array([[-0.1, -0.2, -5]], np.float32))
     assert prediction.labels == ()
 
 
 def test_a_regression_predicts_a_number():
-    assert decide(np.array([[2.5], [-1]], np.float32), REGRESSION, 1) == [
+    assert REGRESSION.decode(np.array([[2.5], [-1]], np.float32), 1) == [
         RegressionValue(score=2.5),
         RegressionValue(score=-1),
     ]
-    assert not predicted_labels(np.array([[2.5]], np.float32), REGRESSION).any()
+    assert not REGRESSION.predicted_labels(np.array([[2.5]], np.float32)).any()
 
 
 PREDICTIONS = {
@@ -127,8 +125,8 @@ def test_chosen_thresholds_reach_the_best_possible_f1(seed):
     truth_NC = (random.random((60, 3)) < 0.3).astype(np.int8)
     thresholds = choose_thresholds(logits_NC, truth_NC)
     task = MULTI.model_copy(update={"thresholds": thresholds})
-    predicted_NC = predicted_labels(logits_NC, task)
-    scores_NC = probabilities(logits_NC, task)
+    predicted_NC = task.predicted_labels(logits_NC)
+    scores_NC = task.probabilities(logits_NC)
     for label in range(3):
         f1 = f1_score(truth_NC[:, label], predicted_NC[:, label], zero_division=0)
         assert f1 == pytest.approx(best_f1(scores_NC[:, label], truth_NC[:, label]))
@@ -146,8 +144,8 @@ def test_the_scores_on_both_sides_of_a_threshold_differ():
     logits_N1 = np.array([[1], [0.00002], [0], [-2]], np.float32)
     truth_N1 = np.array([[1], [1], [0], [0]])
     (threshold,) = choose_thresholds(logits_N1, truth_N1)  # 0.5 would have the best F1
-    assert np.abs(probabilities(logits_N1, MULTI)[:, 0] - threshold).min() > MIN_GAP / 2
-    f1 = f1_score(truth_N1[:, 0], probabilities(logits_N1, MULTI)[:, 0] >= threshold)
+    assert np.abs(MULTI.probabilities(logits_N1)[:, 0] - threshold).min() > MIN_GAP / 2
+    f1 = f1_score(truth_N1[:, 0], MULTI.probabilities(logits_N1)[:, 0] >= threshold)
     assert f1 == pytest.approx(0.8)  # of the first three rows
 
 
@@ -156,7 +154,7 @@ def test_scores_of_which_none_differ_much_have_a_threshold(shift):
     """As of a label with few rows, whose scores are all near 0."""
     logits_N1 = np.array([[-11], [-12 + shift], [-12], [-13]], np.float32)
     (threshold,) = choose_thresholds(logits_N1, np.array([[1], [0], [0], [0]]))
-    scores_N1 = probabilities(logits_N1, MULTI)
+    scores_N1 = MULTI.probabilities(logits_N1)
     assert (scores_N1[:, 0] >= threshold).tolist() == [True, False, False, False]
 
 
@@ -164,13 +162,11 @@ def test_a_threshold_separates_adjacent_float32_scores():
     low = np.float32(-12)
     logits_N1 = np.array([[np.nextafter(low, np.float32(1))], [low]], np.float32)
     truth_N1 = np.array([[1], [0]])
-    scores = probabilities(logits_N1, MULTI)
+    scores = MULTI.probabilities(logits_N1)
     thresholds = choose_thresholds(logits_N1, truth_N1)
-    task = Task(
-        kind=TaskKind.MULTI_LABEL, labels=("x",), metric=Metric.MICRO_F1, thresholds=thresholds
-    )
+    task = MultiLabelTask(labels=("x",), metric=Metric.MICRO_F1, thresholds=thresholds)
     expected = [[True], [scores[1] == scores[0]]]
-    assert predicted_labels(logits_N1, task).tolist() == expected
+    assert task.predicted_labels(logits_N1).tolist() == expected
 
 
 def test_a_label_without_rows_gets_the_default_threshold():
