@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from pipework.errors import ChangedFileError, ConfigError
+from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import FileRecord, Record
 from pipework.run_folder.task import Task
-from pipework.serve.bulk.input_files import READ_BYTES, InputFile, StoredFile, WorkItem
+from pipework.serve.bulk.input_files import InputFile, StoredFile, WorkItem
 from pipework.serve.bulk.job_folder import TEMPORARY, JobFolder
 from pipework.serve.bulk.records import Reject
 
@@ -39,6 +40,17 @@ class EngineIdentity(Record):
     files: tuple[str, ...]
     rows: int | None
     max_abs_diff: float | None
+
+    @classmethod
+    def of(cls, record: EngineRecord) -> "EngineIdentity":
+        """Return the identity of a recorded engine."""
+        parity = record.parity
+        return cls(
+            name=record.name,
+            files=tuple(file.sha256 for file in record.files),
+            rows=None if parity is None else parity.rows,
+            max_abs_diff=None if parity is None else parity.max_abs,
+        )
 
 
 class BulkPlan(Record):
@@ -71,6 +83,8 @@ class FinishedItem(Record):
     Attributes:
         plan_sha256: digest of the plan of the job.
         input_sha256: digest of the bytes of the item.
+        input_version: version of its file in an object store, see `StoredFile`; None on a disk,
+            where the bytes are read again.
         part: its part.
         rejects: the file with its rejected rows; None if there are none.
         rows, rejected, truncated: numbers of rows: scored, rejected, scored but truncated.
@@ -78,7 +92,8 @@ class FinishedItem(Record):
     """
 
     plan_sha256: str
-    input_sha256: str
+    input_sha256: str | None
+    input_version: str | None
     part: FileRecord
     rejects: FileRecord | None
     rows: int
@@ -160,7 +175,8 @@ class Ledger:
         files = [entry.part, *([entry.rejects] if entry.rejects else [])]
         if not all(map(self.folder.holds, files)):
             return None
-        if digest(stored, item) != entry.input_sha256:
+        same = entry.input_version is not None and entry.input_version == stored.version
+        if not same and digest(stored, item) != entry.input_sha256:
             message = f"{stored.name} has changed since {name} was scored"
             raise ChangedFileError(message, f"restore the file, or {OTHER}")
         return entry
@@ -173,19 +189,19 @@ class Ledger:
     def finish(
         self,
         item: WorkItem,
+        stored: StoredFile,
         part: FileRecord,
         rejects: Sequence[Reject],
         counts: "RowCounts",
-        sha256: str,
     ) -> FinishedItem:
         """Write the rejected rows of an item, and its entry.
 
         Args:
-            item: the work item.
+            item: the work item with the digest of the bytes that were read.
+            stored: its file.
             part: its part.
             rejects: its rejected rows.
             counts: numbers of its scored rows.
-            sha256: digest of the bytes that were read.
         """
         rejected = None
         if rejects:
@@ -193,7 +209,8 @@ class Ledger:
             rejected = self._write(f"{REJECTS}/{part_name(item)}.jsonl", lines)
         entry = FinishedItem(
             plan_sha256=self.plan_sha256,
-            input_sha256=sha256,
+            input_sha256=item.sha256,
+            input_version=None if stored.is_local else stored.version,
             part=part,
             rejects=rejected,
             rows=counts.rows,
@@ -227,13 +244,7 @@ class RowCounts:
 
 def digest(stored: StoredFile, item: WorkItem) -> str:
     """Return the hexadecimal SHA-256 of the bytes of an item."""
-    hashed, left = hashlib.sha256(), item.end - item.start
-    with stored.open() as stream:
-        stream.seek(item.start)
-        while left and (data := stream.read(min(left, READ_BYTES))):
-            hashed.update(data)
-            left -= len(data)
-    return hashed.hexdigest()
+    return hashlib.sha256(stored.read(item.start, item.end)).hexdigest()
 
 
 def _difference(known: BulkPlan, plan: BulkPlan) -> str:
