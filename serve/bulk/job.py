@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,14 @@ from typing import Any
 from pipework.data.examples import Source
 from pipework.data.readers import MAX_FIELD, SUFFIXES, Columns, Format
 from pipework.errors import ConfigError, DataError, without_password
-from pipework.predict.columns import LABEL, SCORE, TRUNCATED, ColumnType, PredictedColumns
+from pipework.predict.columns import (
+    LABEL,
+    SCORE,
+    TRUNCATED,
+    ColumnType,
+    PredictedColumn,
+    PredictedColumns,
+)
 from pipework.progress import Progress
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.input_files import (
@@ -75,21 +82,14 @@ class BulkSummary:
     Attributes:
         items, skipped: work items of the shard, and those that were already finished.
         planned, finished: work items of the job, and those that all processes have finished.
-        rejected: rows that could not be read.
-        counts: the scored rows.
+        counts: numbers of rows.
     """
 
     items: int
     skipped: int = 0
     planned: int
     finished: int
-    rejected: int = 0
-    counts: RowCounts
-
-    def add(self, entry: FinishedItem) -> None:
-        """Add the numbers of a finished item."""
-        self.rejected += entry.rejected
-        self.counts.add(entry.rows, entry.truncated, entry.labels)
+    counts: RowCounts = field(default_factory=RowCounts)
 
 
 def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSummary:
@@ -209,16 +209,14 @@ class BulkJob:
             DataError: some items could not be read; all others are finished.
         """
         planned, damaged = len(self.ledger.plan.items), list[DataError]()
-        summary = BulkSummary(
-            items=len(items), planned=planned, finished=planned, counts=RowCounts()
-        )
+        summary = BulkSummary(items=len(items), planned=planned, finished=planned)
         missing = self._missing(items, summary, progress)
         for outcome in place.score(self, missing, progress):
             if isinstance(outcome, DataError):
                 progress.note(str(outcome))
                 damaged.append(outcome)
             else:
-                summary.add(outcome)
+                summary.counts += outcome.counts
         if damaged:
             failed = f"{len(damaged)} of {len(items)} work items cannot be read"
             message = f"{failed}; first: {damaged[0]}"
@@ -237,7 +235,7 @@ class BulkJob:
                 yield item
             else:
                 summary.skipped += 1
-                summary.add(entry)
+                summary.counts += entry.counts
                 progress.advance(item.rows)
 
     def score(self, item: WorkItem, progress: Progress) -> FinishedItem:
@@ -258,13 +256,15 @@ class BulkJob:
         with self.ledger.folder.new_file(path) as part, ExitStack() as stack:
             writer = None
             for window in self._windows(item, stored, data):
-                table = self._table(window, counts)
+                predicted = self._scorer.model.columns(window.examples)
+                table = self._table(window, predicted)
+                counts += _counts(window, predicted)
                 if writer is None:
                     writer = stack.enter_context(pq.ParquetWriter(part.stream, table.schema))
                 writer.write_table(table)
                 rejects += window.rejects
                 progress.advance(len(window.rows) + len(window.rejects))
-            rows = counts.rows + len(rejects)
+            rows = counts.rows + counts.rejected
             if writer is None or (item.row_group is not None and rows != item.rows):
                 raise _changed(stored)
             # The plan has no digest of the bytes of parquet. A change that is found here and not by
@@ -291,12 +291,10 @@ class BulkJob:
                 name = f"{stored.name}, row group {item.row_group}"
                 raise unreadable(name, error) from error
 
-    def _table(self, window: RowWindow, counts: RowCounts) -> Any:  # noqa: ANN401  (no types)
-        """Return the rows of a window as an arrow table, and count them."""
+    def _table(self, window: RowWindow, predicted: PredictedColumns) -> Any:  # noqa: ANN401
+        """Return the rows of a window as an arrow table."""
         import pyarrow as pa  # noqa: PLC0415  (optional)
 
-        predicted = self._scorer.model.columns(window.examples)
-        counts.add(len(window.rows), sum(predicted[TRUNCATED].values), _count(predicted))
         types = {
             ColumnType.TEXT: pa.string(),
             ColumnType.NUMBER: pa.float32(),
@@ -352,9 +350,12 @@ def _changed(stored: StoredFile) -> DataError:
     return DataError(message, "restore the file, or use another --out folder")
 
 
-def _count(predicted: PredictedColumns) -> Counter[str]:
-    """Return the number of rows by predicted label; none for a regression."""
-    if LABEL not in predicted:
-        return Counter()
-    column = predicted[LABEL]
-    return Counter(chain.from_iterable(column.values) if column.many else column.values)
+def _counts(window: RowWindow, predicted: PredictedColumns) -> RowCounts:
+    """Return the numbers of rows; a regression has no labels."""
+    labels = predicted.get(LABEL, PredictedColumn(type=ColumnType.TEXT, values=()))
+    return RowCounts(
+        rows=len(window.rows),
+        rejected=len(window.rejects),
+        truncated=sum(predicted[TRUNCATED].values),
+        labels=Counter(chain.from_iterable(labels.values) if labels.many else labels.values),
+    )

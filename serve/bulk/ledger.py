@@ -10,10 +10,9 @@ processes, also on several machines, may write to one folder.
 import hashlib
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from pipework.errors import ChangedFileError, ConfigError
 from pipework.run_folder.engine_record import EngineRecord
@@ -77,6 +76,25 @@ class BulkPlan(Record):
     items: tuple[WorkItem, ...]
 
 
+class RowCounts(Record):
+    """Numbers of rows: scored, rejected, scored but truncated, and scored by label."""
+
+    rows: int = 0
+    rejected: int = 0
+    truncated: int = 0
+    labels: dict[str, int] = Field(default_factory=dict)
+
+    def __add__(self, other: "RowCounts") -> "RowCounts":
+        """Return the sums."""
+        labels = Counter(self.labels) + Counter(other.labels)
+        return RowCounts(
+            rows=self.rows + other.rows,
+            rejected=self.rejected + other.rejected,
+            truncated=self.truncated + other.truncated,
+            labels=dict(sorted(labels.items())),
+        )
+
+
 class FinishedItem(Record):
     """The entry of a finished work item.
 
@@ -87,8 +105,7 @@ class FinishedItem(Record):
             where the bytes are read again.
         part: its part.
         rejects: the file with its rejected rows; None if there are none.
-        rows, rejected, truncated: numbers of rows: scored, rejected, scored but truncated.
-        labels: number of scored rows by label; empty for a regression.
+        counts: numbers of its rows.
     """
 
     plan_sha256: str
@@ -96,10 +113,7 @@ class FinishedItem(Record):
     input_version: str | None
     part: FileRecord
     rejects: FileRecord | None
-    rows: int
-    rejected: int
-    truncated: int
-    labels: dict[str, int]
+    counts: RowCounts
 
 
 class Ledger:
@@ -192,7 +206,7 @@ class Ledger:
         stored: StoredFile,
         part: FileRecord,
         rejects: Sequence[Reject],
-        counts: "RowCounts",
+        counts: RowCounts,
     ) -> FinishedItem:
         """Write the rejected rows of an item, and its entry.
 
@@ -201,7 +215,7 @@ class Ledger:
             stored: its file.
             part: its part.
             rejects: its rejected rows.
-            counts: numbers of its scored rows.
+            counts: numbers of its rows.
         """
         rejected = None
         if rejects:
@@ -213,10 +227,7 @@ class Ledger:
             input_version=None if stored.is_local else stored.version,
             part=part,
             rejects=rejected,
-            rows=counts.rows,
-            rejected=len(rejects),
-            truncated=counts.truncated,
-            labels=dict(sorted(counts.labels.items())),
+            counts=counts,
         )
         self._write(_entry_path(item), entry.model_dump_json(indent=1))
         return entry
@@ -225,21 +236,6 @@ class Ledger:
         with self.folder.new_file(path) as file:
             file.stream.write(content.encode())
             return file.finish()
-
-
-@dataclass(kw_only=True, slots=True)
-class RowCounts:
-    """Numbers of scored rows: all, those with a truncated input, and those of each label."""
-
-    rows: int = 0
-    truncated: int = 0
-    labels: Counter[str] = field(default_factory=Counter)
-
-    def add(self, rows: int, truncated: int, labels: Mapping[str, int]) -> None:
-        """Add numbers."""
-        self.rows += rows
-        self.truncated += truncated
-        self.labels.update(labels)
 
 
 def digest(stored: StoredFile, item: WorkItem) -> str:

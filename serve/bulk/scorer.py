@@ -14,7 +14,7 @@ from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import InputError
 from pipework.predict.columns import LABEL, SCORE, TRUNCATED
-from pipework.predict.text_model import EngineModel
+from pipework.predict.text_model import EngineModel, TextModel
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.records import RowReader
 from pipework.serve.engines import open_first
@@ -65,7 +65,7 @@ class Scorer(Closeable):
         if self.record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
             costs = CPU if gpu_or_none() is None else GPU
             opened.collate = replace(opened.collate, costs=costs)
-        self.model = EngineModel.open(folder, manifest, opened)
+        self.model: TextModel = EngineModel.open(folder, manifest, opened)
         trained = Source.of(manifest.data.reading, Path("batch")).columns.named()
         pair = text_pair or trained.text_pair or "text_pair"
         columns = Columns(

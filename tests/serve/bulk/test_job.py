@@ -98,7 +98,7 @@ def test_all_rows_are_scored_in_the_order_of_the_input(run, files, tmp_path):
         label, score_, _ = line.split("\t")
         assert table["predicted_label"][row].as_py() == label
         assert table["predicted_score"][row].as_py() == pytest.approx(float(score_), abs=1e-4)
-    assert (summary.items, summary.skipped, summary.rejected) == (8, 0, 0)
+    assert (summary.items, summary.skipped, summary.counts.rejected) == (8, 0, 0)
     assert summary.counts.rows == 2 * rows == sum(summary.counts.labels.values())
     metadata = pq.read_schema(part_files(tmp_path / "out")[0]).metadata
     assert json.loads(metadata[b"pipework.engine"])["name"] == "onnx"
@@ -257,7 +257,7 @@ def test_a_job_in_an_object_store_has_the_files_of_a_local_job(run, files, tmp_p
     local = to(tmp_path / "out")
     first, again = to("memory://bucket/out", shard="1/2"), to("memory://bucket/out")
     assert (first.items, again.items, again.skipped) == (3, 5, 3)
-    assert (again.counts, again.rejected) == (local.counts, local.rejected)
+    assert (again.counts, again.counts.rejected) == (local.counts, local.counts.rejected)
     expected = snapshot(tmp_path / "out")
     assert {name.partition("/")[0] for name in expected} == {
         "parts",
@@ -496,7 +496,7 @@ def test_an_empty_file_has_no_rows_and_the_others_are_scored(run, tmp_path, empt
     (tmp_path / "in" / "b.csv").write_text("text,id\nrain,x\ngoal,y\n")
     (tmp_path / "in" / "c.csv").write_text("text,id\n")
     summary = score(run, tmp_path / "in", tmp_path / "out", columns="text=text")
-    assert (summary.items, summary.counts.rows, summary.rejected) == (1, 2, 0)
+    assert (summary.items, summary.counts.rows, summary.counts.rejected) == (1, 2, 0)
     table = pq.read_table(tmp_path / "out" / "parts")
     assert table["id"].to_pylist() == ["x", "y"]
     assert table["predicted_label"].to_pylist() == ["weather", "sport"]
@@ -526,7 +526,7 @@ def test_rows_that_cannot_be_read_are_set_aside(run, tmp_path):
     pq.write_table(table, tmp_path / "in" / "a.parquet")
     (tmp_path / "in" / "b.csv").write_bytes(b"id,text\nd,sun\ne\nf,\xff\ng,bank\n")
     summary = score(run, tmp_path / "in", tmp_path / "out", columns="text=text", keep=["id"])
-    assert (summary.counts.rows, summary.rejected) == (4, 3)
+    assert (summary.counts.rows, summary.counts.rejected) == (4, 3)
     rejects = sorted((tmp_path / "out" / "rejects").glob("*.jsonl"))
     lines = [json.loads(line) for path in rejects for line in path.read_text().splitlines()]
     assert [(line["file"], line["row"]) for line in lines] == [
