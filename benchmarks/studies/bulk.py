@@ -142,7 +142,7 @@ class BulkStudy:
             for item in job.ledger.plan.items:
                 with other_cores(others):
                     with bulk.measured() as count:
-                        count.append(job.score(item, NullProgress()).rows)
+                        count.append(job.score(item, NullProgress()).counts.rows)
                     for batch, rounds in engine_rates.items():
                         rounds.measure(engine, encodings, batch)
                 self.progress.note(f"round {len(others)}: {bulk.per_s[-1]:,.0f} rows/s")

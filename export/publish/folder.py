@@ -27,7 +27,7 @@ from pipework.run_folder.engine_record import (
 )
 from pipework.run_folder.files import FileRecord, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, write_manifest
-from pipework.tasks.task import Task
+from pipework.tasks.registry import AnyTask
 
 PUBLISHED_FILE = "pipework.json"
 # The names under which optimum, optimum-intel and transformers.js look for a precision.
@@ -46,7 +46,7 @@ class PublishedModel(Record):
     """The part of a manifest that a published folder keeps, for an import from it."""
 
     pipework: str
-    task: Task
+    task: AnyTask
     fields: tuple[str, ...]
     max_length: int
     engines: tuple[PublishedEngine, ...]

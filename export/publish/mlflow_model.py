@@ -21,7 +21,7 @@ from pipework import __version__
 from pipework.data.examples import Example, fit_examples
 from pipework.errors import ConfigError
 from pipework.export.publish.folder import copy_public, proofs
-from pipework.predict.text_model import EngineModel, predict_stream
+from pipework.predict.text_model import EngineModel, TextModel, predict_stream
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines import open_proven
@@ -50,7 +50,8 @@ class RunModel(PythonModel):  # type: ignore[misc]  # mlflow has no types
         """Open the default engine and the tokenizer."""
         run = Path(context.artifacts[RUN])
         self.manifest = read_classifier(run)
-        self.model = EngineModel.open(run, self.manifest, open_proven(run, self.manifest))
+        engine = open_proven(run, self.manifest)
+        self.model: TextModel = EngineModel.open(run, self.manifest, engine)
 
     def predict(
         self,

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,12 +148,12 @@ def _score_files(run: Path, options: "BulkOptions") -> None:
         )
     if not summary.items:
         console.print_line("this shard has no work item: there are more shards than work items")
-    if summary.rejected:
-        console.print_line(f"{counted(summary.rejected, 'row')} could not be read: {out}/rejects")
+    if counts.rejected:
+        console.print_line(f"{counted(counts.rejected, 'row')} could not be read: {out}/rejects")
     if counts.truncated:
         console.print_line(
             f"truncated, because the model reads fewer tokens: {counted(counts.truncated, 'row')}"
         )
     if counts.labels:
-        rows = [(label, number) for label, number in counts.labels.most_common()]
+        rows = [(label, number) for label, number in Counter(counts.labels).most_common()]
         console.table("labels", ("label", "rows"), rows)

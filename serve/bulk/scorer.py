@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
-from pipework.data.examples import Example, Source, fit_input
-from pipework.data.readers import Column, Columns, RawRow
+from pipework.data.examples import Example, Source
+from pipework.data.readers import Columns
 from pipework.errors import InputError
-from pipework.predict.text_model import EngineModel
+from pipework.predict.text_model import EngineModel, TextModel
 from pipework.run_folder.manifest import read_classifier
+from pipework.serve.bulk.records import RowReader
 from pipework.serve.engines import open_first
 from pipework.serve.engines.collate import CPU, Costs
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
@@ -64,15 +65,16 @@ class Scorer(Closeable):
         if self.record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
             costs = CPU if gpu_or_none() is None else GPU
             opened.collate = replace(opened.collate, costs=costs)
-        self.model = EngineModel.open(folder, manifest, opened)
-        reading = manifest.data.reading
-        pair = text_pair or column_name(reading.text_pair, "text_pair")
+        self.model: TextModel = EngineModel.open(folder, manifest, opened)
+        trained = Source.of(manifest.data.reading, Path("batch")).columns.named()
+        pair = text_pair or trained.text_pair or "text_pair"
         columns = Columns(
-            text=text or column_name(reading.text, "text"),
+            text=text or trained.text,
             text_pair=pair if manifest.input.pair else None,
             label=None,
         )
-        self._source = Source(path=Path("batch"), columns=columns)
+        source = Source(path=Path("batch"), columns=columns)
+        self._reader = RowReader(source=source, columns=(), keep=(), expected=manifest.input)
 
     def __reduce__(self) -> tuple[Callable[..., "Scorer"], tuple[object, ...]]:
         """Pickle the arguments only."""
@@ -115,22 +117,15 @@ class Scorer(Closeable):
     def _examples(
         self, batch: Mapping[str, NDArray[Any]], rows: int
     ) -> Iterator[Example | InputError]:
-        columns = {"text": self._source.columns.text, "text_pair": self._source.columns.text_pair}
-        named = {field: str(column) for field, column in columns.items() if column is not None}
-        for name in named.values():
+        names = self._reader.names.values()
+        for name in names:
             if name not in batch:
                 message = f"no column {name!r}; found {', '.join(batch)}"
                 raise InputError(message, "name it: Scorer(run, text=COLUMN)")
         for row in range(rows):
-            cells = {field: batch[name][row] for field, name in named.items()}
-            values = {
-                field: cell.item() if isinstance(cell, np.generic) else cell
-                for field, cell in cells.items()
-            }
+            cells = {name: _plain(batch[name][row]) for name in names}
             try:
-                yield fit_input(
-                    self._source.parse(RawRow(line=row + 1, **values)), self.manifest.input
-                )
+                yield self._reader.example(row + 1, cells)
             except InputError as error:
                 yield error
 
@@ -143,9 +138,8 @@ def _open_once(
     return Scorer(run, engine, text=text, text_pair=text_pair, threads=threads)
 
 
-def column_name(column: Column | None, default: str) -> str:
-    """Return the name of a column; the default for a number."""
-    return column if isinstance(column, str) else default
+def _plain(cell: object) -> object:
+    return cell.item() if isinstance(cell, np.generic) else cell
 
 
 def _column(values: Sequence[Any], at: Sequence[int], rows: int) -> NDArray[Any]:
