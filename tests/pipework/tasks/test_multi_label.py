@@ -82,3 +82,25 @@ def test_a_label_without_rows_gets_the_default_threshold():
     thresholds = choose_thresholds(logits_NC, truth_NC)
     assert thresholds[0] == 0.5
     assert choose_thresholds(logits_NC[::-1], truth_NC[::-1]) == thresholds
+
+
+def test_multi_label_scores_are_sigmoids_also_for_huge_logits():
+    logits_NC = np.array([[0, np.log(3), -1e4], [1e4, -30, 0]], np.float32)
+    scores_NC = MULTI.probabilities(logits_NC)
+    assert scores_NC.dtype == np.float32
+    np.testing.assert_allclose(scores_NC, [[0.5, 0.75, 0], [1, np.exp(-30.0), 0.5]], rtol=1e-6)
+
+
+def test_labels_that_reach_their_threshold_are_predicted_best_first():
+    task = MULTI.model_copy(update={"thresholds": (0.5, 0.6, 0.1)})
+    logits_NC = np.array([[0, 1, -3], [-1, -1, -1]], np.float32)
+    first, second = task.decode(logits_NC, top_k=1)
+    assert first.labels == ("y", "x")  # a score of 0.5 reaches 0.5
+    assert list(first.scores) == ["y"]
+    assert second.labels == ("z",)
+    assert task.predicted_labels(logits_NC).tolist() == [[True, True, False], [False, False, True]]
+
+
+def test_the_default_threshold_is_a_half():
+    (prediction,) = MULTI.decode(np.array([[-0.1, -0.2, -5]], np.float32))
+    assert prediction.labels == ()

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,56 +16,6 @@ from pipework.tasks.single_label import SingleLabelTask
 TASK = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY)
 MULTI = MultiLabelTask(labels=("x", "y", "z"), metric=Metric.MICRO_F1)
 REGRESSION = RegressionTask(labels=("score",), metric=Metric.PEARSON)
-
-
-def test_single_label_scores_are_a_softmax_also_for_huge_logits():
-    logits_NC = np.array([[0, 0, np.log(2)], [1e4, 0, -1e4]], np.float32)
-    scores_NC = TASK.probabilities(logits_NC)
-    np.testing.assert_allclose(scores_NC, [[0.25, 0.25, 0.5], [1, 0, 0]], atol=1e-6)
-
-
-def test_scores_are_sorted_and_limited_to_top_k():
-    (prediction,) = TASK.decode(np.array([[1, 3, 2]], np.float32), top_k=2)
-    assert (prediction.label, list(prediction.scores)) == ("y", ["y", "z"])
-    assert prediction.score == prediction.scores["y"]
-
-
-def test_the_first_of_several_labels_with_equal_scores_is_predicted():
-    (prediction,) = TASK.decode(np.array([[1, 1, 1]], np.float32))
-    assert list(prediction.scores) == ["x", "y", "z"]
-    assert TASK.predicted_labels(np.array([[1, 1, 1]], np.float32)).tolist() == [
-        [True, False, False]
-    ]
-
-
-def test_multi_label_scores_are_sigmoids_also_for_huge_logits():
-    logits_NC = np.array([[0, np.log(3), -1e4], [1e4, -30, 0]], np.float32)
-    scores_NC = MULTI.probabilities(logits_NC)
-    assert scores_NC.dtype == np.float32
-    np.testing.assert_allclose(scores_NC, [[0.5, 0.75, 0], [1, np.exp(-30.0), 0.5]], rtol=1e-6)
-
-
-def test_labels_that_reach_their_threshold_are_predicted_best_first():
-    task = MULTI.model_copy(update={"thresholds": (0.5, 0.6, 0.1)})
-    logits_NC = np.array([[0, 1, -3], [-1, -1, -1]], np.float32)
-    first, second = task.decode(logits_NC, top_k=1)
-    assert first.labels == ("y", "x")  # a score of 0.5 reaches 0.5
-    assert list(first.scores) == ["y"]
-    assert second.labels == ("z",)
-    assert task.predicted_labels(logits_NC).tolist() == [[True, True, False], [False, False, True]]
-
-
-def test_the_default_threshold_is_a_half():
-    (prediction,) = MULTI.decode(np.array([[-0.1, -0.2, -5]], np.float32))
-    assert prediction.labels == ()
-
-
-def test_a_regression_predicts_a_number():
-    assert REGRESSION.decode(np.array([[2.5], [-1]], np.float32), 1) == [
-        RegressionValue(score=2.5),
-        RegressionValue(score=-1),
-    ]
-    assert not REGRESSION.predicted_labels(np.array([[2.5]], np.float32)).any()
 
 
 PREDICTIONS = {
