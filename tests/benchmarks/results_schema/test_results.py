@@ -18,7 +18,7 @@ from pipework.errors import ConfigError, DataError
 from pipework.run_folder.files import check_writable
 
 
-@pytest.mark.parametrize("kind", ["served", "offline", "trained", "fitted", "compared", "filled"])
+@pytest.mark.parametrize("kind", ["served", "offline", "trained", "filled"])
 def test_a_written_result_is_read_unchanged(kind, request, tmp_path):
     result = request.getfixturevalue(kind)
     write_result(tmp_path / "r.json", result)
