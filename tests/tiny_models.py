@@ -14,8 +14,10 @@ from pipework.benchmarks.studies.tiny_encoders import (
     tokenizer_for,
 )
 from pipework.data.examples import Example
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.evaluation import evaluate, label_array
+from pipework.scoring.evaluation import label_array
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.train.config.model import CnnSettings, Head, ModelSettings, RnnSettings
 from pipework.train.config.train import TrainSettings
@@ -42,7 +44,7 @@ class SampleRows:
         examples = sample_examples()
         tokenizer = tokenizer_for(family, [example.text for example in examples])
         labels = class_labels(None, SOURCE)
-        task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.ACCURACY)
+        task = SingleLabelTask(labels=labels, metric=Metric.ACCURACY)
         return cls(tokenizer=tokenizer, examples=examples, task=task)
 
     def encodings(self, *, type_ids: bool, marked: bool) -> list[Encoding]:
@@ -103,7 +105,7 @@ def steps_to_fit(classifier: Classifier, rows: SampleRows, steps: int = STEPS) -
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             if step % EVERY == 0:
-                evaluation = evaluate(engine.infer(encodings), truth_N, rows.task)
+                evaluation = rows.task.evaluate(engine.infer(encodings), truth_N)
                 if evaluation.score >= ENOUGH:
                     return step
     return None

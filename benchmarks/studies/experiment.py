@@ -27,8 +27,8 @@ from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.files import check_writable, write_atomically
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import SplitMetrics
 from pipework.settings import dump_settings
+from pipework.tasks.evaluation import SplitMetrics
 from pipework.train.config.run_config import Config, load_config
 from pipework.train.report.run_log import last_line
 from pipework.train.report.verdict import metric_in_words

@@ -20,7 +20,7 @@ from pipework.benchmarks.studies.experiment import (
     run_and_store,
 )
 from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
-from pipework.export.inference import split_source
+from pipework.data.splits import split_source
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.report.linear_baseline import linear_baseline

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Protocol
 
 from pipework.machine import cpu_limit
+from pipework.run_folder.change_limits import DEFAULT_LIMITS, ChangeLimits
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
-from pipework.serve.config import ChangeLimits
-from pipework.serve.engines import DEFAULT_LIMITS, open_first, open_proven
+from pipework.serve.engines import open_first, open_proven
 from pipework.serve.engines.remote import TensorModel, open_remote
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 

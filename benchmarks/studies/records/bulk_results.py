@@ -6,7 +6,7 @@ from typing import Literal
 
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
 from pipework.progress import counted
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 
 class ScoredJob(Record):

@@ -5,7 +5,7 @@ from statistics import mean
 from typing import Literal
 
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 Setting = str | int | float | bool | None
 

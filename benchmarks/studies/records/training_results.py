@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 PIPEWORK = "pipework"  # its name in the `peer` fields of stored results
 

@@ -68,11 +68,6 @@ def test_an_interrupted_write_leaves_the_old_result(served, trained, tmp_path, m
     assert read_result(path) == served
 
 
-def test_the_speedup_is_the_median_over_pairs_with_the_same_seed(compared):
-    assert compared.speedup_over("Trainer, best") == pytest.approx((60 / 50 + 66 / 44) / 2)
-    assert compared.competitors == ("pipework", "Trainer, defaults", "Trainer, best")
-
-
 LIMIT = SloLimit(statistic=Statistic.P99, most_ms=50)
 
 

@@ -145,6 +145,7 @@ def test_missing_and_unknown_arguments_are_reported(argument, message):
 
 
 def test_the_readme_of_the_results_lists_every_kind():
-    kinds = set(re.findall(r'"const": "([a-z_]+)"', PATH.read_text()))
+    # The name of the only experiment is a constant, too.
+    kinds = set(re.findall(r'"const": "([a-z_]+)"', PATH.read_text())) - {"scratch"}
     recorded = (RESULTS / "README.md").read_text().partition("| `kind` |")[2]
     assert set(re.findall(r"^\| `([a-z_]+)`", recorded, re.MULTILINE)) == kinds

@@ -7,7 +7,7 @@ from torch import nn
 
 from pipework.benchmarks.studies.tiny_encoders import WIDTH, EncoderFamily, publish
 from pipework.errors import ConfigError
-from pipework.run_folder.task import TargetScale
+from pipework.tasks.task import TargetScale
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head
 from pipework.train.config.train import TrainSettings

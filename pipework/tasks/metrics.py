@@ -13,12 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.errors import ConfigError
-from pipework.run_folder.task import Metric, Task, TaskKind
-
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
-BINARY = 2  # labels
 DIRECTED = re.compile(r"(.+)\((?:e1,e2|e2,e1)\)")
 
 
@@ -150,83 +146,7 @@ def _ranks(values_N: Floats) -> Floats:
     return np.asarray((last_U - (counts_U - 1) / 2)[place_N], np.float64)
 
 
-def single_label_score(metric: Metric, confusion_CC: Counts, task: Task) -> float:
-    """Return a score of a single-label task."""
-    match metric:
-        case Metric.ACCURACY | Metric.MICRO_F1:
-            return accuracy(confusion_CC)
-        case Metric.MACRO_F1:
-            return tally_confusion(confusion_CC).macro_f1
-        case Metric.F1:
-            return float(tally_confusion(confusion_CC).f1[task.positive_index])
-        case Metric.MATTHEWS:
-            return matthews(confusion_CC)
-        case Metric.DIRECTIONAL_F1:
-            return directional_f1(confusion_CC, task.labels)
-        case Metric.PEARSON | Metric.SPEARMAN:
-            raise ValueError(metric)
-        case Metric.MASKED_ACCURACY | Metric.ORDER_ACCURACY:
-            raise ValueError(metric)
-
-
-def multi_label_score(
-    metric: Metric, truth_NC: NDArray[np.bool_], predicted_NC: NDArray[np.bool_]
-) -> float:
-    """Return a score of a multi-label task."""
-    match metric:
-        case Metric.ACCURACY:
-            return float((truth_NC == predicted_NC).all(axis=1).mean())
-        case Metric.MICRO_F1:
-            return tally_labels(truth_NC, predicted_NC).micro_f1
-        case Metric.MACRO_F1:
-            return tally_labels(truth_NC, predicted_NC).macro_f1
-        case Metric.MATTHEWS | Metric.DIRECTIONAL_F1 | Metric.PEARSON | Metric.SPEARMAN:
-            raise ValueError(metric)
-        case Metric.F1 | Metric.MASKED_ACCURACY | Metric.ORDER_ACCURACY:
-            raise ValueError(metric)
-
-
-def regression_score(metric: Metric, value_N: Floats, truth_N: Floats) -> float:
-    """Return a score of a regression."""
-    return spearman(value_N, truth_N) if metric is Metric.SPEARMAN else pearson(value_N, truth_N)
-
-
-def applicable_metrics(kind: TaskKind, labels: Sequence[str]) -> tuple[Metric, ...]:
-    """Return the metrics that apply to a task; the first is the default.
-
-    The micro-F1 of a single-label task equals its accuracy and is left out.
-    """
-    match kind:
-        case TaskKind.SINGLE_LABEL:
-            plain = (Metric.ACCURACY, Metric.MACRO_F1, Metric.MATTHEWS)
-            binary = (Metric.F1,) if len(labels) == BINARY else ()
-            return (*((Metric.DIRECTIONAL_F1,) if _directed(labels) else ()), *plain, *binary)
-        case TaskKind.MULTI_LABEL:
-            return (Metric.MICRO_F1, Metric.MACRO_F1, Metric.ACCURACY)
-        case TaskKind.REGRESSION:
-            return (Metric.PEARSON, Metric.SPEARMAN)
-        case TaskKind.PRETRAIN:
-            return (Metric.MASKED_ACCURACY, Metric.ORDER_ACCURACY)
-
-
-def _directed(labels: Sequence[str]) -> bool:
+def is_directed(labels: Sequence[str]) -> bool:
     """Return whether the labels are directed relations and at most one other class."""
     others = sum(_relation(label) is None for label in labels)
     return others <= 1 and len(labels) - others > 1
-
-
-def default_metric(kind: TaskKind, labels: Sequence[str]) -> Metric:
-    """Return the default metric of a task."""
-    return applicable_metrics(kind, labels)[0]
-
-
-def check_metric(metric: Metric, kind: TaskKind, labels: Sequence[str]) -> None:
-    """Check that a metric applies to a task.
-
-    Raises:
-        ConfigError: it does not apply.
-    """
-    known = applicable_metrics(kind, labels)
-    if metric not in known:
-        message = f"task.metric {metric} does not apply to a {kind} task with these labels"
-        raise ConfigError(message, f"set it to one of {', '.join(known)}")

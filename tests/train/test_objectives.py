@@ -4,11 +4,13 @@ import torch
 from torch.nn import functional
 
 from pipework.errors import ConfigError
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.train.loop.losses import Objective, class_weights
+from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.train.objectives import Objective, class_weights
 
-SINGLE = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b", "c"), metric=Metric.ACCURACY)
-MULTI = Task(kind=TaskKind.MULTI_LABEL, labels=("a", "b", "c"), metric=Metric.MICRO_F1)
+SINGLE = SingleLabelTask(labels=("a", "b", "c"), metric=Metric.ACCURACY)
+MULTI = MultiLabelTask(labels=("a", "b", "c"), metric=Metric.MICRO_F1)
 
 
 def test_the_mean_over_rows_is_the_usual_loss():

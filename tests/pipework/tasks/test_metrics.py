@@ -7,23 +7,20 @@ from scipy import stats
 from sklearn import metrics as sklearn
 
 from pipework.errors import ConfigError
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.bootstrap import TaskLogits, scorer
-from pipework.scoring.evaluation import evaluate
-from pipework.scoring.metrics import (
+from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.metrics import (
     accuracy,
-    applicable_metrics,
-    check_metric,
     confusion,
-    default_metric,
     directional_f1,
     matthews,
     pearson,
-    single_label_score,
     spearman,
     tally_confusion,
     tally_labels,
 )
+from pipework.tasks.registry import task_type
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.train.config.data import TaskSettings
 
 RELATIONS = (
     "Cause-Effect",
@@ -62,14 +59,12 @@ def test_f1_of_the_positive_label_equals_that_of_scikit_learn(seed, positive):
     random = np.random.default_rng(seed)
     truth_N = (random.random(60) < 0.2).astype(int)
     predicted_N = np.where(random.random(60) < 0.7, truth_N, 1 - truth_N)
-    task = Task(kind="single_label", labels=("ham", "spam"), metric=Metric.F1, positive=positive)
-    score = single_label_score(Metric.F1, confusion(truth_N, predicted_N, 2), task)
+    task = SingleLabelTask(labels=("ham", "spam"), metric=Metric.F1, positive=positive)
+    logits_NC = np.eye(2, dtype=np.float32)[predicted_N]
+    score = task.evaluate(logits_NC, truth_N).score
     wanted = 0 if positive == "ham" else 1
     assert score == pytest.approx(sklearn.f1_score(truth_N, predicted_N, pos_label=wanted))
-    logits_NC = np.eye(2, dtype=np.float32)[predicted_N]
-    outputs = TaskLogits(logits_NC=logits_NC, task=task)
-    assert evaluate(logits_NC, truth_N, task).score == score
-    assert scorer(outputs, truth_N)(np.arange(60)) == score
+    assert task.scorer(logits_NC, truth_N)(np.arange(60)) == score
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -168,12 +163,13 @@ def test_a_wrong_direction_counts_against_precision_and_recall():
     ],
 )
 def test_the_first_applicable_metric_is_the_default(kind, labels, metrics):
-    assert list(applicable_metrics(kind, labels)) == metrics.split()
-    assert default_metric(kind, labels) == metrics.split()[0]
+    task = task_type(kind)
+    assert list(task.applicable_metrics(labels)) == metrics.split()
+    assert TaskSettings(kind=kind).metric_for(labels) == metrics.split()[0]
     for metric in Metric:
         if metric in metrics.split():
-            check_metric(metric, kind, labels)
+            task.check_metric(metric, labels)
         else:
             with pytest.raises(ConfigError, match=f"task.metric {metric} does not apply") as caught:
-                check_metric(metric, kind, labels)
+                task.check_metric(metric, labels)
             assert caught.value.hint == f"set it to one of {metrics.replace(' ', ', ')}"
