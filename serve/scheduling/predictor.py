@@ -22,7 +22,7 @@ from pipework.predict.text_model import TextCodec
 from pipework.run_folder.engine_record import EngineRecord, Layout
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.config import QueueSettings
-from pipework.serve.engines.openers import LocalOpener, Opener
+from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.request.context import (
     RequestOptions,
     StageTimings,
@@ -265,7 +265,7 @@ def open_predictor(
     name: str | None = None,
     version: str | None = None,
     queue: QueueSettings | None = None,
-    opener: Opener | None = None,
+    opener: LocalOpener | None = None,
 ) -> Predictor:
     """Open a run with the named engine, or the first engine that works on this machine.
 
@@ -281,7 +281,6 @@ def open_predictor(
         RunFolderError: a file, a digest or a parity record is wrong; the message names it.
         MissingDependencyError: the engine's runtime is not installed.
         CheckFailedError: the parity check at opening failed.
-        NotReadyError: the tritonserver that computes does not respond.
     """
     manifest = read_classifier(run)
     queue = queue or QueueSettings()
