@@ -7,8 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from pipework.errors import TooLargeError
-from pipework.run_folder.engine_record import EngineRecord, Precision, PredictionChange
-from pipework.run_folder.task import TaskKind
+from pipework.run_folder.change_limits import ChangeLimits
 from pipework.serve.schemas import SPLIT_HINT
 from pipework.serve.text_tensors import MAX_CHARACTERS
 from pipework.settings import AboveZero, NotNegative, Positive, Settings
@@ -105,64 +104,6 @@ class LimitSettings(Settings):
             raise TooLargeError(message, "split the text into several texts")
 
 
-class ChangeLimits(Settings):
-    """How far the predictions of the default engine may differ from the checkpoint's.
-
-    The limits apply to the dev rows and edge cases of the parity check, and to the reference rows
-    of a check on another machine.
-
-    Attributes:
-        label_changes: largest share of inputs whose label changed; one input may always change,
-            except with 0. A share of 0.002 is less than one of 408 rows.
-        probability_change: largest change of a probability.
-        range_change: largest change of a value, as a share of the range of the targets, for a
-            regression.
-    """
-
-    label_changes: NotNegative = 0.002
-    probability_change: NotNegative = 0.1
-    range_change: NotNegative = 0.02
-
-    def allow(
-        self, engine: EngineRecord, kind: TaskKind, here: PredictionChange | None = None
-    ) -> bool:
-        """Return whether an engine may be the default.
-
-        The changes of an engine without a parity record are unknown, so its precision decides.
-
-        Args:
-            engine: the engine.
-            kind: the kind of task.
-            here: its changes in a check on this machine.
-        """
-        changes = [change for change in (engine.parity, here) if change is not None]
-        if not changes:
-            return engine.precision in (Precision.FP32, Precision.FP16)
-        return all(self._hold(change, kind) for change in changes)
-
-    def describe(self, kind: TaskKind) -> str:
-        """Return the limits of a kind of task, as text."""
-        if kind is TaskKind.REGRESSION:
-            return f"values by up to {self.range_change:.3g} of the target range"
-        labels = f"{self.label_changes:.3%} of the labels"
-        return f"{labels}, probabilities by up to {self.probability_change:.3g}"
-
-    def reason(self, engine: EngineRecord, kind: TaskKind) -> str:
-        """Return the limits that the default engine holds, or its changes beyond them, as text."""
-        if engine.parity is None or self.allow(engine, kind):
-            return f"within the limits: {self.describe(kind)}"
-        return f"changes {engine.parity.describe_change(kind)}: beyond the limits"
-
-    def _hold(self, change: PredictionChange, kind: TaskKind) -> bool:
-        regression = kind is TaskKind.REGRESSION
-        largest = self.range_change if regression else self.probability_change
-        # One input is the resolution of a share: an engine that changes just 0.2 % of all labels
-        # changes at least one of 408 in more than half of the samples.
-        one = change.flips <= 1 and self.label_changes > 0
-        same = one or change.argmax_agreement >= 1 - self.label_changes
-        return same and change.max_change <= largest
-
-
 class EngineSettings(ChangeLimits):
     """The engine of a run folder.
 
@@ -234,8 +175,6 @@ class ServeSettings(Settings):
         security: API keys and TLS.
         logs: log format.
         grace_s: seconds from SIGTERM to the end of the process; Kubernetes allows 30.
-        triton_url: HOST:PORT of the gRPC endpoint of a tritonserver, for models whose engine runs
-            there.
         traces: whether to send OpenTelemetry traces; configured by the OTEL_* variables.
     """
 
@@ -246,5 +185,4 @@ class ServeSettings(Settings):
     security: SecuritySettings = SecuritySettings()
     logs: LogSettings = LogSettings()
     grace_s: Positive = 30
-    triton_url: str = ""
     traces: bool = False

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pipework.data.entities import Spans
 from pipework.data.examples import Example
 from pipework.errors import TooLargeError
-from pipework.scoring.predictions import Prediction
+from pipework.tasks.predictions import Prediction
 
 PREDICT_PATH = "/v1/predict"
 SPLIT_HINT = "split the texts into several requests"  # of too many texts, or too large a body

@@ -12,18 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, validate_example
+from pipework.data.examples import Example, fit_examples
 from pipework.errors import InputError, TooLargeError
 from pipework.run_folder.manifest import Input
-from pipework.run_folder.task import Task
-from pipework.scoring.predictions import (
-    MultiLabel,
-    Prediction,
-    RegressionValue,
-    SingleLabel,
-    decide,
-    probabilities,
-)
+from pipework.tasks.task import Task
 
 TEXT, TEXT_PAIR = "text", "text_pair"
 # Parameter of a response: the indices of the texts that were truncated, separated by commas.
@@ -55,10 +47,10 @@ class InputTexts:
         pairs: list[str | None] = [None] * len(texts)
         if self.text_pair is not None:
             pairs = [_decoded(text, TEXT_PAIR, row) for row, text in enumerate(self.text_pair)]
-        return [
-            validate_example(Example(text=text, text_pair=pair), model_input, f"input {row}")
-            for row, (text, pair) in enumerate(zip(texts, pairs, strict=True))
-        ]
+        examples = (
+            Example(text=text, text_pair=pair) for text, pair in zip(texts, pairs, strict=True)
+        )
+        return [*fit_examples(examples, model_input)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -69,7 +61,7 @@ class OutputTensors:
         label_N: label as UTF-8 bytes. Several labels are joined as in `pipe predict`; empty if
             there is no label, as for a regression.
         score_N: float32, the highest probability; for a regression, its value.
-        probabilities_NC: float32, from `pipework.scoring.predictions.probabilities`.
+        probabilities_NC: float32, from `Task.probabilities`.
         logits_NC: float32.
         labels_C: names of the classes.
         truncated: indices of the texts that were longer than the model reads.
@@ -87,8 +79,9 @@ class OutputTensors:
         cls, logits_NC: NDArray[np.float32], task: Task, truncated: tuple[int, ...] = ()
     ) -> "OutputTensors":
         """Compute the outputs from logits."""
-        probabilities_NC = probabilities(logits_NC, task)
-        labels = [_label(prediction).encode() for prediction in decide(logits_NC, task, top_k=1)]
+        probabilities_NC = task.probabilities(logits_NC)
+        predictions = task.decode(logits_NC, top_k=1)
+        labels = [task.label_text(prediction).encode() for prediction in predictions]
         return cls(
             label_N=np.array(labels, np.object_),
             score_N=probabilities_NC.max(axis=1, initial=-np.inf),
@@ -121,16 +114,6 @@ class OutputTensors:
             "probabilities": self.probabilities_NC,
             "logits": self.logits_NC,
         }
-
-
-def _label(prediction: Prediction) -> str:
-    match prediction:
-        case SingleLabel(label=label):
-            return label
-        case MultiLabel():
-            return prediction.text_fields()[0]
-        case RegressionValue():
-            return ""
 
 
 def _decoded(text: bytes, name: str, row: int) -> str:

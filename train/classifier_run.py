@@ -7,20 +7,14 @@ from pipework.train.distill.losses import DistillationLosses, all_teacher_logits
 from pipework.train.inputs import TokenSets, open_loaders, open_token_sets
 from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.loop import LoopSpec, TrainingRun
-from pipework.train.loop.losses import (
-    LabelLosses,
-    Losses,
-    Objective,
-    StandardisedLosses,
-    class_weights,
-    target_scale,
-)
+from pipework.train.loop.losses import LabelLosses, Losses, StandardisedLosses
 from pipework.train.loop.resume import Snapshot, TrainState
 from pipework.train.loop.step import StepSpec
 from pipework.train.loop.training import make_stepper, run_loop
 from pipework.train.model.classifier import Classifier, build, padding_of
 from pipework.train.model.families import reinitialise
 from pipework.train.model.fast_dropout import use_fast_dropout
+from pipework.train.objectives import Objective, class_weights, target_scale
 from pipework.train.prepare import PreparedRun, checked_data_report
 from pipework.train.scored_checkpoint import TrainedRun
 

@@ -1,8 +1,8 @@
 """Finalize a run: score the best checkpoint, compare it with the baseline, write the manifest."""
 
 from pipework.run_folder.manifest import BaselineRecord, Data, Manifest
-from pipework.train.loop.losses import target_scale
 from pipework.train.model.classifier import Classifier, open_checkpoint
+from pipework.train.objectives import target_scale
 from pipework.train.report.linear_baseline import LinearBaseline, linear_baseline
 from pipework.train.report.page import RunPage, write_page
 from pipework.train.report.verdict import TrainingHistory, Verdict, judge

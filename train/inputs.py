@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from pipework.data.examples import Source
-from pipework.run_folder.task import Task
+from pipework.tasks.task import Task
 from pipework.text.padding import Padding
 from pipework.train.data.token_cache import JoinedTokens, TokenRows, TokenSet, open_token_cache
 from pipework.train.data.tokenizer import SPECIAL_TOKENS

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer
 from pipework.data.examples import Source
 from pipework.errors import ConfigError
 from pipework.progress import Progress
-from pipework.run_folder.task import Task
 from pipework.scoring.evaluation import label_array
+from pipework.tasks.registry import task_type
+from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import Config
 from pipework.train.data.disk_cache import (
@@ -61,7 +62,7 @@ def prepare(config: Config, progress: Progress) -> PreparedRun:
     labels = _labels(config, source, progress)
     kind = config.task.kind
     metric, positive = config.task.metric_for(labels), config.task.positive_for(labels)
-    task = Task(kind=kind, labels=labels, metric=metric, positive=positive)
+    task = task_type(kind)(labels=labels, metric=metric, positive=positive)
     tokenizer = _tokenizer(config, source, progress)
     read = dict(config.sources())
     if (unlabelled := config.data.unlabelled_source()) is not None:

@@ -10,8 +10,7 @@ from pipework.errors import CheckFailedError, ConfigError
 from pipework.machine import collect_and_trim
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_manifest
-from pipework.run_folder.task import TaskKind
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
 from pipework.train.classifier_run import train_classifier
 from pipework.train.config.run_config import Config
 from pipework.train.finalize import finalize
@@ -120,7 +119,7 @@ def _logger(out: Path, config: Config, snapshot: Snapshot | None, world: World) 
 
 def _train(run: TrainingRun, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
     prepared = run.world.lead(lambda: _prepared(run, snapshot))
-    if prepared.task.kind is TaskKind.PRETRAIN:
+    if not prepared.task.predicts:
         return pretrain(run, prepared, snapshot)
     trained = train_classifier(run, prepared, snapshot)
     collect_and_trim()  # frees the model and its optimizer: finalize() loads the checkpoint again

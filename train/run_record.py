@@ -1,14 +1,11 @@
 """The record of a finished run: its checkpoint folder, and its manifest, which is written last."""
 
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 
 from torch import nn
 
-from pipework import __version__
 from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
-from pipework.git import CHECKOUT, git_commit
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import (
     Data,
@@ -19,7 +16,7 @@ from pipework.run_folder.manifest import (
     Split,
     write_manifest,
 )
-from pipework.run_folder.task import TargetScale, Task
+from pipework.tasks.task import TargetScale, Task
 from pipework.text.padding import Padding
 from pipework.train.data.disk_cache import data_file_digest
 from pipework.train.data_report.data_report import DataReport
@@ -41,13 +38,7 @@ def new_manifest(
     run: TrainingRun, task: Task, padding: Padding, model: Model, data: Data
 ) -> Manifest:
     """Return the manifest of a run that is trained and scored."""
-    identity = Identity(
-        name=run.out.absolute().name,
-        created_at=datetime.now(UTC),
-        pipework=__version__,
-        git_commit=git_commit(CHECKOUT),
-        seed=run.config.train.seed,
-    )
+    identity = Identity.new(run.out, run.config.train.seed)
     return Manifest(
         identity=identity, task=task, input=_input(run, padding), model=model, data=data
     )

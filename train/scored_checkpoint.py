@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example
-from pipework.run_folder.task import SplitMetrics, Task
-from pipework.scoring.evaluation import Evaluation, evaluate, infer_all, label_array
+from pipework.scoring.evaluation import infer_all, label_array
+from pipework.tasks.evaluation import Evaluation, SplitMetrics
+from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder, token_digest
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.file_stats import leaked_rows
 from pipework.train.inputs import TokenSets
 from pipework.train.loop.determinism import exact_float32
-from pipework.train.loop.evaluator import with_thresholds
 from pipework.train.loop.loop import TrainingRun
 from pipework.train.loop.resume import TrainState
 from pipework.train.model.checkpoint_engine import CheckpointEngine
@@ -62,7 +62,7 @@ class ScoredCheckpoint:
         dev = self.evaluation.metrics().model_copy(update={"tokens": self.tokens})
         if self.judged.split == "dev":
             return {"dev": dev}
-        test = evaluate(self.judged.logits_NC, self.judged.truth, self.task)
+        test = self.task.evaluate(self.judged.logits_NC, self.judged.truth)
         return {"dev": dev, self.judged.split: test.metrics()}
 
 
@@ -71,7 +71,7 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
     dev = trained.data.dev
     encodings = dev.encodings(range(len(dev)))
     logits_NC = _infer(trained, model, encodings)
-    task = with_thresholds(trained.task, logits_NC, dev.truth)
+    task = trained.task.with_thresholds(logits_NC, dev.truth)
     split = comparison_split(trained.run.config.sources())
     examples = [*trained.run.config.sources()[split].rows()]
     judged_NC = logits_NC
@@ -82,7 +82,7 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
     return ScoredCheckpoint(
         task=task,
         logits_NC=logits_NC,
-        evaluation=evaluate(logits_NC, dev.truth, task),
+        evaluation=task.evaluate(logits_NC, dev.truth),
         tokens=token_digest(encodings),
         judged=ScoredRows(
             split=split,

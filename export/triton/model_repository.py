@@ -30,10 +30,10 @@ from pipework.export.triton.triton_config import (
     warmup_files,
 )
 from pipework.progress import Progress
+from pipework.run_folder.change_limits import DEFAULT_LIMITS
 from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision
 from pipework.run_folder.files import MANIFEST_FILE, exclusive_lock, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest
-from pipework.serve.engines import DEFAULT_LIMITS
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.serve.engines.triton import MODEL_FILES, files_of
 from pipework.serve.models.repository import NAME
@@ -64,7 +64,7 @@ class EngineChoice:
         """
         formats, engines = _formats(backend), list(manifest.engines)  # ordered by speed
         if self.precision is None:
-            engines.sort(key=lambda engine: not DEFAULT_LIMITS.allow(engine, manifest.task.kind))
+            engines.sort(key=lambda engine: not DEFAULT_LIMITS.allow(engine, manifest.task))
         for engine in engines:
             fits = self.precision in (None, engine.precision) and engine.format in formats
             if engine.proven and fits and self.layout in (None, engine.layout):

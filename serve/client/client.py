@@ -18,11 +18,11 @@ from pipework.data.examples import Example, chunks
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.scoring.predictions import Prediction
 from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
 from pipework.serve.client.http import HttpTransport, RestTransport
 from pipework.serve.client.transport import Transport, closed
 from pipework.serve.schemas import PredictRequest, TextInput, explain
+from pipework.tasks.predictions import Prediction
 
 KEY_VARIABLE = "PIPEWORK_API_KEY"
 SERVER_NAME = "pipework"

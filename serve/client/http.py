@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, RootModel
 from pipework.closeable import Closeable
 from pipework.errors import PipeError
 from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.scoring.predictions import Prediction
 from pipework.serve.client.address import HttpConnection, ServerUrl, read
 from pipework.serve.client.protocol import (
     MODEL_HINT,
@@ -33,6 +32,7 @@ from pipework.serve.schemas import (
     PredictResponse,
 )
 from pipework.serve.text_tensors import TRUNCATED
+from pipework.tasks.predictions import Prediction
 
 
 class _Part(BaseModel):

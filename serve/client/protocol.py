@@ -13,7 +13,6 @@ from threading import Lock
 from pipework.closeable import Closeable
 from pipework.errors import InputError, PipeError, UnknownModelError
 from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.scoring.predictions import Prediction
 from pipework.serve.client.address import ServerUrl
 from pipework.serve.client.tensors import (
     OUTPUTS,
@@ -26,6 +25,7 @@ from pipework.serve.client.tensors import (
 from pipework.serve.client.transport import name_hint, not_one_model, one_line
 from pipework.serve.schemas import PredictRequest
 from pipework.serve.text_tensors import TEXT
+from pipework.tasks.predictions import Prediction
 
 MODEL_HINT = "is it a model of pipework?"
 ATTEMPTS = 5  # to read the class names of the version that responded, during a switch of versions

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.scoring.predictions import (
+from pipework.serve.text_tensors import TEXT, TEXT_PAIR, TRUNCATED
+from pipework.tasks.predictions import (
     MultiLabel,
     Prediction,
     RegressionValue,
     SingleLabel,
     mark_truncated,
 )
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, TRUNCATED
 
 DATATYPES = {"label": "BYTES", "score": "FP32", "probabilities": "FP32"}
 OUTPUTS = tuple(DATATYPES)

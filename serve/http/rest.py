@@ -10,7 +10,6 @@ from pydantic_core import to_json
 
 from pipework.data.examples import Example
 from pipework.errors import InputError
-from pipework.scoring.predictions import Prediction
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.openapi import OPTION_HEADERS, request_body
@@ -24,6 +23,7 @@ from pipework.serve.schemas import (
     check_json_values,
     explain,
 )
+from pipework.tasks.predictions import Prediction
 
 _EXAMPLES = {
     "texts": {"summary": "texts", "value": {"texts": ["Rates rise again"], "top_k": 3}},

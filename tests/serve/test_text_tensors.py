@@ -3,17 +3,15 @@ import pytest
 
 from pipework.errors import InputError, TooLargeError
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.serve.text_tensors import MAX_CHARACTERS, InputTexts, OutputTensors
+from pipework.tasks.kinds import Metric
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
 
-SINGLE = Task(kind=TaskKind.SINGLE_LABEL, labels=("no", "yes"), metric=Metric.ACCURACY)
-MULTI = Task(
-    kind=TaskKind.MULTI_LABEL,
-    labels=("a", "b", "c"),
-    metric=Metric.MICRO_F1,
-    thresholds=(0.5, 0.5, 0.9),
-)
-VALUE = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+SINGLE = SingleLabelTask(labels=("no", "yes"), metric=Metric.ACCURACY)
+MULTI = MultiLabelTask(labels=("a", "b", "c"), metric=Metric.MICRO_F1, thresholds=(0.5, 0.5, 0.9))
+VALUE = RegressionTask(labels=("score",), metric=Metric.PEARSON)
 
 
 def outputs(logits, task):

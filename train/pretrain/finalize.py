@@ -1,7 +1,7 @@
 """Finalize a pretraining run: score the best checkpoint on dev, write report and manifest."""
 
 from pipework.run_folder.manifest import Data, Manifest
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World

@@ -22,11 +22,11 @@ from pipework.errors import (
     UnknownModelError,
 )
 from pipework.run_folder.manifest import TrainingReadOptions, read_manifest
-from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 from pipework.serve.client import Client
 from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
 from pipework.serve.client.client import _is_own_server
 from pipework.serve.client.http import HttpTransport, RestTransport
+from pipework.tasks.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 
 
 def client_of(

@@ -9,8 +9,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError, UnknownModelError
-from pipework.scoring.predictions import SingleLabel
 from pipework.serve.client import Client
+from pipework.tasks.predictions import SingleLabel
 
 CODES = grpc.StatusCode
 NAMES = {"1": (b"rain", b"sun"), "2": (b"sun", b"rain")}

@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from pipework.errors import PipeError
-from pipework.scoring.predictions import SingleLabel
 from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
 from pipework.serve.client.http import HttpTransport
 from pipework.serve.schemas import PredictRequest
+from pipework.tasks.predictions import SingleLabel
 
 METADATA = {
     "inputs": [{"name": "text", "shape": [-1, 1]}],

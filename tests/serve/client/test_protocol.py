@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from pipework.errors import InputError, PipeError, UnknownModelError
-from pipework.scoring.predictions import SingleLabel
 from pipework.serve.client.address import ServerUrl
 from pipework.serve.client.protocol import (
     ATTEMPTS,
@@ -14,6 +13,7 @@ from pipework.serve.client.protocol import (
 )
 from pipework.serve.client.tensors import OUTPUTS, InferOutputs
 from pipework.serve.schemas import PredictRequest
+from pipework.tasks.predictions import SingleLabel
 
 TEXTS = ModelTensors(inputs=("text",), outputs=OUTPUTS)
 IDS = ModelTensors(inputs=("input_ids",), outputs=("logits",))

@@ -4,8 +4,8 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import InputError, TooLargeError
-from pipework.scoring.predictions import RegressionValue
 from pipework.serve.client.client import REQUESTS, TEXTS, predict_all
+from pipework.tasks.predictions import RegressionValue
 
 
 class NumberedClient:

@@ -6,10 +6,12 @@ import pytest
 from pipework.data.entities import parse_marked_text
 from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.predictions import MultiLabel, RegressionValue, SingleLabel, decide
 from pipework.serve.client.tensors import InferOutputs, label_names, predictions, tensors
 from pipework.serve.text_tensors import OutputTensors
+from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.predictions import MultiLabel, RegressionValue, SingleLabel
+from pipework.tasks.registry import task_type
+from pipework.tasks.regression import RegressionTask
 
 LABELS = ("a", "b", "a, b")
 LOGITS_NC = np.array([[0.5, 2, -1], [3, 2.5, -0.5], [-4, -3, -5]], np.float32)
@@ -17,7 +19,7 @@ LOGITS_NC = np.array([[0.5, 2, -1], [3, 2.5, -0.5], [-4, -3, -5]], np.float32)
 
 def task(kind, labels=LABELS):
     thresholds = (0.5, 0.9, 0.3) if kind is TaskKind.MULTI_LABEL else ()
-    return Task(kind=kind, labels=labels, metric=Metric.ACCURACY, thresholds=thresholds)
+    return task_type(kind)(labels=labels, metric=Metric.ACCURACY, thresholds=thresholds)
 
 
 def sent(logits_NC, kind):
@@ -34,7 +36,7 @@ def sent(logits_NC, kind):
 @pytest.mark.parametrize("top_k", [None, 2])
 def test_predictions_from_tensors_equal_those_of_the_rest_api(kind, top_k):
     found = predictions(sent(LOGITS_NC, task(kind)), LABELS, top_k)
-    assert found == decide(LOGITS_NC, task(kind), top_k)
+    assert found == task(kind).decode(LOGITS_NC, top_k)
     kinds = {TaskKind.SINGLE_LABEL: SingleLabel, TaskKind.MULTI_LABEL: MultiLabel}
     assert {type(one) for one in found} == {kinds[kind]}
 
@@ -58,7 +60,7 @@ def test_truncated_texts_that_do_not_exist_are_reported(sent_rows):
 
 
 def test_a_regression_is_a_number():
-    task_ = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    task_ = RegressionTask(labels=("score",), metric=Metric.PEARSON)
     values = np.array([[2.5], [-1]], np.float32)
     assert predictions(sent(values, task_), (), None) == [
         RegressionValue(score=2.5),

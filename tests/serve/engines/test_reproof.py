@@ -7,11 +7,11 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, MissingDependencyError, RunFolderError
+from pipework.run_folder.change_limits import ChangeLimits
 from pipework.run_folder.engine_record import EngineFormat, TensorRt, Tolerance
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
-from pipework.serve.config import ChangeLimits
 from pipework.serve.engines import choose_engine, open_engine, open_first, open_proven
 from pipework.serve.engines.reproof import prove_here
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
@@ -162,7 +162,7 @@ def test_the_check_measures_the_change_of_a_regression_by_the_recorded_range(
             changed = prove_here(engine, known, rows, manifest.task)
         used = target_range or np.ptp(rows.logits_NC)
         assert changed.max_change == pytest.approx(1 / used, rel=1e-3)
-        assert changed.describe_change(manifest.task.kind).startswith("values by up to 1 (")
+        assert manifest.task.describe_change(changed).startswith("values by up to 1 (")
 
 
 class Failing:
