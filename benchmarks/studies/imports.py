@@ -32,6 +32,7 @@ from pipework.benchmarks.studies.tiny_encoders import (
     tiny,
     tokenizer_for,
 )
+from pipework.client import Client
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings, ImportSettings
@@ -41,7 +42,6 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.files import check_writable
-from pipework.serve.client import Client
 from pipework.tasks.predictions import Prediction, RegressionValue, SingleLabel
 from pipework.train.config.data import TaskSettings
 from pipework.train.model.packed_encoder import PACKABLE

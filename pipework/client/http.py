@@ -12,27 +12,27 @@ from urllib.parse import quote
 import numpy as np
 from pydantic import BaseModel, ConfigDict, RootModel
 
-from pipework.closeable import Closeable
-from pipework.errors import PipeError
-from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.serve.client.address import HttpConnection, ServerUrl, read
-from pipework.serve.client.protocol import (
+from pipework.client.address import HttpConnection, ServerUrl, read
+from pipework.client.protocol import (
     MODEL_HINT,
     Classification,
     ModelTensors,
     ProtocolTransport,
 )
-from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes
-from pipework.serve.client.transport import not_one_model
-from pipework.serve.schemas import (
+from pipework.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes
+from pipework.client.transport import not_one_model
+from pipework.closeable import Closeable
+from pipework.errors import PipeError
+from pipework.run_folder.manifest import TrainingReadOptions
+from pipework.tasks.predictions import Prediction
+from pipework.wire.schemas import (
     PREDICT_PATH,
     READY_PATH,
     STATUS_PATH,
     PredictRequest,
     PredictResponse,
 )
-from pipework.serve.text_tensors import TRUNCATED
-from pipework.tasks.predictions import Prediction
+from pipework.wire.text_tensors import TRUNCATED
 
 
 class _Part(BaseModel):

@@ -10,11 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-from pipework.closeable import Closeable
-from pipework.errors import InputError, PipeError, UnknownModelError
-from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.serve.client.address import ServerUrl
-from pipework.serve.client.tensors import (
+from pipework.client.address import ServerUrl
+from pipework.client.tensors import (
     OUTPUTS,
     InferOutputs,
     Tensors,
@@ -22,10 +19,13 @@ from pipework.serve.client.tensors import (
     predictions,
     tensors,
 )
-from pipework.serve.client.transport import name_hint, not_one_model, one_line
-from pipework.serve.schemas import PredictRequest
-from pipework.serve.text_tensors import TEXT
+from pipework.client.transport import name_hint, not_one_model, one_line
+from pipework.closeable import Closeable
+from pipework.errors import InputError, PipeError, UnknownModelError
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.tasks.predictions import Prediction
+from pipework.wire.schemas import PredictRequest
+from pipework.wire.text_tensors import TEXT
 
 MODEL_HINT = "is it a model of pipework?"
 ATTEMPTS = 5  # to read the class names of the version that responded, during a switch of versions

@@ -1,7 +1,7 @@
 import pytest
 
+from pipework.client.address import ServerUrl
 from pipework.errors import ConfigError
-from pipework.serve.client.address import ServerUrl
 
 
 @pytest.mark.parametrize(

@@ -16,24 +16,24 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from pipework.errors import ConfigError, PipeError
-from pipework.serve.client.address import ClientOptions, ServerUrl
-from pipework.serve.client.protocol import (
+from pipework.client.address import ClientOptions, ServerUrl
+from pipework.client.protocol import (
     MODEL_HINT,
     Classification,
     ModelTensors,
     ProtocolTransport,
 )
-from pipework.serve.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes
-from pipework.serve.client.transport import (
+from pipework.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes
+from pipework.client.transport import (
     closed,
     error_for_status,
     one_line,
     timed_out,
     unreachable,
 )
-from pipework.serve.request.context import HTTP_STATUS
-from pipework.serve.text_tensors import TRUNCATED
+from pipework.errors import ConfigError, PipeError
+from pipework.wire.headers import HTTP_STATUS
+from pipework.wire.text_tensors import TRUNCATED
 
 BULK_PRIORITY = 2  # value of the protocol's parameter; 1 is the highest priority
 # A gRPC server that stops cancels requests that arrive before its clients know: send them again.

@@ -5,11 +5,11 @@ import json
 import httpx
 import pytest
 
+from pipework.client.address import ClientOptions, HttpConnection, ServerUrl
+from pipework.client.http import HttpTransport
 from pipework.errors import PipeError
-from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
-from pipework.serve.client.http import HttpTransport
-from pipework.serve.schemas import PredictRequest
 from pipework.tasks.predictions import SingleLabel
+from pipework.wire.schemas import PredictRequest
 
 METADATA = {
     "inputs": [{"name": "text", "shape": [-1, 1]}],

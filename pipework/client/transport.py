@@ -14,8 +14,8 @@ from pipework.errors import (
     UnknownModelError,
 )
 from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.serve.schemas import PredictRequest
 from pipework.tasks.predictions import Prediction
+from pipework.wire.schemas import PredictRequest
 
 KEY_HINT = "set an API key: PIPEWORK_API_KEY, or Client(url, key=...)"
 

@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
+from pipework.client.address import ClientOptions, HttpConnection, ServerUrl
+from pipework.client.http import HttpTransport, RestTransport
+from pipework.client.transport import Transport, closed
 from pipework.closeable import Closeable
 from pipework.data.entities import Spans
 from pipework.data.examples import Example, chunks
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
-from pipework.serve.client.http import HttpTransport, RestTransport
-from pipework.serve.client.transport import Transport, closed
-from pipework.serve.schemas import PredictRequest, TextInput, explain
 from pipework.tasks.predictions import Prediction
+from pipework.wire.schemas import PredictRequest, TextInput, explain
 
 KEY_VARIABLE = "PIPEWORK_API_KEY"
 SERVER_NAME = "pipework"
@@ -169,7 +169,7 @@ class Client(Closeable):
 
     def _open(self) -> Transport:
         if self._url.grpc:
-            from pipework.serve.client.grpc import GrpcTransport  # noqa: PLC0415  (loads gRPC)
+            from pipework.client.grpc import GrpcTransport  # noqa: PLC0415  (loads gRPC)
 
             return GrpcTransport(self._url, self._options)
         connection = HttpConnection(self._url.url, self._options)

@@ -2,9 +2,9 @@ import threading
 
 import pytest
 
+from pipework.client.client import REQUESTS, TEXTS, predict_all
 from pipework.data.examples import Example
 from pipework.errors import InputError, TooLargeError
-from pipework.serve.client.client import REQUESTS, TEXTS, predict_all
 from pipework.tasks.predictions import RegressionValue
 
 

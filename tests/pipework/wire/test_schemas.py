@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipework.errors import TooLargeError
-from pipework.serve.schemas import PredictRequest, check_json_values, explain
+from pipework.wire.schemas import PredictRequest, check_json_values, explain
 
 
 @pytest.mark.parametrize(

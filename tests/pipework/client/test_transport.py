@@ -1,5 +1,6 @@
 import pytest
 
+from pipework.client.transport import error_for_status, seconds, timed_out, unreachable
 from pipework.errors import (
     DeadlineError,
     InputError,
@@ -9,7 +10,6 @@ from pipework.errors import (
     TooLargeError,
     UnknownModelError,
 )
-from pipework.serve.client.transport import error_for_status, seconds, timed_out, unreachable
 
 
 @pytest.mark.parametrize(

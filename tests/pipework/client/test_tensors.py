@@ -3,15 +3,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pipework.client.tensors import InferOutputs, label_names, predictions, tensors
 from pipework.data.entities import parse_marked_text
 from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.serve.client.tensors import InferOutputs, label_names, predictions, tensors
-from pipework.serve.text_tensors import OutputTensors
 from pipework.tasks.kinds import Metric, TaskKind
 from pipework.tasks.predictions import MultiLabel, RegressionValue, SingleLabel
 from pipework.tasks.registry import task_type
 from pipework.tasks.regression import RegressionTask
+from pipework.wire.text_tensors import OutputTensors
 
 LABELS = ("a", "b", "a, b")
 LOGITS_NC = np.array([[0.5, 2, -1], [3, 2.5, -0.5], [-4, -3, -5]], np.float32)

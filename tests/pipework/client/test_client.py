@@ -11,6 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from pipework.client import Client
+from pipework.client.address import ClientOptions, HttpConnection, ServerUrl
+from pipework.client.client import _is_own_server
+from pipework.client.http import HttpTransport, RestTransport
 from pipework.errors import (
     ConfigError,
     DeadlineError,
@@ -22,10 +26,6 @@ from pipework.errors import (
     UnknownModelError,
 )
 from pipework.run_folder.manifest import TrainingReadOptions, read_manifest
-from pipework.serve.client import Client
-from pipework.serve.client.address import ClientOptions, HttpConnection, ServerUrl
-from pipework.serve.client.client import _is_own_server
-from pipework.serve.client.http import HttpTransport, RestTransport
 from pipework.tasks.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 
 
@@ -481,6 +481,6 @@ def test_a_missing_key_is_reported_with_a_hint() -> None:
 
 def test_the_client_loads_neither_server_nor_engine() -> None:
     heavy = {"fastapi", "uvicorn", "onnxruntime", "grpc"}
-    code = f"import sys, pipework.serve.client; print({heavy} & {{*sys.modules}})"
+    code = f"import sys, pipework.client; print({heavy} & {{*sys.modules}})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout == "set()\n"

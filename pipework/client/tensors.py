@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, TRUNCATED
 from pipework.tasks.predictions import (
     MultiLabel,
     Prediction,
@@ -22,6 +21,7 @@ from pipework.tasks.predictions import (
     SingleLabel,
     mark_truncated,
 )
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, TRUNCATED
 
 DATATYPES = {"label": "BYTES", "score": "FP32", "probabilities": "FP32"}
 OUTPUTS = tuple(DATATYPES)

@@ -8,8 +8,8 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
+from pipework.client import Client
 from pipework.errors import InputError, NotReadyError, PipeError, TooBusyError, UnknownModelError
-from pipework.serve.client import Client
 from pipework.tasks.predictions import SingleLabel
 
 CODES = grpc.StatusCode

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from pipework.errors import InputError, PipeError, UnknownModelError
-from pipework.serve.client.address import ServerUrl
-from pipework.serve.client.protocol import (
+from pipework.client.address import ServerUrl
+from pipework.client.protocol import (
     ATTEMPTS,
     Classification,
     ModelTensors,
     ProtocolTransport,
 )
-from pipework.serve.client.tensors import OUTPUTS, InferOutputs
-from pipework.serve.schemas import PredictRequest
+from pipework.client.tensors import OUTPUTS, InferOutputs
+from pipework.errors import InputError, PipeError, UnknownModelError
 from pipework.tasks.predictions import SingleLabel
+from pipework.wire.schemas import PredictRequest
 
 TEXTS = ModelTensors(inputs=("text",), outputs=OUTPUTS)
 IDS = ModelTensors(inputs=("input_ids",), outputs=("logits",))

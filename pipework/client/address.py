@@ -8,17 +8,17 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from pipework.closeable import Closeable
-from pipework.errors import ConfigError, PipeError, without_password
-from pipework.serve.client.transport import (
+from pipework.client.transport import (
     closed,
     error_for_status,
     one_line,
     timed_out,
     unreachable,
 )
-from pipework.serve.request.context import BULK, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
-from pipework.serve.schemas import ErrorResponse
+from pipework.closeable import Closeable
+from pipework.errors import ConfigError, PipeError, without_password
+from pipework.wire.headers import BULK, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
+from pipework.wire.schemas import ErrorResponse
 
 MAX_PORT = 65_535
 MAX_TIMEOUT_S = MAX_TIMEOUT_MS / 1e3  # of servers

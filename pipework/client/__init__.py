@@ -3,6 +3,6 @@
 Importing it loads neither server nor engines.
 """
 
-from pipework.serve.client.client import Client
+from pipework.client.client import Client
 
 __all__ = ["Client"]

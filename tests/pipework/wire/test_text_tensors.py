@@ -3,11 +3,11 @@ import pytest
 
 from pipework.errors import InputError, TooLargeError
 from pipework.run_folder.manifest import read_manifest
-from pipework.serve.text_tensors import MAX_CHARACTERS, InputTexts, OutputTensors
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.wire.text_tensors import MAX_CHARACTERS, InputTexts, OutputTensors
 
 SINGLE = SingleLabelTask(labels=("no", "yes"), metric=Metric.ACCURACY)
 MULTI = MultiLabelTask(labels=("a", "b", "c"), metric=Metric.MICRO_F1, thresholds=(0.5, 0.5, 0.9))
