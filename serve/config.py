@@ -8,9 +8,9 @@ from pydantic import Field
 
 from pipework.errors import TooLargeError
 from pipework.run_folder.change_limits import ChangeLimits
-from pipework.serve.schemas import SPLIT_HINT
-from pipework.serve.text_tensors import MAX_CHARACTERS
 from pipework.settings import AboveZero, NotNegative, Positive, Settings
+from pipework.wire.schemas import SPLIT_HINT
+from pipework.wire.text_tensors import MAX_CHARACTERS
 
 Characters = Annotated[int, Field(ge=1, le=MAX_CHARACTERS)]
 

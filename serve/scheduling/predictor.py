@@ -37,9 +37,9 @@ from pipework.serve.scheduling.model_protocol import ModelCard, RequestScheduler
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 from pipework.tasks.predictions import Prediction
 from pipework.text.encoding import TextEncoder, open_encoder
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 
 WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."
 WARM_UP_SPANS = ((2, 6), (37, 43))
