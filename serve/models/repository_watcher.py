@@ -2,7 +2,7 @@
 
 A new version is opened while the old one still serves, and replaces it after its parity check and
 a warm-up request. If it cannot be opened, the old version stays and the new one is retried when
-its files change, or at each poll if the error is temporary (another server is not ready).
+its files change, or at each poll if the error is temporary (an engine is not ready yet).
 """
 
 import logging
