@@ -1,6 +1,6 @@
 """The rows of a work item, in windows of bounded size; rows that cannot be read are set aside."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import IO, Any
@@ -96,7 +96,8 @@ class RowReader:
         self, stream: IO[bytes] | RangeInMemory, row_group: int, first_row: int
     ) -> Iterator[RowWindow]:
         """Yield the windows of a row group of parquet; its values keep their types."""
-        import pyarrow.parquet as pq  # noqa: PLC0415  (optional)
+        import pyarrow as pa  # noqa: PLC0415  (optional)
+        import pyarrow.parquet as pq  # noqa: PLC0415
 
         texts = list(self.names.values())
         file = pq.ParquetFile(stream)
@@ -104,12 +105,18 @@ class RowReader:
         rows = WINDOW_BYTES * group.num_rows // max(1, group.total_byte_size)
         names = list(dict.fromkeys([*texts, *self.keep]))
         for batch in file.iter_batches(min(max(1, rows), WINDOW), [row_group], names):
-            window = RowWindow()
-            numbered = enumerate(batch.select(texts).to_pylist(), start=first_row)
-            read = [self._add(window, row, cells) for row, cells in numbered]
-            window.kept = batch.select(list(self.keep)).filter(read)
+            window = self.window(enumerate(batch.select(texts).to_pylist(), start=first_row))
+            read = pa.array([row - first_row for row in window.rows], pa.int64())
+            window.kept = batch.select(list(self.keep)).take(read)
             first_row += batch.num_rows
             yield window
+
+    def window(self, rows: Iterable[tuple[int, Mapping[str, object]]]) -> RowWindow:
+        """Return numbered rows as a window without columns that are copied."""
+        window = RowWindow()
+        for row, cells in rows:
+            self._add(window, row, cells)
+        return window
 
     @cached_property
     def names(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
-from pipework.data.examples import Example, Source
+from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import InputError
 from pipework.predict.text_model import EngineModel, TextModel
@@ -95,39 +95,26 @@ class Scorer(Closeable):
         if clash := [name for name in (LABEL, SCORE, TRUNCATED, ERROR) if name in batch]:
             message = f"column {clash[0]!r} has the name of a column that is added"
             raise InputError(message, "rename it before")
+        names = self._reader.names.values()
+        if absent := [name for name in names if name not in batch]:
+            message = f"no column {absent[0]!r}; found {', '.join(batch)}"
+            raise InputError(message, "name it: Scorer(run, text=COLUMN)")
         rows = len(next(iter(batch.values()), ()))
-        examples, errors = list[Example](), list[str | None]()
-        for example in self._examples(batch, rows):
-            errors.append(str(example) if isinstance(example, InputError) else None)
-            if isinstance(example, Example):
-                examples.append(example)
-        valid = [row for row, error in enumerate(errors) if error is None]
+        cells = ({name: _plain(batch[name][row]) for name in names} for row in range(rows))
+        window = self._reader.window(enumerate(cells))
         columns = {
-            name: _column(column.values, valid, rows)
-            for name, column in self.model.columns(examples).items()
+            name: _column(column.values, window.rows, rows)
+            for name, column in self.model.columns(window.examples).items()
         }
-        return {**batch, **columns, ERROR: _column(errors, range(rows), rows)}
+        rejects = {reject.row: reject.reason for reject in window.rejects}
+        errors = _column(list(rejects.values()), list(rejects), rows)
+        return {**batch, **columns, ERROR: errors}
 
     def pandas(self, frames: Iterable[Any]) -> Iterator[Any]:
         """Yield each pandas.DataFrame with the columns that `__call__` adds."""
         for frame in frames:
             columns = self({name: frame[name].to_numpy() for name in frame.columns})
             yield frame.assign(**{name: list(columns[name]) for name in columns})
-
-    def _examples(
-        self, batch: Mapping[str, NDArray[Any]], rows: int
-    ) -> Iterator[Example | InputError]:
-        names = self._reader.names.values()
-        for name in names:
-            if name not in batch:
-                message = f"no column {name!r}; found {', '.join(batch)}"
-                raise InputError(message, "name it: Scorer(run, text=COLUMN)")
-        for row in range(rows):
-            cells = {name: _plain(batch[name][row]) for name in names}
-            try:
-                yield self._reader.example(row + 1, cells)
-            except InputError as error:
-                yield error
 
 
 @lru_cache(maxsize=1)

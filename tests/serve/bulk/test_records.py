@@ -101,3 +101,12 @@ def test_a_value_that_is_not_unicode_is_set_aside(reader):
 def test_missing_columns_are_reported(reader, columns, keep, text, message):
     with pytest.raises(ConfigError, match=message):
         reader("x.csv", columns, keep, text).check()
+
+
+def test_a_window_of_parquet_may_have_only_rejected_rows(reader, tmp_path):
+    table = pa.table({"text": pa.array([None, None], pa.string()), "id": [1, 2]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    with (tmp_path / "x.parquet").open("rb") as stream:
+        (window,) = reader("x.parquet", ("text", "id"), ("id",)).table_rows(stream, 0, 1)
+    assert (window.rows, window.kept.num_rows) == ([], 0)
+    assert [reject.row for reject in window.rejects] == [1, 2]
