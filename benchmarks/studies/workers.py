@@ -16,7 +16,6 @@ from statistics import median
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from pipework import console
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
@@ -48,6 +47,7 @@ from pipework.serve.models import open_models
 from pipework.serve.run import serve
 from pipework.serve.sockets import BoundAddress, ListenAddress
 from pipework.serve.workers.supervisor import serve_with_workers
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 MODULE = "pipework.benchmarks.studies.workers"
@@ -176,9 +176,9 @@ class ZeroEngine(Closeable):
     def __init__(self, classes: int) -> None:
         self._classes = classes
 
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         """Return zeros [N, C]."""
-        return np.zeros((len(encodings), self._classes), np.float32)
+        return Outputs.of(np.zeros((len(encodings), self._classes), np.float32))
 
     def close(self) -> None:
         """Do nothing."""

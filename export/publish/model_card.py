@@ -14,7 +14,7 @@ from pipework.progress import Progress, counted
 from pipework.record import Record
 from pipework.run_folder.engine_record import Parity, Speed
 from pipework.run_folder.manifest import Manifest
-from pipework.scoring.bootstrap import Interval, TaskLogits, score_interval
+from pipework.scoring.bootstrap import Interval, TaskOutputs, score_interval
 from pipework.scoring.evaluation import infer_all, label_array
 from pipework.text.encoding import open_encoder
 
@@ -87,9 +87,9 @@ def _interval(run: Path, manifest: Manifest, progress: Progress) -> Interval | N
     from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (imports torch)
 
     with open_reference(run, manifest) as model:
-        logits_NC = infer_all(model, open_encoder(run, manifest).encode(rows), progress)
+        outputs = infer_all(model, open_encoder(run, manifest).encode(rows), progress)
     truth = label_array(rows, manifest.task, str(source.path))
-    return score_interval(TaskLogits(logits_NC=logits_NC, task=manifest.task), truth)
+    return score_interval(TaskOutputs(outputs=outputs, task=manifest.task), truth)
 
 
 def _front_matter(

@@ -23,6 +23,7 @@ from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines.base import Arrays
 from pipework.serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, open_tensor_model
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 CALL_S = 30.0  # timeout of one call, which includes Triton's own queue
@@ -164,18 +165,19 @@ class RemoteEngine(Closeable):
         """
         self._proven.prove()
 
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """Return logits [N, C].
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+        """Return the outputs of N inputs.
 
         Raises:
             NotReadyError: Triton does not respond; the next call tries again.
             CheckFailedError: the parity check failed.
         """
-        logits_NC = np.empty((len(encodings), self._classes), np.float32)
+        parts, order = list[Outputs](), list[int]()
         with self._recheck_after_failure():
             for rows in _calls(list(map(len, encodings)), self._batch):
-                logits_NC[rows] = self._proven.infer([encodings[row] for row in rows])
-        return logits_NC
+                parts.append(self._proven.infer([encodings[row] for row in rows]))
+                order += rows
+        return Outputs.concatenate(parts).take(np.argsort(order))
 
     def close(self) -> None:
         """Close the connection; the model is Triton's."""

@@ -37,6 +37,7 @@ from pipework.serve.workers.shared_memory import (
     SharedMemory,
     read_logits,
 )
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import truncated_rows
 
 ENGINE_ENDED = "the engine process ended"
@@ -209,7 +210,7 @@ class EngineLinks:
         if claim(sent.job.future):
             sent.job.future.set_result(
                 JobResult(
-                    logits_NC=logits_NC,
+                    outputs=Outputs.of(logits_NC),
                     truncated=truncated_rows(sent.job.encodings),
                     tokenize_s=sent.job.tokenize_s,
                     queue_s=computed.queue_s,

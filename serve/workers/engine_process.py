@@ -113,7 +113,7 @@ class _Front:
             content = json.dumps(error_content(error)).encode()
             self.channel.send(Kind.FAILED, JOB.pack(number) + content)
         else:
-            write_logits(result.logits_NC, self.arena, request.logits)
+            write_logits(result.outputs.values, self.arena, request.logits)
             computed = COMPUTED.pack(number, result.queue_s, result.infer_s)
             self.channel.send(Kind.RESULT, computed)
 

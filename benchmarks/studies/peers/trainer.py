@@ -35,6 +35,7 @@ from pipework.data.examples import Source
 from pipework.record import Record
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.registry import task_type
 from pipework.tasks.task import Task
 from pipework.train.config.run_config import Config, load_config
@@ -224,7 +225,7 @@ def _has_bf16() -> bool:
 
 def _score(prediction: EvalPrediction, task: Task) -> dict[str, float]:
     logits_NC = np.asarray(prediction.predictions, np.float32)
-    return {"score": task.evaluate(logits_NC, np.asarray(prediction.label_ids)).score}
+    return {"score": task.evaluate(Outputs.of(logits_NC), np.asarray(prediction.label_ids)).score}
 
 
 def _seen(config: Config, rows: int, steps: int) -> float:

@@ -5,6 +5,7 @@ from sklearn.metrics import f1_score
 
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MIN_GAP, MultiLabelTask, choose_thresholds
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
     MultiLabel,
     Prediction,
@@ -27,13 +28,13 @@ def test_single_label_scores_are_a_softmax_also_for_huge_logits():
 
 
 def test_scores_are_sorted_and_limited_to_top_k():
-    (prediction,) = TASK.decode(np.array([[1, 3, 2]], np.float32), top_k=2)
+    (prediction,) = TASK.decode(Outputs.of(np.array([[1, 3, 2]], np.float32)), top_k=2)
     assert (prediction.label, list(prediction.scores)) == ("y", ["y", "z"])
     assert prediction.score == prediction.scores["y"]
 
 
 def test_the_first_of_several_labels_with_equal_scores_is_predicted():
-    (prediction,) = TASK.decode(np.array([[1, 1, 1]], np.float32))
+    (prediction,) = TASK.decode(Outputs.of(np.array([[1, 1, 1]], np.float32)))
     assert list(prediction.scores) == ["x", "y", "z"]
     assert TASK.predicted_labels(np.array([[1, 1, 1]], np.float32)).tolist() == [
         [True, False, False]
@@ -50,7 +51,7 @@ def test_multi_label_scores_are_sigmoids_also_for_huge_logits():
 def test_labels_that_reach_their_threshold_are_predicted_best_first():
     task = MULTI.model_copy(update={"thresholds": (0.5, 0.6, 0.1)})
     logits_NC = np.array([[0, 1, -3], [-1, -1, -1]], np.float32)
-    first, second = task.decode(logits_NC, top_k=1)
+    first, second = task.decode(Outputs.of(logits_NC), top_k=1)
     assert first.labels == ("y", "x")  # a score of 0.5 reaches 0.5
     assert list(first.scores) == ["y"]
     assert second.labels == ("z",)
@@ -58,12 +59,12 @@ def test_labels_that_reach_their_threshold_are_predicted_best_first():
 
 
 def test_the_default_threshold_is_a_half():
-    (prediction,) = MULTI.decode(np.array([[-0.1, -0.2, -5]], np.float32))
+    (prediction,) = MULTI.decode(Outputs.of(np.array([[-0.1, -0.2, -5]], np.float32)))
     assert prediction.labels == ()
 
 
 def test_a_regression_predicts_a_number():
-    assert REGRESSION.decode(np.array([[2.5], [-1]], np.float32), 1) == [
+    assert REGRESSION.decode(Outputs.of(np.array([[2.5], [-1]], np.float32)), 1) == [
         RegressionValue(score=2.5),
         RegressionValue(score=-1),
     ]

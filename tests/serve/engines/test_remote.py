@@ -96,10 +96,10 @@ def test_it_is_proven_when_it_is_opened_and_its_calls_are_no_larger_than_triton_
     run, rows = version
     with opened(run, triton.url) as engine:
         assert triton.calls == [1] * 42 + [8] * 5 + [2]
-        found = engine.infer(rows.encodings)
-        assert found == pytest.approx(rows.logits_NC, abs=1e-5)
+        found = engine.infer(rows.encodings).values
+        assert found == pytest.approx(rows.outputs.values, abs=1e-5)
         assert triton.calls[48:] == [8] * 5 + [2]
-        assert engine.infer([]).shape == (0, 3)
+        assert engine.infer([]).values.shape == (0, 3)
 
 
 def test_an_unreachable_triton_and_a_missing_model_are_reported(version, triton):
@@ -121,8 +121,8 @@ def test_a_stopped_triton_is_not_ready_until_it_is_back(version, triton, monkeyp
                 engine.infer(rows.encodings[:1])
         triton.start(triton.port)
         before = len(triton.calls)
-        found = until_ready(lambda: engine.infer(rows.encodings[:1]))
-        assert found == pytest.approx(rows.logits_NC[:1], abs=1e-5)
+        found = until_ready(lambda: engine.infer(rows.encodings[:1]).values)
+        assert found == pytest.approx(rows.outputs.values[:1], abs=1e-5)
         assert len(triton.calls) - before == 48 + 1  # it was proven again
 
 

@@ -13,10 +13,11 @@ from pipework.serve.inference_protocol.infer_request import (
 from pipework.serve.inference_protocol.json_codec import write_response
 from pipework.serve.text_tensors import InputTexts, OutputTensors
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 
 TASK = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
-ANSWER = OutputTensors.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
+ANSWER = OutputTensors.of(Outputs.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32)), TASK)
 
 
 def asked(outputs=(), *, id=""):  # noqa: A002

@@ -16,6 +16,7 @@ from pipework.serve.scheduling.queue import (
     Logits,
     covered_s,
 )
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 
@@ -176,8 +177,8 @@ def test_two_engines_fill_one_request_without_losing_rows() -> None:
                 together = threading.Barrier(2)
                 parts = zip(halves, (rows_NC[:2], rows_NC[2:]), strict=True)
                 for half, part_KC in parts:
-                    engines.submit(fill, one, half, part_KC, together)
-                assert one.future.result(10).logits_NC.tolist() == rows_NC.tolist()
+                    engines.submit(fill, one, half, Outputs.of(part_KC), together)
+                assert one.future.result(10).outputs.values.tolist() == rows_NC.tolist()
     finally:
         sys.setswitchinterval(before_s)
 

@@ -136,7 +136,7 @@ def test_the_result_has_the_logits_and_the_truncated_inputs(front):
     job = front.send(2, 5)
     expected = front.answer(*front.channel.submissions)
     result = job.future.result(0)
-    assert np.array_equal(result.logits_NC, expected)
+    assert np.array_equal(result.outputs.values, expected)
     assert (result.truncated, result.queue_s, result.infer_s) == ((1,), 0.25, 0.5)
     assert front.version.pending == 0
 

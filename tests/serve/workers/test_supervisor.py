@@ -29,6 +29,7 @@ from pipework.serve.client import Client as PipeClient
 from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.models import open_models
 from pipework.serve.workers.supervisor import worker_count
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from tests.repetitions import repeated
 from tests.serve.conftest import Server, Shelf
@@ -587,7 +588,7 @@ class BrokenEngine(Closeable):
     def __init__(self, engine: Engine, broken: Path) -> None:
         self._engine, self._broken = engine, broken
 
-    def infer(self, encodings: Sequence[Encoding]) -> np.ndarray:
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         check_device(self._broken)
         return self._engine.infer(encodings)
 
@@ -639,7 +640,7 @@ class HarmfulEngine(Closeable):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def infer(self, encodings: Sequence[Encoding]) -> np.ndarray:
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         if max(map(len, encodings)) >= 10:
             os.kill(os.getpid(), signal.SIGKILL)
         return self._engine.infer(encodings)
