@@ -172,7 +172,8 @@ class RemoteEngine(Closeable):
             NotReadyError: Triton does not respond; the next call tries again.
             CheckFailedError: the parity check failed.
         """
-        parts, order = list[Outputs](), list[int]()
+        parts = [Outputs.of(np.empty((0, self._classes), np.float32))]
+        order = list[int]()
         with self._recheck_after_failure():
             for rows in _calls(list(map(len, encodings)), self._batch):
                 parts.append(self._proven.infer([encodings[row] for row in rows]))

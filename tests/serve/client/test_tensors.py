@@ -29,7 +29,7 @@ def sent(logits_NC, kind):
     return InferOutputs(
         label_N=[label.decode() for label in answer.label_N],
         score_N=answer.score_N,
-        probabilities_NC=answer.probabilities_NC,
+        probabilities_NC=answer.probabilities_RC,
     )
 
 

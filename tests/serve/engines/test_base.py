@@ -85,7 +85,7 @@ def test_only_the_first_call_is_started_before_the_logits_are_wanted():
     engine.started.clear()
     finish = engine.start(INPUTS)
     assert len(engine.started) == 1
-    assert finish().shape == (len(INPUTS), 2)
+    assert finish().values.shape == (len(INPUTS), 2)
 
 
 def test_a_started_call_is_finished_although_the_next_cannot_be_prepared():

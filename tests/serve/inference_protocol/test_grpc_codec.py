@@ -142,7 +142,7 @@ def test_a_response_has_the_requested_outputs_as_raw_contents():
         id="7",
         outputs=[logits, classes],
         raw_output_contents=[
-            ANSWER.logits_NC.tobytes(),
+            ANSWER.outputs.values.tobytes(),
             raw(b"0.880797:1:b", b"0.880797:0:a"),
         ],
     )

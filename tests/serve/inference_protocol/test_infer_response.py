@@ -51,7 +51,7 @@ def test_selected_outputs_some_as_bytes():
     assert logits["parameters"] == {"binary_data_size": 16}
     assert "data" not in logits
     assert label["data"] == ["b", "a"]
-    assert body[head:] == ANSWER.logits_NC.tobytes()
+    assert body[head:] == ANSWER.outputs.values.tobytes()
 
 
 def test_classifications_have_values_in_descending_order():

@@ -214,7 +214,7 @@ def test_the_calls_of_a_batch_run_one_after_another(runtime: Runtime) -> None:
     assert runtime.events == ["start 1"]
     for _ in range(3):
         runtime.go.release()
-    assert finish().tolist() == [[1, 4], [2, 4], [3, 4]]
+    assert finish().values.tolist() == [[1, 4], [2, 4], [3, 4]]
     assert runtime.events == [f"{what} {one}" for one in (1, 2, 3) for what in ("start", "wait")]
     assert runtime.computed_tokens == 12
     assert runtime.start([])().shape == (0, 2)

@@ -13,7 +13,6 @@ from pipework.serve.scheduling.queue import (
     BatchQueue,
     Job,
     JobSlice,
-    Logits,
     covered_s,
 )
 from pipework.tasks.outputs import Outputs
@@ -183,9 +182,9 @@ def test_two_engines_fill_one_request_without_losing_rows() -> None:
         sys.setswitchinterval(before_s)
 
 
-def fill(one: Job, half: JobSlice, part_KC: Logits, together: threading.Barrier) -> None:
+def fill(one: Job, half: JobSlice, outputs: Outputs, together: threading.Barrier) -> None:
     together.wait()
-    one.fill(half, part_KC, 0.0, 0.0)
+    one.fill(half, outputs, 0.0, 0.0)
 
 
 def test_a_request_completes_only_once() -> None:
