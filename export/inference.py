@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import TEXTS, Example, Source, fit_examples
-from pipework.data.readers import SUFFIXES, WITHOUT_COLUMNS, Format, read_cells
+from pipework.data.other_files import other_source
+from pipework.data.readers import WITHOUT_COLUMNS, Format, read_cells
 from pipework.data.splits import split_source
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.predict.text_model import EngineModel, predict_stream
@@ -21,7 +22,6 @@ from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import (
     Manifest,
-    ReadOptions,
     TrainingReadOptions,
     read_classifier,
 )
@@ -141,31 +141,6 @@ def predict_run(
         engine = open_model(run, manifest, engine_name, checkpoint=False)
     with EngineModel.open(run, manifest, engine) as model:
         yield from predict_stream(model, inputs)
-
-
-def other_source(reading: TrainingReadOptions, file: Path) -> Source:
-    """Return how to read a file that is not of the training.
-
-    It has the columns of the training data, and its format if it has the same suffix.
-    """
-    options: ReadOptions = reading
-    if file.suffix in SUFFIXES and file.suffix != reading.suffix:
-        options = options.model_copy(update={"format": SUFFIXES[file.suffix].value})
-    return Source.of(options, file)
-
-
-def unlabelled_source(
-    reading: TrainingReadOptions, file: Path, columns: str | None = None
-) -> Source:
-    """Return how to read the texts of a file; labels are ignored.
-
-    `columns` replaces columns of the training data, see `Source.with_columns`.
-
-    Raises:
-        DataError: `columns` is invalid, or names a second text for a model of single texts.
-    """
-    source = other_source(reading, file).unlabelled()
-    return source if columns is None else source.with_columns(columns)
 
 
 def write_predictions(

@@ -19,6 +19,7 @@ from pipework.serve.bulk.job_folder import JobFolder, file_system
 
 ITEM_BYTES = 2**20
 PARQUET = ".parquet"
+LINE = "text"  # name of the only column of a list of texts
 # The content of a file as object stores describe it: its digest or generation, or else its time.
 ETAGS = ("ETag", "etag")
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -331,7 +332,7 @@ def _first_record(
 ) -> tuple[Sequence[str], int]:
     """Return the column names of a csv, tsv or txt file, and the length of its header in bytes."""
     if file_format is Format.TEXT:
-        return ("text",), 0
+        return (LINE,), 0
     record = next(split_records(part, file_format))
     try:
         cells = list(parse_record(record, file_format))

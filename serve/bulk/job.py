@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from pipework.data.examples import Source
-from pipework.data.readers import MAX_FIELD, SUFFIXES, Columns, Format
+from pipework.data.other_files import unlabelled_source
+from pipework.data.readers import MAX_FIELD, Columns, Format
 from pipework.errors import ConfigError, DataError, without_password
 from pipework.progress import Progress
+from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.input_files import (
+    LINE,
     PARQUET,
     InputFile,
     RangeInMemory,
@@ -161,17 +164,15 @@ class BulkJob:
 
     def _source(self, stored: StoredFile, columns: str | None) -> Source:
         """Return how to read a file: as the training data, but for its format."""
-        source = Source.of(self._scorer.manifest.data.reading, Path(stored.name)).unlabelled()
-        if columns is not None:
-            source = source.with_columns(columns)
-        elif source.path.suffix == ".txt" and is_text_list(stored, source.columns):
-            return replace(source, columns=source.columns.named(), format=Format.TEXT)
-        if source.path.suffix == PARQUET:
-            return replace(source, columns=source.columns.named())
-        source = replace(source, format=SUFFIXES[source.path.suffix])
-        if source.format is Format.JSONL:
-            return replace(source, columns=source.columns.named())
-        return source
+        training = self._scorer.manifest.data.reading.model_dump()
+        reading = TrainingReadOptions.model_validate(training)
+        source = unlabelled_source(reading, Path(stored.name), columns)
+        suffix = source.path.suffix
+        if suffix == ".txt" and columns is None and is_text_list(stored, source.columns):
+            listed = replace(source.columns, text=LINE)
+            return replace(source, columns=listed, format=Format.TEXT)
+        named = replace(source, columns=source.columns.named())
+        return named if suffix in (PARQUET, ".jsonl") else source
 
     @property
     def plan_sha256(self) -> str:

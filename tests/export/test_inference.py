@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipework.data.examples import Example, Source
+from pipework.data.other_files import unlabelled_source
 from pipework.data.splits import split_source
 from pipework.errors import (
     ChangedFileError,
@@ -19,7 +20,6 @@ from pipework.errors import (
 from pipework.export.inference import (
     evaluate_run,
     predict_run,
-    unlabelled_source,
     write_predictions,
 )
 from pipework.progress import NullProgress

@@ -191,7 +191,7 @@ def test_a_request_completes_only_once() -> None:
     one = job(5)
     one.fail(ValueError("first"))
     one.fail(ValueError("second"))
-    one.fill(one.take(5, whole_batch=True), np.zeros((1, 2), np.float32), 0.0, 0.0)
+    one.fill(one.take(5, whole_batch=True), Outputs.of(np.zeros((1, 2), np.float32)), 0.0, 0.0)
     with pytest.raises(ValueError, match="first"):
         one.future.result(0)
 
