@@ -28,12 +28,12 @@ from pipework.run_folder.manifest import (
 from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
 from pipework.serve.engines import open_proven
 from pipework.tasks.evaluation import Evaluation
-from pipework.tasks.predictions import Prediction
+from pipework.tasks.predictions import LABEL, SCORE, Prediction
 from pipework.train.data_report.file_stats import leaked_rows
 
 log = logging.getLogger(__name__)
 KEPT = re.compile(r"step-[0-9]+")
-PREDICTED = ("predicted_label", "predicted_score")
+PREDICTED = (LABEL, SCORE)
 
 
 def evaluate_run(

@@ -30,7 +30,7 @@ from pipework.benchmarks.load.process_usage import resident_mib
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.run import OFFLINE_BATCHES
-from pipework.benchmarks.studies.records.serving_results import (
+from pipework.benchmarks.studies.records.bulk_results import (
     BulkRates,
     BulkResult,
     JobSample,

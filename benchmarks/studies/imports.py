@@ -23,10 +23,16 @@ from transformers import AutoModel, AutoModelForSequenceClassification, PreTrain
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
-from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, tiny
 from pipework.benchmarks.studies.pipe_serve import running_server
 from pipework.benchmarks.studies.records.training_results import ImportCheck, ImportsResult
 from pipework.benchmarks.studies.script import command, report_errors
+from pipework.benchmarks.studies.tiny_encoders import (
+    EncoderFamily,
+    sample_examples,
+    tiny,
+    tokenizer_for,
+)
+from pipework.client import Client
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings, ImportSettings
@@ -36,7 +42,6 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.files import check_writable
-from pipework.serve.client import Client
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction, RegressionValue, SingleLabel
 from pipework.train.config.data import TaskSettings
@@ -53,8 +58,8 @@ def save_classifier(
     folder: Path, family: EncoderFamily = EncoderFamily.BERT, labels: int = 3, **config: object
 ) -> Path:
     """Save a model and its tokenizer as transformers does; `config` changes its config."""
-    rows = SampleRows.of(family)
-    sizes = tiny(family, rows.tokenizer.get_vocab_size())
+    tokenizer = tokenizer_for(family, [example.text for example in sample_examples()])
+    sizes = tiny(family, tokenizer.get_vocab_size())
     sizes.num_labels = labels
     if labels == len(LABELS):
         sizes.id2label = dict(enumerate(LABELS))
@@ -63,8 +68,8 @@ def save_classifier(
         setattr(sizes, name, value)
     torch.manual_seed(0)
     AutoModelForSequenceClassification.from_config(sizes).save_pretrained(folder)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=rows.tokenizer,
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
         pad_token="[PAD]",  # noqa: S106
         model_max_length=LENGTH,
         model_input_names=[
@@ -73,7 +78,7 @@ def save_classifier(
             if name != "token_type_ids" or getattr(sizes, "type_vocab_size", 2) != 1
         ],
     )
-    tokenizer.save_pretrained(folder)
+    wrapped.save_pretrained(folder)
     return folder
 
 
@@ -240,7 +245,7 @@ def _export(run: Path, layout: Layout) -> float:
 def _serve(folder: Path, run: Path) -> float:
     """Return the largest difference of a score between the server and the source."""
     source = open_any(str(folder), TaskSettings())
-    texts = [row.text for row in SampleRows.of(EncoderFamily.BERT).examples]
+    texts = [example.text for example in sample_examples()]
     pairs = texts[1:] + texts[:1]
     examples = [
         Example(text=text, text_pair=pair if source.pair else None)

@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def build(experiment: Experiment) -> ExperimentResult:
         arms = experiment.run()
         baselines = floors(experiment.folder(PLAIN, choice.seeds[0]), experiment.progress)
-        return experiment.result("scratch", "THUCNews headlines, from scratch", arms, baselines)
+        return experiment.result("THUCNews headlines, from scratch", arms, baselines)
 
     return run_and_store(parser, choice, steps, build)
 

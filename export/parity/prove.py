@@ -159,14 +159,12 @@ def prove(
     score_change = _score_change(run_rows, expected, all_found)
     score_drop = 0.0 if score_change is None else score_change.drop
     breaches = comparison.breaches(tolerance, score_drop=score_drop)
-    shapes = {(len(batch.rows), _longest(batch)) for batch in batches if batch.whole}
     return ProofResult(
         parity=_parity(
             comparison,
             score_change,
             tolerance,
-            rows=len(all_found),
-            shapes=tuple(sorted(shapes)),
+            batches=batches,
             target_range=_target_range(run_rows, expected),
             passed=not breaches,
         ),
@@ -249,16 +247,16 @@ def _parity(
     score_change: ScoreChange | None,
     tolerance: Tolerance,
     *,
-    rows: int,
-    shapes: tuple[tuple[int, int], ...],
+    batches: Sequence[ProofBatch],
     target_range: float,
     passed: bool,
 ) -> Parity:
+    shapes = {(len(batch.rows), _longest(batch)) for batch in batches if batch.whole}
     return Parity(
         **comparison.change(target_range).model_dump(),
         reference="checkpoint in float32; edge cases one input at a time",
-        rows=rows,
-        shapes=shapes,
+        rows=sum(len(batch.rows) for batch in batches),
+        shapes=tuple(sorted(shapes)),
         unit=comparison.unit,
         max_abs=float(comparison.max_differences.max()),
         mean_abs=float(comparison.differences.mean()),

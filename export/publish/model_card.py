@@ -10,13 +10,13 @@ from pathlib import Path, PurePath
 from huggingface_hub import EvalResult, ModelCardData
 
 from pipework.data.kept_rows import kept_source
+from pipework.predict.text_model import EngineModel
 from pipework.progress import Progress, counted
 from pipework.record import Record
 from pipework.run_folder.engine_record import Parity, Speed
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.bootstrap import Interval, TaskOutputs, score_interval
-from pipework.scoring.evaluation import infer_all, label_array
-from pipework.text.encoding import open_encoder
+from pipework.scoring.evaluation import label_array
 
 
 class PublishedEngine(Record):
@@ -86,8 +86,8 @@ def _interval(run: Path, manifest: Manifest, progress: Progress) -> Interval | N
     rows = list(source.rows())
     from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (imports torch)
 
-    with open_reference(run, manifest) as model:
-        outputs = infer_all(model, open_encoder(run, manifest).encode(rows), progress)
+    with EngineModel.open(run, manifest, open_reference(run, manifest)) as model:
+        outputs = model.infer(rows, progress).outputs
     truth = label_array(rows, manifest.task, str(source.path))
     return score_interval(TaskOutputs(outputs=outputs, task=manifest.task), truth)
 

@@ -44,7 +44,6 @@ from pipework.serve.bulk.records import Reject, RowReader, RowWindow
 from pipework.serve.bulk.scorer import Scorer
 from pipework.tasks.predictions import (
     LABEL,
-    SCORE,
     TRUNCATED,
     ColumnType,
     PredictedColumn,
@@ -52,7 +51,6 @@ from pipework.tasks.predictions import (
 )
 
 ROW = "source_row"
-ADDED = (ROW, LABEL, SCORE, TRUNCATED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +145,8 @@ class BulkJob:
             message = f"--in {without_password(options.pattern)}: all files are empty"
             raise DataError(message, "expected rows in at least one file")
         keep = tuple(dict.fromkeys(filled[0].columns if options.keep is None else options.keep))
-        if clash := [name for name in keep if name in ADDED]:
+        added = (ROW, *scorer.model.columns([]))
+        if clash := [name for name in keep if name in added]:
             message = f"column {clash[0]!r} has the name of a column of the output"
             raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
         expected = scorer.manifest.input

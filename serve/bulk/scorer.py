@@ -19,7 +19,6 @@ from pipework.serve.bulk.records import RowReader
 from pipework.serve.engines import open_first
 from pipework.serve.engines.collate import CPU, Costs
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
-from pipework.tasks.predictions import LABEL, SCORE, TRUNCATED
 
 # Fixed instead of measured: another cut of a batch into calls changes the last bits of a score, and
 # the parts of a job must be the same bit for bit after an interruption and on another day.
@@ -92,7 +91,8 @@ class Scorer(Closeable):
         Raises:
             InputError: a column of the texts is missing, or a column has the name of an added one.
         """
-        if clash := [name for name in (LABEL, SCORE, TRUNCATED, ERROR) if name in batch]:
+        added = (*self.model.columns([]), ERROR)
+        if clash := [name for name in added if name in batch]:
             message = f"column {clash[0]!r} has the name of a column that is added"
             raise InputError(message, "rename it before")
         names = self._reader.names.values()

@@ -81,10 +81,6 @@ class ReprovenEngine(Closeable):
             raise
         self._proven = True
 
-    def invalidate(self) -> None:
-        """Require a new parity check: the server may have loaded another model."""
-        self._proven = False
-
     def close(self) -> None:
         """Free the engine."""
         self._engine.close()

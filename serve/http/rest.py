@@ -15,7 +15,8 @@ from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.openapi import OPTION_HEADERS, request_body
 from pipework.serve.request.context import read_options, timing_headers
 from pipework.serve.scheduling.model_protocol import run_for_logits
-from pipework.serve.schemas import (
+from pipework.tasks.predictions import Prediction
+from pipework.wire.schemas import (
     PREDICT_PATH,
     ErrorResponse,
     PredictRequest,
@@ -23,7 +24,6 @@ from pipework.serve.schemas import (
     check_json_values,
     explain,
 )
-from pipework.tasks.predictions import Prediction
 
 _EXAMPLES = {
     "texts": {"summary": "texts", "value": {"texts": ["Rates rise again"], "top_k": 3}},

@@ -9,8 +9,8 @@ from pipework import __version__
 from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.models.registry import Models, ServedModel
 from pipework.serve.observability.recent_latency import RecentLatency
-from pipework.serve.schemas import STATUS_PATH
 from pipework.tasks.kinds import TaskKind
+from pipework.wire.schemas import STATUS_PATH
 
 
 class LoadStatus(BaseModel):

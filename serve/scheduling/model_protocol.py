@@ -11,9 +11,9 @@ from pipework.run_folder.manifest import Manifest, TrainingReadOptions
 from pipework.serve.request.context import RequestOptions, TimedResult
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics, Totals
 from pipework.serve.scheduling.queue import Job
-from pipework.serve.text_tensors import InputTexts, OutputTensors
 from pipework.tasks.predictions import Prediction
 from pipework.tasks.task import Task
+from pipework.wire.text_tensors import InputTexts, OutputTensors
 
 INLINE_LOGITS = 20_000  # predictions of more logits are made and written outside of the event loop
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from pipework.predict.text_model import TextCodec
 from pipework.run_folder.engine_record import EngineRecord, Layout
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.config import QueueSettings
-from pipework.serve.engines.openers import LocalOpener, Opener
+from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.request.context import (
     RequestOptions,
     StageTimings,
@@ -37,10 +37,10 @@ from pipework.serve.scheduling.model_protocol import ModelCard, RequestScheduler
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction
 from pipework.text.encoding import TextEncoder, open_encoder
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 
 WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."
 WARM_UP_SPANS = ((2, 6), (37, 43))
@@ -266,7 +266,7 @@ def open_predictor(
     name: str | None = None,
     version: str | None = None,
     queue: QueueSettings | None = None,
-    opener: Opener | None = None,
+    opener: LocalOpener | None = None,
 ) -> Predictor:
     """Open a run with the named engine, or the first engine that works on this machine.
 
@@ -282,7 +282,6 @@ def open_predictor(
         RunFolderError: a file, a digest or a parity record is wrong; the message names it.
         MissingDependencyError: the engine's runtime is not installed.
         CheckFailedError: the parity check at opening failed.
-        NotReadyError: the tritonserver that computes does not respond.
     """
     manifest = read_classifier(run)
     queue = queue or QueueSettings()

@@ -23,7 +23,7 @@ from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_proven
 from pipework.serve.engines.base import Arrays
 from pipework.serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, open_tensor_model
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 
 
 class TritonPythonModel:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from pipework.benchmarks.studies.families import EncoderFamily, publish
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
 from pipework.progress import NullProgress
 from pipework.run_folder.files import file_digest, record_file
 from pipework.run_folder.manifest import ReadOptions, Split, read_manifest, write_manifest

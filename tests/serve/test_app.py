@@ -15,9 +15,9 @@ from pipework.serve.models.registry import Models
 from pipework.serve.request.context import RequestOptions, StageTimings, TimedResult
 from pipework.serve.request.statistics import EngineLoad, Totals
 from pipework.serve.scheduling.model_protocol import ModelCard
-from pipework.serve.text_tensors import InputTexts, OutputTensors
 from pipework.tasks.predictions import Prediction, SingleLabel
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.wire.text_tensors import InputTexts, OutputTensors
 from tests.serve.servers import MemoryServer
 
 LOAD = EngineLoad(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500)

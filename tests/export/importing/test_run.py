@@ -19,8 +19,8 @@ from transformers import (
     pipeline,
 )
 
-from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.benchmarks.studies.imports import LABELS, save_classifier
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.config import ExportSettings, ImportSettings

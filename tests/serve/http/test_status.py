@@ -16,9 +16,9 @@ from pipework.serve.request.context import Endpoint, RequestContext, StageTiming
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.serve.scheduling.predictor import open_predictor
-from pipework.serve.schemas import STATUS_PATH
 from pipework.tasks.kinds import TaskKind
 from pipework.tasks.registry import task_type
+from pipework.wire.schemas import STATUS_PATH
 
 LABELS = ("a", "b")
 

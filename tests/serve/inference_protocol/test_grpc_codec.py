@@ -31,10 +31,10 @@ from pipework.serve.inference_protocol.metadata import (
     StatisticsResponse,
     TensorConfig,
 )
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, OutputTensors
 from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, OutputTensors
 
 TASK = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
 ANSWER = OutputTensors.of(Outputs.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32)), TASK)

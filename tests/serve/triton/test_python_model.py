@@ -18,12 +18,12 @@ from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.export.config import TritonSettings
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.progress import NullProgress
-from pipework.serve.text_tensors import OutputTensors
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import TritonServer
 from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.wire.text_tensors import OutputTensors
 
 
 @pytest.fixture(scope="module")

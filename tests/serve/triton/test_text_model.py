@@ -12,8 +12,8 @@ from pipework.errors import InputError, RunFolderError
 from pipework.predict.text_model import EngineModel
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import open_proven
-from pipework.serve.text_tensors import InputTexts
 from pipework.text.encoding import TextEncoder
+from pipework.wire.text_tensors import InputTexts
 
 
 @pytest.fixture
