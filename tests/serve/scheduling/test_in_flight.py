@@ -217,7 +217,7 @@ def test_the_calls_of_a_batch_run_one_after_another(runtime: Runtime) -> None:
     assert finish().values.tolist() == [[1, 4], [2, 4], [3, 4]]
     assert runtime.events == [f"{what} {one}" for one in (1, 2, 3) for what in ("start", "wait")]
     assert runtime.computed_tokens == 12
-    assert runtime.start([])().shape == (0, 2)
+    assert runtime.start([])().values.shape == (0, 2)
 
 
 def test_the_token_rate_follows_recent_batches() -> None:
