@@ -598,7 +598,7 @@ class StuckEngine(Closeable):
     def __init__(self, engine: Engine, stuck: Path) -> None:
         self._engine, self._stuck = engine, stuck
 
-    def infer(self, encodings: Sequence[Encoding]) -> np.ndarray:
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         first = Path("/proc/self/comm").read_text() == "pipe-worker-0\n"
         while first and self._stuck.exists():
             threading.Event().wait(0.1)
