@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Example
 from pipework.scoring.evaluation import infer_all, label_array
 from pipework.tasks.evaluation import Evaluation, SplitMetrics
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder, token_digest
 from pipework.train.data_report.data_report import DataReport
@@ -62,7 +63,7 @@ class ScoredCheckpoint:
         dev = self.evaluation.metrics().model_copy(update={"tokens": self.tokens})
         if self.judged.split == "dev":
             return {"dev": dev}
-        test = self.task.evaluate(self.judged.logits_NC, self.judged.truth)
+        test = self.task.evaluate(Outputs.of(self.judged.logits_NC), self.judged.truth)
         return {"dev": dev, self.judged.split: test.metrics()}
 
 
@@ -82,7 +83,7 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
     return ScoredCheckpoint(
         task=task,
         logits_NC=logits_NC,
-        evaluation=task.evaluate(logits_NC, dev.truth),
+        evaluation=task.evaluate(Outputs.of(logits_NC), dev.truth),
         tokens=token_digest(encodings),
         judged=ScoredRows(
             split=split,
@@ -99,7 +100,7 @@ def _infer(
 ) -> NDArray[np.float32]:
     engine = CheckpointEngine(model, padding=trained.data.vocabulary.padding)
     with exact_float32():
-        return infer_all(engine, encodings, trained.run.progress)
+        return infer_all(engine, encodings, trained.run.progress).values
 
 
 def _encoder(trained: TrainedRun) -> TextEncoder:
