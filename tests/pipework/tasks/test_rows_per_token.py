@@ -57,9 +57,8 @@ class TokenTask(SingleLabelTask):
 TASK = TokenTask(labels=("even", "odd"), metric=Metric.ACCURACY)
 LENGTHS = (3, 1, 6, 2, 9)
 ENCODINGS = [Encoding(ids=np.arange(1, n + 1, dtype=np.int32), type_ids=None) for n in LENGTHS]
-EXPECTED = [[("even", "odd")[id_ % 2] for id_ in encoding.ids] for encoding in ENCODINGS]
-    ["odd", "even", "odd", "even", "odd", "even", "odd", "even", "odd"][:n] for n in LENGTHS
-]
+WORDS = ("odd", "even") * 5
+EXPECTED = [[*WORDS[:length]] for length in LENGTHS]
 
 
 class ParityEngine(CollatedEngine):
