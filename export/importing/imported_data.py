@@ -15,7 +15,7 @@ from pipework.export.importing.import_rows import ImportRows
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Data
 from pipework.scoring.evaluation import infer_all, label_array
-from pipework.tasks.evaluation import SplitMetrics
+from pipework.tasks.evaluation import Evaluation, SplitMetrics
 from pipework.tasks.kinds import Metric
 from pipework.tasks.task import Task
 from pipework.text.encoding import token_digest
@@ -64,11 +64,11 @@ def imported_data(
         path = rows.sources["dev"].path
         truth = label_array(rows.dev, task, str(path))
         encodings = imported.encoder.encode(rows.dev)
-        logits_NC = infer_all(imported.engine, encodings, progress)
-        task = task.with_thresholds(logits_NC, truth)
-        scored = task.evaluate(logits_NC, truth)
+        outputs = infer_all(imported.engine, encodings, progress)
+        task = task.with_thresholds(outputs.values, truth)
+        scored = task.evaluate(outputs, truth)
         if not rows.force:
-            check_scores(logits_NC, truth, task, path)
+            check_scores(scored, outputs.values, truth, task, path)
         tokens = token_digest(encodings)
         metrics["dev"] = scored.metrics().model_copy(update={"tokens": tokens})
     if rows.sources:
@@ -85,7 +85,11 @@ def imported_data(
 
 
 def check_scores(
-    logits_NC: NDArray[np.float32], truth: NDArray[np.generic], task: Task, path: Path
+    scored: Evaluation,
+    logits_NC: NDArray[np.float32],
+    truth: NDArray[np.generic],
+    task: Task,
+    path: Path,
 ) -> None:
     """Check that a model is at least as good on labelled rows as a constant prediction.
 
@@ -106,7 +110,7 @@ def check_scores(
     )
     name, constant = constant_prediction(truth, task)
     difference = compare(rows, name, constant)
-    matthews = task.evaluate(logits_NC, truth).scores.get(Metric.MATTHEWS, 0.0)
+    matthews = scored.scores.get(Metric.MATTHEWS, 0.0)
     if difference.model >= difference.baseline or matthews > USEFUL_MATTHEWS:
         return
     message = (

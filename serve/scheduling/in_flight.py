@@ -1,47 +1,58 @@
-"""Batches that engines are computing, and the totals of finished batches.
-
-Shapes: N inputs of the batch, C classes.
-"""
+"""Batches that engines are computing, and the totals of finished batches."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.scheduling.queue import Batch, tokens
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
-Logits = NDArray[np.float32]
 RATE_DECAY = 0.9  # weight of earlier batches in the moving average of the token rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ComputedBatch:
-    """The logits of a finished batch and what it cost.
+    """The outputs of a finished batch and what it cost.
 
     Attributes:
         batch: the batch.
-        logits_NC: float32 [N, C].
+        outputs: the outputs.
         elapsed_s: seconds from start to end of the computation.
         end_s: end of the computation, on the clock of `time.perf_counter`.
         computed_tokens: number of tokens including padding.
     """
 
     batch: Batch
-    logits_NC: Logits
+    outputs: Outputs
     elapsed_s: float
     end_s: float
     computed_tokens: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningBatch:
+    """A batch that an engine computes.
+
+    Attributes:
+        started_s: its start, on the clock of `time.monotonic`.
+        usual_s: seconds for its tokens at the lowest measured rate; None before the first batch.
+    """
+
+    started_s: float
+    usual_s: float | None
+
+
 @dataclass(kw_only=True, slots=True, eq=False)
 class BatchTotals:
-    """Totals over all batches; the `recent_` fields are decayed sums for the token rate."""
+    """Totals over all batches.
+
+    The `recent_` fields are decayed sums for the token rate. `slowest_s` are the most seconds per
+    token of any batch.
+    """
 
     batches: int = 0
     tokens: int = 0
@@ -50,6 +61,7 @@ class BatchTotals:
     compute_s: float = 0.0
     recent_tokens: float = 0.0
     recent_s: float = 0.0
+    slowest_s: float = 0.0
 
     def add(self, computed: ComputedBatch) -> None:
         """Add a finished batch."""
@@ -61,10 +73,15 @@ class BatchTotals:
         self.compute_s += computed.elapsed_s
         self.recent_tokens = RATE_DECAY * self.recent_tokens + size
         self.recent_s = RATE_DECAY * self.recent_s + computed.elapsed_s
+        self.slowest_s = max(self.slowest_s, computed.elapsed_s / max(1, size))
 
     def seconds(self, tokens: int) -> float:
         """Return the estimated seconds for a number of tokens; 0 before the first batch."""
         return tokens * self.recent_s / self.recent_tokens if self.recent_tokens else 0.0
+
+    def longest_s(self, tokens: int) -> float | None:
+        """Return the seconds for a number of tokens at the lowest rate; None before a batch."""
+        return tokens * self.slowest_s if self.batches else None
 
 
 class InFlightBatch:
@@ -89,31 +106,31 @@ class InFlightBatch:
             self._wait = partial(_fail, error)
 
     def finish(self) -> ComputedBatch:
-        """Wait for the logits. Call this once; errors of the engine are raised here."""
+        """Wait for the outputs. Call this once; errors of the engine are raised here."""
         wait = self._wait
         del self._wait  # avoids a reference cycle: error -> traceback -> this frame -> error
         if not self._started_early:
             self._start_s = time.perf_counter()
-        logits_NC = wait()
+        outputs = wait()
         end_s = time.perf_counter()
         # Engines without a token counter are assumed to add no padding.
         computed = _computed_tokens(self.engine) - self._before or tokens(self.batch)
         return ComputedBatch(
             batch=self.batch,
-            logits_NC=logits_NC,
+            outputs=outputs,
             elapsed_s=end_s - self._start_s,
             end_s=end_s,
             computed_tokens=computed,
         )
 
 
-def _start(engine: Engine, encodings: Sequence[Encoding]) -> Callable[[], Logits]:
+def _start(engine: Engine, encodings: Sequence[Encoding]) -> Callable[[], Outputs]:
     if isinstance(engine, CollatedEngine):
         return engine.start(encodings)
     return partial(engine.infer, encodings)
 
 
-def _fail(error: BaseException) -> Logits:
+def _fail(error: BaseException) -> Outputs:
     raise error
 
 

@@ -4,7 +4,6 @@ Shapes: N texts, C classes.
 """
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -32,11 +31,13 @@ from pipework.serve.request.context import (
     start_processing,
 )
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Totals
+from pipework.serve.scheduling.in_flight import RunningBatch
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge
-from pipework.serve.scheduling.model_protocol import ModelCard, RequestScheduler, run_for_logits
+from pipework.serve.scheduling.model_protocol import ModelCard, run_for_logits
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction
 from pipework.text.encoding import TextEncoder, open_encoder
 from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
@@ -44,12 +45,6 @@ from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensor
 WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."
 WARM_UP_SPANS = ((2, 6), (37, 43))
 T = TypeVar("T")
-
-
-def served_digest(manifest: Manifest, record: EngineRecord) -> str:
-    """Return the digest of all that determines predictions: engine, task and input."""
-    parts = record.digest, manifest.task.model_dump_json(), manifest.input.model_dump_json()
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 class Predictor(Closeable):
@@ -61,10 +56,8 @@ class Predictor(Closeable):
             clients of the protocol such as perf_analyzer read versions as numbers.
         record: the engine.
         engine: its name.
-        digest: see `served_digest`.
         card: description of the version.
         scheduler: computes the logits of tokenized requests.
-        closing: called first by `close`.
     """
 
     def __init__(
@@ -72,7 +65,7 @@ class Predictor(Closeable):
         manifest: Manifest,
         record: EngineRecord,
         encoder: TextEncoder,
-        scheduler: RequestScheduler,
+        scheduler: Scheduler,
         *,
         name: str | None = None,
         version: str | None = None,
@@ -95,9 +88,7 @@ class Predictor(Closeable):
         self.version = version or str(int(record.digest[:12], 16))
         self.record = record
         self.engine = record.name
-        self.digest = served_digest(manifest, record)
         self.card = ModelCard.of(manifest, record)
-        self.closing: Callable[[], None] = _nothing
 
     @property
     def alive(self) -> bool:
@@ -113,6 +104,11 @@ class Predictor(Closeable):
     def load(self) -> EngineLoad:
         """Queue length and engine counters."""
         return self.scheduler.load
+
+    @property
+    def oldest_batch(self) -> RunningBatch | None:
+        """The batch that was started first of those that engines compute; None if all are idle."""
+        return self.scheduler.oldest_batch
 
     @property
     def totals(self) -> Totals:
@@ -147,7 +143,7 @@ class Predictor(Closeable):
         spans = WARM_UP_SPANS if self._codec.input.marked else None
         example = Example(text=WARM_UP_TEXT, text_pair=pair, entities=spans)
         result = self._tokenizers.submit(self._codec.fit([example]), RequestOptions()).result()
-        OutputTensors.of(result.logits_NC, self._codec.task)
+        OutputTensors.of(result.outputs, self._codec.task)
 
     async def predict(
         self,
@@ -169,7 +165,7 @@ class Predictor(Closeable):
         return await self._run(
             await self._validated(examples),
             options or RequestOptions(),
-            lambda result: self._codec.predictions(result.logits_NC, result.truncated, top_k),
+            lambda result: self._codec.predictions(result.outputs, result.truncated, top_k),
         )
 
     async def answer(
@@ -183,7 +179,7 @@ class Predictor(Closeable):
         return await self._run(
             await LARGE_WORK.run(texts.size_bytes, partial(texts.examples, self._codec.input)),
             options or RequestOptions(),
-            lambda result: OutputTensors.of(result.logits_NC, self._codec.task, result.truncated),
+            lambda result: OutputTensors.of(result.outputs, self._codec.task, result.truncated),
         )
 
     async def _validated(self, examples: Sequence[Example]) -> list[Example]:
@@ -205,7 +201,7 @@ class Predictor(Closeable):
             options.check()
             result = await self._compute(examples, options)
             start_s = time.perf_counter()
-            value = await run_for_logits(result.logits_NC.size, partial(decode, result))
+            value = await run_for_logits(result.outputs.values.size, partial(decode, result))
         except asyncio.CancelledError:
             self.scheduler.count(RefusalReason.CANCELLED)
             raise
@@ -227,7 +223,7 @@ class Predictor(Closeable):
     async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
         """Wait for the logits, at most until the deadline."""
         if not examples:
-            return JobResult(logits_NC=np.empty((0, self.classes), np.float32))
+            return JobResult(outputs=Outputs.of(np.empty((0, self.classes), np.float32)))
         result = self._awaited(self._tokenizers.submit(examples, options))
         if options.deadline_s is None:
             return await result
@@ -249,13 +245,8 @@ class Predictor(Closeable):
 
     def close(self) -> None:
         """Reject new requests, finish accepted ones, free the engines. Blocks until done."""
-        self.closing()
         self._tokenizers.close()
         self.scheduler.close()
-
-
-def _nothing() -> None:
-    pass
 
 
 def open_predictor(
