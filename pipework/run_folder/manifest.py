@@ -32,7 +32,7 @@ from pipework.run_folder.task import (
     not_a_classifier,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 class Identity(Record):

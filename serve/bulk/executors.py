@@ -16,7 +16,6 @@ from pipework.errors import (
     PipeError,
 )
 from pipework.progress import NullProgress, Progress, counted
-from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
 if TYPE_CHECKING:
     from pipework.serve.bulk.input_files import WorkItem
@@ -59,12 +58,13 @@ class Executor(Protocol):
 
 
 @contextmanager
-def executor(on: str | None) -> Iterator[Executor]:
+def executor(on: str | None, *, gpu: bool = False) -> Iterator[Executor]:
     """Return the executor of the option --on: this process, or a Ray cluster.
 
     Args:
         on: "ray" for the cluster of RAY_ADDRESS or of this machine, or ray://HOST[:PORT]; None for
             this process.
+        gpu: whether the engine computes on a GPU.
 
     Raises:
         ConfigError: the option is not one of these.
@@ -88,7 +88,7 @@ def executor(on: str | None) -> Iterator[Executor]:
     if own:
         _connect(ray, address)
     try:
-        yield RayExecutor.of(ray)
+        yield RayExecutor.of(ray, gpus=int(gpu))
     finally:
         if own:
             ray.shutdown()
@@ -154,13 +154,12 @@ class RayExecutor:
     title: str
 
     @classmethod
-    def of(cls, ray: Any) -> "RayExecutor":  # noqa: ANN401
+    def of(cls, ray: Any, gpus: int) -> "RayExecutor":  # noqa: ANN401
         """Return the executor of the cluster that the module is connected to.
 
         Raises:
             NotReadyError: the cluster has no processors, or no GPU for an engine that needs it.
         """
-        gpus = int(gpu_or_none() is not None)
         slots = _slots(ray, gpus)
         if not slots:
             message = f"no node of the Ray cluster has {'a GPU' if gpus else 'processors'}"

@@ -13,6 +13,7 @@ from pipework.data.examples import Source
 from pipework.data.readers import SUFFIXES, Format
 from pipework.errors import ConfigError, DataError, without_password
 from pipework.progress import Progress
+from pipework.run_folder.manifest import read_classifier
 from pipework.run_folder.task import TaskKind
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.input_files import (
@@ -37,6 +38,7 @@ from pipework.serve.bulk.ledger import (
 )
 from pipework.serve.bulk.records import Reject, RowReader, RowWindow, check_types, is_text_list
 from pipework.serve.bulk.scorer import LABEL, SCORE, TRUNCATED, ScoredBatch, Scorer, column_name
+from pipework.serve.engines import computes_on_gpu
 
 ROW, TEXT = "source_row", "text"
 ADDED = (ROW, LABEL, SCORE, TRUNCATED)
@@ -101,8 +103,9 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
     index, shards = parse_shard(options.shard, os.environ)
     folder = job_folder(str(options.out))
     stored = find_files(options.pattern, folder)
+    gpu = computes_on_gpu(read_classifier(run), options.engine)
     with (
-        executor(options.on) as place,
+        executor(options.on, gpu=gpu) as place,
         Scorer(run.absolute(), options.engine, threads=place.threads) as scorer,
     ):
         job = BulkJob(scorer, stored, folder, options)

@@ -5,7 +5,7 @@ Shapes: N inputs, C classes.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,9 @@ from pipework.run_folder.manifest import read_classifier
 from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.predictions import predicted_labels, probabilities
 from pipework.serve.engines import open_first
-from pipework.serve.engines.collate import CPU, Costs
-from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.text.encoding import open_encoder, truncated_rows
 
 Scores = NDArray[np.float32]
-# Fixed instead of measured: another cut of a batch into calls changes the last bits of a score, and
-# the parts of a job must be the same bit for bit after an interruption and on another day.
-GPU = Costs(call_tokens=1024, most_tokens=16_384)
 LABEL, SCORE, TRUNCATED, ERROR = "predicted_label", "predicted_score", "truncated", "error"
 
 
@@ -83,9 +78,9 @@ class Scorer(Closeable):
         self.record, self._engine = open_first(folder, manifest, engine, threads=threads)
         # By name, so that no process that receives the scorer chooses another engine.
         self._arguments = (str(run), self.record.name, text, text_pair, threads)
-        if self.record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
-            costs = CPU if gpu_or_none() is None else GPU
-            self._engine.collate = replace(self._engine.collate, costs=costs)
+        # Another cut of a batch into calls changes the last bits of a score, and the parts of a job
+        # must be the same bit for bit after an interruption and on another day.
+        self._engine.fix_costs()
         form, reading = manifest.input, manifest.data.reading
         self._encoder = open_encoder(folder, manifest)
         pair = text_pair or column_name(reading.text_pair, "text_pair")

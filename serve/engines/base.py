@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.machine import processor
-from pipework.serve.engines.collate import Collate, InputFeed, measure
+from pipework.serve.engines.collate import CPU, GPU, Collate, InputFeed, measure
 from pipework.text.encoding import Encoding
 
 Arrays = Mapping[str, NDArray[np.int64]]
@@ -47,6 +47,11 @@ class CollatedEngine(Closeable):
         """Name of the processor that computes, as in parity records."""
         return processor()
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU computes."""
+        return False
+
     @abstractmethod
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
         """Start one call; the returned function waits for its logits [B, C], finite or not."""
@@ -64,6 +69,10 @@ class CollatedEngine(Closeable):
             self._start(feed.arrays)()
 
         self.collate = replace(self.collate, costs=measure(call, longest))
+
+    def fix_costs(self) -> None:
+        """Use constant costs to cut batches, so that results are the same on every day."""
+        self.collate = replace(self.collate, costs=GPU if self.on_gpu else CPU)
 
     def infer(self, encodings: Sequence[Encoding]) -> Logits:
         """Return logits [N, C]; [0, C] for no inputs."""

@@ -9,17 +9,15 @@ from pipework.run_folder.change_limits import DEFAULT_LIMITS, ChangeLimits
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
-from pipework.serve.engines import open_first, open_proven
+from pipework.serve.engines import computes_on_gpu, open_first, open_proven
 from pipework.serve.engines.remote import TensorModel, open_remote
-from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
 
 class Opener(Protocol):
     """Opens the first engine of a version and further instances of it."""
 
-    @property
-    def instances(self) -> int:
-        """Default number of engines per version."""
+    def instances(self, manifest: Manifest, name: str | None) -> int:
+        """Return the default number of engines of a version."""
 
     def first(
         self, run: Path, manifest: Manifest, name: str | None, threads: int | None
@@ -51,10 +49,9 @@ class LocalOpener:
     prove: bool = False
     limits: ChangeLimits = DEFAULT_LIMITS
 
-    @property
-    def instances(self) -> int:
-        """Two on a CPU with at least two cores, else one."""
-        return min(2, cpu_limit()) if gpu_or_none() is None else 1
+    def instances(self, manifest: Manifest, name: str | None) -> int:
+        """Return two for an engine on a CPU with at least two cores, else one."""
+        return 1 if computes_on_gpu(manifest, name, self.limits) else min(2, cpu_limit())
 
     def first(
         self, run: Path, manifest: Manifest, name: str | None, threads: int | None
@@ -81,9 +78,8 @@ class TritonOpener:
     tensor_model: TensorModel
     url: str
 
-    @property
-    def instances(self) -> int:
-        """One: tritonserver manages the instances of its models."""
+    def instances(self, _: Manifest, __: str | None) -> int:
+        """Return one: tritonserver manages the instances of its models."""
         return 1
 
     def first(
