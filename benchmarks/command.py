@@ -72,7 +72,7 @@ def _check_server(target: str, options: Collection[str]) -> None:
 
 if TYPE_CHECKING:
     from pipework.benchmarks.plan import BaselineServer, BenchPlan
-    from pipework.benchmarks.results_schema.comparison import ComparisonResult
+    from pipework.benchmarks.results_schema.results import Result
     from pipework.data.examples import Source
 
 Number = TypeVar("Number", int, float)
@@ -161,7 +161,11 @@ def bench(
     outputs = Outputs(json=json, html=html)
     outputs.check()
     if compare is not None:
-        _compare(*compare, outputs)
+        from pipework.benchmarks.compare.compare import compare as compare_results
+        from pipework.benchmarks.compare.compare import read_bench
+
+        before, after = compare
+        _publish(compare_results(read_bench(before), read_bench(after)), outputs)
         return
     from pipework.benchmarks.load.outcome import Trace
     from pipework.benchmarks.load.slo import parse_slo
@@ -184,11 +188,10 @@ def bench(
         template=own_template,
         duration_s=seconds,
     )
+    baseline = None
     if against is not None:
         baseline = BaselineServer(url=against, price=other_price, template=other_template)
-        _against(target or "", baseline, plan, outputs)
-    else:
-        _measure(target or "", plan, outputs)
+    _publish(_measure(target or "", plan, baseline), outputs)
 
 
 def _source(file: Path, columns: str) -> "Source":
@@ -217,59 +220,33 @@ def _command_line_options(context: typer.Context) -> list[str]:
     ]
 
 
-def _measure(target: str, plan: "BenchPlan", outputs: Outputs) -> None:
+def _measure(target: str, plan: "BenchPlan", baseline: "BaselineServer | None") -> "Result":
     from pipework import console
-    from pipework.benchmarks.load.slo import check_slo
-    from pipework.benchmarks.report import bench_page
-    from pipework.benchmarks.results_schema.results import write_result
     from pipework.benchmarks.run import bench as measure
-
-    progress = console.progress()
-    try:
-        result = measure(target, plan, progress)
-    finally:
-        progress.close()
-    bench_page.print_result(result)
-    if outputs.json is not None:
-        write_result(outputs.json, result)
-    if outputs.html is not None:
-        bench_page.write_page(outputs.html, result)
-        console.print_line(f"report: {outputs.html}")
-    if result.slo is not None:
-        check_slo(result.slo)
-
-
-def _against(target: str, baseline: "BaselineServer", plan: "BenchPlan", outputs: Outputs) -> None:
-    from pipework import console
     from pipework.benchmarks.run_server import bench_against
 
     progress = console.progress()
     try:
-        result = bench_against(target, baseline, plan, progress)
+        if baseline is None:
+            return measure(target, plan, progress)
+        return bench_against(target, baseline, plan, progress)
     finally:
         progress.close()
-    _conclude(result, outputs)
 
 
-def _compare(before: Path, after: Path, outputs: Outputs) -> None:
-    from pipework.benchmarks.compare.compare import compare, read_bench
-
-    _conclude(compare(read_bench(before), read_bench(after)), outputs)
-
-
-def _conclude(result: "ComparisonResult", outputs: Outputs) -> None:
+def _publish(result: "Result", outputs: Outputs) -> None:
+    """Print a result and write its files; only then check it, so that a failure keeps them."""
     from pipework import console
-    from pipework.benchmarks.compare.compare import check_regressions
-    from pipework.benchmarks.report import comparison_page
+    from pipework.benchmarks.report import output
     from pipework.benchmarks.results_schema.results import write_result
 
-    comparison_page.print_result(result)
+    output.print_result(result)
     if outputs.json is not None:
         write_result(outputs.json, result)
     if outputs.html is not None:
-        comparison_page.write_page(outputs.html, result)
+        output.write_page(outputs.html, result)
         console.print_line(f"report: {outputs.html}")
-    check_regressions(result)
+    output.check(result)
 
 
 def _numbers(option: str, value: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:

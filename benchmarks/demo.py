@@ -15,8 +15,8 @@ from queue import Empty, Queue
 from time import monotonic, sleep
 from types import FrameType
 
+from pipework.client import Client
 from pipework.errors import NotReadyError, PipeError
-from pipework.serve.client import Client
 
 PIPE = Path(sys.executable).with_name("pipe")
 START_S, STOP_S = 60.0, 30.0
@@ -168,7 +168,7 @@ def _forward_output(server: subprocess.Popen[str], lines: "Queue[str]") -> None:
 
 
 def _request_predictions(url: str) -> None:
-    _print(f"\nPredictions of {url} with pipework.serve.client.Client:")
+    _print(f"\nPredictions of {url} with pipework.client.Client:")
     with Client(url) as client:
         predictions = client.predict(TEXTS)
     for text, prediction in zip(TEXTS, predictions, strict=True):

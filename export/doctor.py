@@ -14,8 +14,8 @@ import pipework
 from pipework.errors import MissingDependencyError, as_pipe_error
 from pipework.export.plan import PRECISIONS
 from pipework.machine import cpu_limit, processor, sums_int8
+from pipework.record import Record
 from pipework.run_folder.engine_record import EngineFormat, Precision
-from pipework.run_folder.files import Record
 from pipework.serve.engines.cuda import NoGpuError, find_gpu
 from pipework.serve.engines.tensorrt_packages import builder_flavour, dotted, load
 from pipework.serve.triton.installation import Installation

@@ -12,35 +12,28 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import TEXTS, Example, Source, validate_example
-from pipework.data.kept_rows import kept_source
-from pipework.data.readers import SUFFIXES, WITHOUT_COLUMNS, Format, read_cells
+from pipework.data.examples import TEXTS, Example, Source, fit_examples
+from pipework.data.other_files import other_source
+from pipework.data.readers import WITHOUT_COLUMNS, Format, read_cells
+from pipework.data.splits import split_source
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
+from pipework.predict.text_model import EngineModel, predict_stream
 from pipework.progress import Progress, counted
-from pipework.run_folder.files import check_writable, file_digest
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import (
     Manifest,
-    ReadOptions,
     TrainingReadOptions,
     read_classifier,
 )
-from pipework.scoring.evaluation import (
-    Engine,
-    Evaluation,
-    evaluate,
-    evaluate_leaks,
-    infer_all,
-    label_array,
-    predict_all,
-)
-from pipework.scoring.predictions import Prediction, decide, mark_truncated
+from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
 from pipework.serve.engines import open_proven
-from pipework.text.encoding import open_encoder
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.predictions import LABEL, SCORE, Prediction
 from pipework.train.data_report.file_stats import leaked_rows
 
 log = logging.getLogger(__name__)
 KEPT = re.compile(r"step-[0-9]+")
-PREDICTED = ("predicted_label", "predicted_score")
+PREDICTED = (LABEL, SCORE)
 
 
 def evaluate_run(
@@ -72,10 +65,10 @@ def evaluate_run(
             source = source.with_columns(columns, (*TEXTS, "label"))
     examples = list(source.rows())
     labels_N = label_array(examples, manifest.task, str(source.path))
-    encodings = open_encoder(run, manifest).encode(examples)
-    with open_model(run, manifest, engine, checkpoint=engine is None) as model:
-        logits_NC = infer_all(model, encodings, progress)
-    evaluation = evaluate(logits_NC, labels_N, manifest.task)
+    chosen = open_model(run, manifest, engine, checkpoint=engine is None)
+    with EngineModel.open(run, manifest, chosen) as model:
+        logits_NC = model.infer(examples, progress).logits_NC
+    evaluation = manifest.task.evaluate(logits_NC, labels_N)
     if file is None and split == "train":
         return evaluation
     leaked_N = _leaked_rows(run, manifest, examples)
@@ -89,35 +82,6 @@ def _leaked_rows(run: Path, manifest: Manifest, rows: Sequence[Example]) -> NDAr
         return leaked_rows(split_source(run, manifest, "train"), rows)
     except (ConfigError, DataError):
         return np.zeros(len(rows), np.bool_)
-
-
-def split_source(run: Path, manifest: Manifest, split: str) -> Source:
-    """Return the rows of a split, after checking that its file is that of the training.
-
-    Without the file, the dev rows are those that the run has kept.
-
-    Raises:
-        ConfigError: the run has no such split.
-        DataError: the file is missing or has changed.
-    """
-    if split not in manifest.data.splits:
-        message = f"{run} has no split {split!r}"
-        known = ", ".join(manifest.data.splits) or "none: pipe eval RUN FILE reads a file"
-        raise ConfigError(message, f"splits of this run: {known}")
-    recorded = manifest.data.splits[split]
-    path = Path(recorded.path)
-    if not path.is_file():
-        message = f"{path} is missing: the {split} file that {run} was trained with"
-    elif file_digest(path) != recorded.sha256:
-        message = f"{path} has changed since {run} was trained with it as the {split} file"
-    else:
-        names = () if recorded.part is None else recorded.part.without
-        excluded = tuple(split_source(run, manifest, name) for name in names)
-        return Source.of(manifest.data.reading, path, recorded.part, excluded)
-    kept = kept_source(run, manifest, split) if split == "dev" else None
-    if kept is None:
-        raise DataError(message, "restore the file, or use another: pipe eval RUN FILE")
-    return kept
 
 
 def open_model(
@@ -170,45 +134,13 @@ def predict_run(
         ChangedFileError: a file of an engine has changed.
     """
     manifest = read_classifier(run)
-    encoder = open_encoder(run, manifest)
-    named = engine_name is not None
-    with (
-        open_model(run, manifest, engine_name, checkpoint=False)
-        if named
-        else open_best_model(run, manifest)
-    ) as engine:
-        inputs = (
-            validate_example(example, manifest.input, f"input {number}")
-            for number, example in enumerate(examples, start=1)
-        )
-        for chunk, logits_NC, truncated in predict_all(engine, encoder, inputs):
-            predictions = mark_truncated(decide(logits_NC, manifest.task), truncated)
-            yield from zip(chunk, predictions, strict=True)
-
-
-def other_source(reading: TrainingReadOptions, file: Path) -> Source:
-    """Return how to read a file that is not of the training.
-
-    It has the columns of the training data, and its format if it has the same suffix.
-    """
-    options: ReadOptions = reading
-    if file.suffix in SUFFIXES and file.suffix != reading.suffix:
-        options = options.model_copy(update={"format": SUFFIXES[file.suffix].value})
-    return Source.of(options, file)
-
-
-def unlabelled_source(
-    reading: TrainingReadOptions, file: Path, columns: str | None = None
-) -> Source:
-    """Return how to read the texts of a file; labels are ignored.
-
-    `columns` replaces columns of the training data, see `Source.with_columns`.
-
-    Raises:
-        DataError: `columns` is invalid, or names a second text for a model of single texts.
-    """
-    source = other_source(reading, file).unlabelled()
-    return source if columns is None else source.with_columns(columns)
+    inputs = fit_examples(examples, manifest.input, first=1)
+    if engine_name is None:
+        engine = open_best_model(run, manifest)
+    else:
+        engine = open_model(run, manifest, engine_name, checkpoint=False)
+    with EngineModel.open(run, manifest, engine) as model:
+        yield from predict_stream(model, inputs)
 
 
 def write_predictions(

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pipework.client import Client
+from pipework.client.client import predict_all
 from pipework.data.examples import Example, Source, parse_columns, split_pair
+from pipework.data.other_files import unlabelled_source
 from pipework.data.readers import Format, column_names, decoded_lines, numbered_lines
 from pipework.errors import ConfigError, DataError, without_password
-from pipework.export.inference import predict_run, unlabelled_source
+from pipework.export.inference import predict_run
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import TrainingReadOptions, read_classifier
-from pipework.scoring.predictions import Prediction
-from pipework.serve.client import Client
-from pipework.serve.client.client import predict_all
+from pipework.tasks.predictions import Prediction
 
 RETRIES = 8  # of a request that an overloaded server rejects
 Predictions = Iterator[tuple[Example, Prediction]]

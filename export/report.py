@@ -155,7 +155,7 @@ def _row(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -> 
         parity_cells = (
             f"{parity.max_abs:.1e}",
             f"{parity.tolerance.max_abs * parity.unit:.3g}",
-            parity.describe_change(manifest.task.kind),
+            manifest.task.describe_change(parity),
             *_scores(parity),
         )
     return (
@@ -174,5 +174,5 @@ def _state(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -
     if not engine.proven:
         return "built, not run"
     default = engine.name == choose_engine(manifest, settings.name, settings).name
-    reason = settings.reason(engine, manifest.task.kind)
+    reason = settings.reason(engine, manifest.task)
     return f"proven, served by default ({reason})" if default else "proven"

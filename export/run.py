@@ -45,7 +45,6 @@ from pipework.run_folder.engine_record import (
 )
 from pipework.run_folder.files import FileRecord, file_digest, record_file, verify_files
 from pipework.run_folder.manifest import LockedRun, Manifest
-from pipework.scoring.predictions import predicted_labels
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
 from pipework.serve.engines import MODELS, open_engine
 from pipework.serve.engines.base import CollatedEngine
@@ -306,7 +305,7 @@ class ParityChecker:
     def reference_rows(self) -> ReferenceRows:
         """Return the edge cases and dev rows of all labels and lengths, with their logits."""
         dev_NC, dev = self._expected.dev_NC, self.run_rows.dev
-        labels_NC = predicted_labels(dev_NC, self.run_rows.manifest.task)
+        labels_NC = self.run_rows.manifest.task.predicted_labels(dev_NC)
         chosen = spread_over_groups(
             [labels_C.tobytes() for labels_C in labels_NC],
             [len(row.encoding) for row in dev],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pipework.errors import PipeError
 
 if TYPE_CHECKING:
-    from pipework.serve.client import Client
+    from pipework.client import Client
 
 __all__ = ["Client", "PipeError", "__version__"]
 
@@ -29,6 +29,6 @@ def __getattr__(name: str) -> "type[Client]":
     if name != "Client":
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    from pipework.serve.client import Client  # noqa: PLC0415  (lazy)
+    from pipework.client import Client  # noqa: PLC0415  (lazy)
 
     return Client

@@ -14,10 +14,11 @@ from pipework.run_folder.engine_record import (
     unreliable_ranking,
 )
 from pipework.run_folder.manifest import Manifest
-from pipework.run_folder.task import Metric, SplitMetrics, Task, TaskKind
-from pipework.scoring.evaluation import Evaluation
 from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine, faster_engines
+from pipework.tasks.evaluation import Evaluation, SplitMetrics
+from pipework.tasks.kinds import Metric
+from pipework.tasks.task import Task
 from pipework.train.data_report.data_report import DataReport, SplitReport, ValueStats
 
 DEFAULTS = EngineSettings()
@@ -41,7 +42,7 @@ def show_trained(runs: Mapping[Path, Manifest]) -> None:
         spread = f"standard deviation {stdev(scores):.4f} over {len(scores)} seeds"
         console.print_line(f"mean dev {format_scores({metric: mean(scores)})}, {spread}")
     run = next(iter(runs))
-    if first.task.kind is TaskKind.PRETRAIN:
+    if not first.task.predicts:
         console.print_line(f"next: pipe train CONFIG --set model.preset= --set model.name={run}")
     else:
         console.print_line(f"next: pipe export {run} --to auto")
@@ -70,17 +71,17 @@ def show_imported(run: Path, manifest: Manifest) -> None:
 
 def show_exported(run: Path, manifest: Manifest, records: Sequence[EngineRecord]) -> None:
     """Print the parity result of each exported engine, and the default engine of the run."""
-    kind = manifest.task.kind
     for record in records:
         parity = record.parity
         if parity is None:
             console.print_line(_unproven_line(record))
             continue
         tolerance = parity.tolerance.max_abs * parity.unit
+        change = manifest.task.describe_change(parity)
         console.print_line(
             f"proven: {record.name}, logits within {parity.max_abs:.1e} of the checkpoint's "
             f"(tolerance {tolerance:.2g}) over {counted(parity.rows, 'row')} in "
-            f"{counted(len(parity.shapes), 'shape')}; changes {parity.describe_change(kind)}; "
+            f"{counted(len(parity.shapes), 'shape')}; changes {change}; "
             f"{_scores(parity)}"
         )
     for line in _default_engine(run, manifest, DEFAULTS):
@@ -96,7 +97,7 @@ def _default_engine(run: Path, manifest: Manifest, settings: EngineSettings) -> 
     default = choose_engine(manifest, settings.name, settings)
     if warning := unreliable_ranking(engine.speed for engine in manifest.engines):
         yield f"warning: {warning}"
-    reason = settings.reason(default, manifest.task.kind)
+    reason = settings.reason(default, manifest.task)
     yield f"default engine: {default.name} ({reason}; settings: pipe serve --set engine.*)"
     for name, cost in faster_engines(manifest, default, settings).items():
         yield f"faster: {name}, {cost}: pipe serve {run} --engine {name}"
@@ -204,7 +205,7 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
 
 
 def _show_engines(manifest: Manifest) -> None:
-    columns = ("engine", "MB", "max diff", *_change_columns(manifest.task.kind))
+    columns = ("engine", "MB", "max diff", *manifest.task.change_columns)
     columns = (*columns, "score", "texts/s", "p50 ms")
     title = "\nengines: largest difference, changed predictions, change of the score, speed"
     console.table(title, columns, [_engine_row(engine, manifest) for engine in manifest.engines])
@@ -213,21 +214,14 @@ def _show_engines(manifest: Manifest) -> None:
             console.print_line(_unproven_line(engine))
 
 
-def _change_columns(kind: TaskKind) -> tuple[str, ...]:
-    return ("of the range",) if kind is TaskKind.REGRESSION else ("labels", "prob.")
-
-
 def _engine_row(engine: EngineRecord, manifest: Manifest) -> tuple[str, ...]:
-    parity, speed, kind = engine.parity, engine.speed, manifest.task.kind
-    parity_cells = ("",) * (2 + len(_change_columns(kind)))
+    parity = engine.parity
+    speed = engine.speed
+    task = manifest.task
+    parity_cells = ("",) * (2 + len(task.change_columns))
     if parity is not None:
-        changes = (
-            (f"{parity.max_change:.2%}",)
-            if kind is TaskKind.REGRESSION
-            else (f"{1 - parity.argmax_agreement:.2%}", f"{parity.max_change:.3f}")
-        )
         score = "no score" if parity.scores is None else f"{parity.scores.change:+.4f}"
-        parity_cells = (f"{parity.max_abs:.1e}", *changes, score)
+        parity_cells = (f"{parity.max_abs:.1e}", *task.change_cells(parity), score)
     return (
         engine.name,
         f"{sum(file.size for file in engine.files) / 1e6:.1f}",

@@ -24,7 +24,7 @@ from pipework.serve.inference_protocol.repository import build_repository_router
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.metrics import ServerMetrics
 from pipework.serve.observability.observers import Observers
-from pipework.serve.schemas import READY_PATH, ErrorResponse, StatusResponse
+from pipework.wire.schemas import READY_PATH, ErrorResponse, StatusResponse
 
 
 def build_app(

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from pipework.errors import TooLargeError
 from pipework.run_folder.change_limits import ChangeLimits
-from pipework.serve.schemas import SPLIT_HINT
-from pipework.serve.text_tensors import MAX_CHARACTERS
 from pipework.settings import AboveZero, NotNegative, Positive, Settings
+from pipework.wire.schemas import SPLIT_HINT
+from pipework.wire.text_tensors import MAX_CHARACTERS
 
 Characters = Annotated[int, Field(ge=1, le=MAX_CHARACTERS)]
 
@@ -175,8 +175,6 @@ class ServeSettings(Settings):
         security: API keys and TLS.
         logs: log format.
         grace_s: seconds from SIGTERM to the end of the process; Kubernetes allows 30.
-        triton_url: HOST:PORT of the gRPC endpoint of a tritonserver, for models whose engine runs
-            there.
         traces: whether to send OpenTelemetry traces; configured by the OTEL_* variables.
     """
 
@@ -187,5 +185,4 @@ class ServeSettings(Settings):
     security: SecuritySettings = SecuritySettings()
     logs: LogSettings = LogSettings()
     grace_s: Positive = 30
-    triton_url: str = ""
     traces: bool = False

@@ -262,7 +262,7 @@ def test_the_modules_that_the_documents_start_exist(name):
             f"pipework.benchmarks.studies.{study}"
             for study in re.findall(r"^\| `([a-z_.]+)` \|", document(name), re.MULTILINE)
         }
-        assert "pipework.benchmarks.studies.peers.training" in modules
+        assert "pipework.benchmarks.studies.peers.serving" in modules
     named = {module for module in modules if not module.endswith(".NAME")}
     assert {module for module in named if find_spec(module) is None} == set()
 

@@ -16,26 +16,27 @@ from pipework.progress import Progress
 from pipework.run_folder.manifest import (
     BaselineRecord,
     Data,
+    Identity,
     Manifest,
     Model,
     Split,
     write_manifest,
 )
-from pipework.run_folder.task import SplitMetrics, Task
-from pipework.scoring.evaluation import Evaluation, evaluate, infer_all, label_array
+from pipework.scoring.evaluation import infer_all, label_array
+from pipework.tasks.evaluation import Evaluation, SplitMetrics
+from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder, token_digest
 from pipework.train.config.run_config import Config
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.file_stats import leaked_rows
 from pipework.train.loop import resume
 from pipework.train.loop.determinism import exact_float32
-from pipework.train.loop.evaluator import with_thresholds
-from pipework.train.loop.losses import target_scale
 from pipework.train.loop.resume import CheckpointManager, TrainState
 from pipework.train.model import checkpoint
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier, open_checkpoint
-from pipework.train.prepare import TokenSets, identity, input_record, splits
+from pipework.train.objectives import target_scale
+from pipework.train.prepare import TokenSets, input_record, splits
 from pipework.train.report.linear_baseline import (
     LinearBaseline,
     comparison_split,
@@ -88,7 +89,7 @@ class ScoredCheckpoint:
         dev = self.evaluation.metrics().model_copy(update={"tokens": self.tokens})
         if self.judged.split == "dev":
             return {"dev": dev}
-        test = evaluate(self.judged.logits_NC, self.judged.truth, self.task)
+        test = self.task.evaluate(self.judged.logits_NC, self.judged.truth)
         return {"dev": dev, self.judged.split: test.metrics()}
 
 
@@ -133,12 +134,12 @@ def _score(trained: TrainedRun, progress: Progress) -> ScoredCheckpoint:
     dev, truth = trained.data.dev.encodings(range(len(trained.data.dev))), trained.data.dev.truth
     with exact_float32():
         logits_NC = infer_all(engine, dev, progress)
-    task = with_thresholds(trained.task, logits_NC, truth)
+    task = trained.task.with_thresholds(logits_NC, truth)
     return ScoredCheckpoint(
         task=task,
         model=_model(trained, model),
         logits_NC=logits_NC,
-        evaluation=evaluate(logits_NC, truth, task),
+        evaluation=task.evaluate(logits_NC, truth),
         tokens=token_digest(dev),
         judged=_judged_rows(trained, engine, logits_NC, task, progress),
     )
@@ -227,7 +228,7 @@ def _manifest(
 ) -> Manifest:
     config = trained.config
     return Manifest(
-        identity=identity(trained.out, config),
+        identity=Identity.new(trained.out, config.train.seed),
         task=scored.task,
         input=input_record(trained.out, config, trained.data.vocabulary.padding),
         model=scored.model,

@@ -2,21 +2,19 @@
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from pipework import __version__
 from pipework.data.examples import Source
 from pipework.errors import ConfigError
-from pipework.git import CHECKOUT, git_commit
 from pipework.progress import Progress
 from pipework.run_folder.files import record_file
-from pipework.run_folder.manifest import Identity, Input, Split
-from pipework.run_folder.task import Task
+from pipework.run_folder.manifest import Input, Split
 from pipework.scoring.evaluation import label_array
+from pipework.tasks.registry import task_type
+from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import Config
@@ -74,7 +72,7 @@ def prepare(config: Config, progress: Progress) -> PreparedRun:
     labels = _labels(config, source, progress)
     kind = config.task.kind
     metric, positive = config.task.metric_for(labels), config.task.positive_for(labels)
-    task = Task(kind=kind, labels=labels, metric=metric, positive=positive)
+    task = task_type(kind)(labels=labels, metric=metric, positive=positive)
     tokenizer = _tokenizer(config, source, progress)
     read = dict(config.sources())
     if (unlabelled := config.data.unlabelled_source()) is not None:
@@ -194,17 +192,6 @@ def vocabulary(tokenizer: str, padding: Padding) -> Vocabulary:
     mask_id = next((mask for mask in masks if mask is not None), padding.pad_id)
     return Vocabulary(
         padding=padding, mask_id=mask_id, special_ids=tuple(sorted({*special, padding.pad_id}))
-    )
-
-
-def identity(out: Path, config: Config) -> Identity:
-    """Return name, time, version, commit and seed of a run."""
-    return Identity(
-        name=out.absolute().name,
-        created_at=datetime.now(UTC),
-        pipework=__version__,
-        git_commit=git_commit(CHECKOUT),
-        seed=config.train.seed,
     )
 
 

@@ -14,8 +14,7 @@ from pipework.errors import CheckFailedError, ConfigError
 from pipework.machine import collect_and_trim
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_manifest
-from pipework.run_folder.task import TaskKind
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
 from pipework.train.config.run_config import Config
 from pipework.train.data.batches import StepBatches
 from pipework.train.distill.losses import DistillationLosses, all_teacher_logits
@@ -25,14 +24,7 @@ from pipework.train.loop.distributed import World, is_elastic
 from pipework.train.loop.encoder_states import encoder_states
 from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.loop import LoopSpec, TrainingRun
-from pipework.train.loop.losses import (
-    LabelLosses,
-    Losses,
-    Objective,
-    StandardisedLosses,
-    class_weights,
-    target_scale,
-)
+from pipework.train.loop.losses import LabelLosses, Losses, StandardisedLosses
 from pipework.train.loop.model_inputs import BatchLoader, HeadOnly, StateLoader, TokenLoader
 from pipework.train.loop.resume import Snapshot, TrainState
 from pipework.train.loop.step import StepSpec
@@ -40,6 +32,7 @@ from pipework.train.loop.training import limited_memory, make_stepper, run_loop
 from pipework.train.model.classifier import Classifier, build, unused_parameters
 from pipework.train.model.families import reinitialise
 from pipework.train.model.fast_dropout import use_fast_dropout
+from pipework.train.objectives import Objective, class_weights, target_scale
 from pipework.train.prepare import (
     PreparedRun,
     TokenSets,
@@ -146,7 +139,7 @@ def _logger(out: Path, config: Config, snapshot: Snapshot | None, world: World) 
 
 def _train(run: TrainingRun, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
     prepared = run.world.lead(lambda: _prepared(run, snapshot))
-    if prepared.task.kind is TaskKind.PRETRAIN:
+    if not prepared.task.predicts:
         return pretrain(run, prepared, snapshot)
     trained = _train_classifier(run, prepared, snapshot)
     collect_and_trim()  # frees the model and its optimizer: finalize() loads the checkpoint again

@@ -22,7 +22,7 @@ from pipework.benchmarks.results_schema.level import Level
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel, read_result
 from pipework.benchmarks.stats.confidence import Estimate, LogVariance, variance_of_interval
 from pipework.errors import CheckFailedError, DataError
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 AnyLevel = Level | OfflineLevel
 LevelPair = tuple[AnyLevel, AnyLevel]

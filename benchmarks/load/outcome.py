@@ -14,7 +14,7 @@ from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.targets import Caller, Target
 from pipework.data.examples import Example
 from pipework.errors import DataError, PipeError
-from pipework.serve.schemas import PredictRequest, explain
+from pipework.wire.schemas import PredictRequest, explain
 
 TIMEOUT_S = 30.0
 MAX_REQUESTS = 500_000

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.report.measurement_warnings import ResultNote, notes
@@ -10,7 +9,6 @@ from pipework.benchmarks.results_schema.level import Level, WorkloadSummary
 from pipework.benchmarks.results_schema.provenance import Provenance
 from pipework.benchmarks.results_schema.results import BenchResult, SloResult
 from pipework.html import page as html_page
-from pipework.run_folder.files import check_writable, write_atomically
 
 
 def workload_facts(
@@ -77,17 +75,6 @@ def print_result(result: BenchResult) -> None:
     head = f"{result.model}, {tables.workload_line(result)}"
     lines = [f"{note.title}: {note.text}" for note in notes(result)]
     tables.print_tables(head, tables.tables(result), lines)
-
-
-def write_page(path: Path, result: BenchResult) -> None:
-    """Write the page atomically.
-
-    Raises:
-        ConfigError: the path cannot be written.
-        ModuleNotFoundError: matplotlib is not installed.
-    """
-    check_writable(path)
-    write_atomically(path, page(result).encode())
 
 
 def page(result: BenchResult) -> str:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from html import escape
-from pathlib import Path
 
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.report.bench_page import workload_facts
@@ -14,7 +13,6 @@ from pipework.benchmarks.results_schema.comparison import (
     RatioVerdict,
 )
 from pipework.html import page as html_page
-from pipework.run_folder.files import check_writable, write_atomically
 
 HEAD = ("at", "what", "before", "after", "ratio", "95 % interval", "verdict")
 COST = "per million"  # cost of a million texts; it follows from the rate, so it has no verdict
@@ -39,17 +37,6 @@ def conclusion(result: ComparisonResult) -> str:
     verdict = "worse" if worse else "not worse"
     before, after = result.names
     return f"{after} is {verdict} than {before}: {counts}{more}"
-
-
-def write_page(path: Path, result: ComparisonResult) -> None:
-    """Write the page atomically.
-
-    Raises:
-        ConfigError: the path cannot be written.
-        ModuleNotFoundError: matplotlib is not installed.
-    """
-    check_writable(path)
-    write_atomically(path, page(result).encode())
 
 
 def page(result: ComparisonResult) -> str:

@@ -1,9 +1,10 @@
 """Plots of levels and of comparisons. Shapes: L levels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
@@ -17,6 +18,23 @@ from pipework.benchmarks.results_schema.comparison import (
 from pipework.benchmarks.results_schema.level import Histogram, Level
 from pipework.benchmarks.results_schema.results import OfflineLevel, SloResult
 from pipework.html.svg import GRID, INK, SERIES, STYLE, WIDTH_IN, new_axes, number, svg
+
+ROW_STYLE = STYLE | {"axes.grid.axis": "x"}
+# Percentiles drawn against the rate; p90 would overlap with p95.
+SHOWN = (("p50", SERIES[0]), ("p95", SERIES[1]), ("p99", SERIES[3]))
+MARGIN = 1.15
+ROW_IN = 0.34
+OTHER = "outside"
+LEGEND_COLUMNS = 3
+COLOURS = {
+    RatioVerdict.FASTER: SERIES[1],
+    RatioVerdict.SLOWER: SERIES[3],
+    RatioVerdict.NO_DIFFERENCE: INK,
+    RatioVerdict.UNKNOWN: INK,
+}
+TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)
+NARROW_TICKS = (0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.4)
+NARROW_RANGE = 1.5
 
 
 def throughput(levels: Sequence[Level]) -> str:
@@ -53,9 +71,7 @@ def latency_against_throughput(levels: Sequence[Level]) -> str:
             text, place = f"{level.load:g}", (-6, 5)
             axes.annotate(text, (rate, ms), place, textcoords="offset points", ha="right")
         axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_formatter(FuncFormatter(number))
-        axes.set_xlabel("texts/s")
+        _value_axis(axes, "texts/s")
         _latency_axis(axes)
         return svg(figure, "Latency against throughput")
 
@@ -63,17 +79,15 @@ def latency_against_throughput(levels: Sequence[Level]) -> str:
 def histograms(levels: Sequence[Level]) -> str:
     """Draw latency histograms, one row per level, with a common logarithmic axis."""
     shown = [(load_label(level), level.histogram) for level in levels if level.histogram]
-    with rc_context(STYLE | {"axes.grid.axis": "x"}):
-        figure = Figure(figsize=(WIDTH_IN, 0.8 + 0.5 * len(shown)), layout="constrained")
+    with rc_context(ROW_STYLE):
+        figure = _figure(0.8 + 0.5 * len(shown))
         rows = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
         for axes, (name, histogram) in zip(rows, shown, strict=True):
             _histogram(axes, histogram, name)
         edges = [edge for _, histogram in shown for edge in histogram.edges_ms]
         ticks = round_ticks(min(edges), max(edges))
         rows[-1].set_xlim(min(*ticks, *edges), max(*ticks, *edges))
-        rows[-1].xaxis.set_major_locator(FixedLocator(ticks))
-        rows[-1].xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
-        rows[-1].xaxis.set_minor_locator(NullLocator())
+        _fixed_ticks(rows[-1].xaxis, ticks, _plain)
         rows[-1].set_xlabel("milliseconds (logarithmic)")
         return svg(figure, "Latency distribution of each level")
 
@@ -81,8 +95,8 @@ def histograms(levels: Sequence[Level]) -> str:
 def offline(levels: Sequence[OfflineLevel], description: str) -> str:
     """Draw texts/s of each stage and batch size."""
     stages = list(dict.fromkeys(level.stage for level in levels))
-    with rc_context(STYLE | {"axes.grid.axis": "x"}):
-        figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.36 * len(levels)), layout="constrained")
+    with rc_context(ROW_STYLE):
+        figure = _figure(1.0 + 0.36 * len(levels))
         axes = figure.subplots()
         places_L = range(len(levels))
         colours_L = [SERIES[stages.index(level.stage) % len(SERIES)] for level in levels]
@@ -93,25 +107,50 @@ def offline(levels: Sequence[OfflineLevel], description: str) -> str:
         axes.set_yticks(places_L, [f"{level.stage}, {level.batch} per call" for level in levels])
         axes.invert_yaxis()
         axes.set_xlim(0, 1.15 * max(level.texts_per_s for level in levels))
-        axes.set_xlabel("texts/s")
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_formatter(FuncFormatter(number))
+        _value_axis(axes, "texts/s")
         return svg(figure, description)
+
+
+def _figure(height_in: float) -> Figure:
+    """Return a figure as wide as a page, for plots whose height depends on their rows."""
+    return Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+
+
+def _value_axis(axes: Axes, label: str, *, ticks: int = 5) -> None:
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_locator(MaxNLocator(ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(number))
+
+
+def _fixed_ticks(
+    axis: Axis, ticks: Sequence[float], write: Callable[[float, int], str] = number
+) -> None:
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_formatter(FuncFormatter(write))
+    # A logarithmic axis would label its minor ticks over a narrow range.
+    axis.set_minor_locator(NullLocator())
+
+
+def _plain(tick: float, _position: int) -> str:
+    return f"{tick:g}"
+
+
+def _legend(axes: Axes, columns: int) -> None:
+    # Above the axes, where it covers no data.
+    axes.legend(ncols=columns, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
 
 
 def _clients_axis(axes: Axes, clients_L: Sequence[float]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xlabel("concurrent clients")
-    axes.xaxis.set_major_locator(FixedLocator(clients_L))
-    axes.xaxis.set_major_formatter(FuncFormatter(number))
-    axes.xaxis.set_minor_locator(NullLocator())
+    _fixed_ticks(axes.xaxis, clients_L)
     axes.set_ylim(bottom=0)
 
 
 def _latency_axis(axes: Axes) -> None:
     axes.set_ylabel("milliseconds")
     axes.set_ylim(bottom=0)
-    axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+    _legend(axes, 4)
 
 
 def _ms(levels: Sequence[Level], name: str) -> list[float]:
@@ -136,10 +175,6 @@ def round_ticks(low_ms: float, high_ms: float) -> list[float]:
     return [below, above]
 
 
-SHOWN = (("p50", SERIES[0]), ("p95", SERIES[1]), ("p99", SERIES[3]))
-MARGIN = 1.15
-
-
 def latencies_by_rate(levels: Sequence[Level], slo: SloResult | None) -> str:
     """Draw percentiles with their intervals against the rate, and the limits of an objective.
 
@@ -151,9 +186,10 @@ def latencies_by_rate(levels: Sequence[Level], slo: SloResult | None) -> str:
         for name, colour in SHOWN:
             _percentile(axes, levels, name, colour)
         limits_ms = [] if slo is None else _limits(axes, slo)
-        _rate_axis(axes)
+        axes.set_xlim(left=0)
+        _value_axis(axes, "requests/s sent")
         _log_axis(axes, levels, limits_ms)
-        axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+        _legend(axes, 4)
         return svg(figure, "Latency percentiles against the request rate")
 
 
@@ -166,11 +202,11 @@ def goodput(levels: Sequence[Level]) -> str:
         most = max(offered_L)
         axes.plot((0, most), (0, most), linestyle="--", linewidth=1, color=INK, label="all sent")
         axes.plot(offered_L, goodput_L, marker="o", color=SERIES[0], label="answered in time")
-        _rate_axis(axes)
-        axes.set_xlabel("texts/s sent")
+        axes.set_xlim(left=0)
+        _value_axis(axes, "texts/s sent")
         axes.set_ylabel("texts/s")
         axes.set_ylim(bottom=0)
-        axes.legend(ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+        _legend(axes, 2)
         return svg(figure, "Texts answered in time against texts sent")
 
 
@@ -206,28 +242,14 @@ def _limits(axes: Axes, slo: SloResult) -> list[float]:
     return [limit.most_ms for limit in slo.limits]
 
 
-def _rate_axis(axes: Axes) -> None:
-    axes.set_xlim(left=0)
-    axes.set_xlabel("requests/s sent")
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(number))
-
-
 def _log_axis(axes: Axes, levels: Sequence[Level], limits_ms: Sequence[float]) -> None:
     drawn = [value for name, _ in SHOWN for value in _ms(levels, name)] + list(limits_ms)
     low, high = min(drawn) / MARGIN, max(drawn) * MARGIN
     ticks = round_ticks(low, high)
     axes.set_yscale("log")
     axes.set_ylim(min(low, *ticks), max(high, *ticks))
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
-    axes.yaxis.set_major_formatter(FuncFormatter(number))
-    axes.yaxis.set_minor_locator(NullLocator())
+    _fixed_ticks(axes.yaxis, ticks)
     axes.set_ylabel("milliseconds (logarithmic)")
-
-
-ROW_IN = 0.34
-OTHER = "outside"
-LEGEND_COLUMNS = 3
 
 
 def stage_breakdown(levels: Sequence[Level]) -> str:
@@ -238,8 +260,8 @@ def stage_breakdown(levels: Sequence[Level]) -> str:
     names, places_L = stages(levels), range(len(levels))
     rows = -(-(len(names) + 1) // LEGEND_COLUMNS)
     height = 0.9 + 0.22 * rows + ROW_IN * len(levels)
-    with rc_context(STYLE | {"axes.grid.axis": "x"}):
-        figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
+    with rc_context(ROW_STYLE):
+        figure = _figure(height)
         axes = figure.subplots()
         left_L = [0.0] * len(levels)
         for index, name in enumerate([*names, OTHER]):
@@ -253,10 +275,8 @@ def stage_breakdown(levels: Sequence[Level]) -> str:
             left_L = [left + width for left, width in zip(left_L, widths_L, strict=True)]
         axes.set_yticks(places_L, [load_label(level) for level in levels])
         axes.invert_yaxis()
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_formatter(FuncFormatter(number))
-        axes.set_xlabel("milliseconds per request (mean)")
-        axes.legend(ncols=LEGEND_COLUMNS, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
+        _value_axis(axes, "milliseconds per request (mean)")
+        _legend(axes, LEGEND_COLUMNS)
         return svg(figure, "Mean time of a request by stage")
 
 
@@ -271,8 +291,8 @@ def resource_use(levels: Sequence[Level]) -> str:
     """Draw CPU cores and memory used by the server, one bar per level."""
     used = [level.server for level in levels if level.server is not None]
     places_L = range(len(levels))
-    with rc_context(STYLE | {"axes.grid.axis": "x"}):
-        figure = Figure(figsize=(WIDTH_IN, 1.0 + ROW_IN * len(levels)), layout="constrained")
+    with rc_context(ROW_STYLE):
+        figure = _figure(1.0 + ROW_IN * len(levels))
         left, right = figure.subplots(1, 2, sharey=True)
         drawn = (
             (left, [usage.cores for usage in used], "{:.2f}", "CPU cores used", SERIES[0]),
@@ -282,23 +302,10 @@ def resource_use(levels: Sequence[Level]) -> str:
             bars = axes.barh(places_L, values_L, height=0.7, color=colour)
             axes.bar_label(bars, [form.format(value) for value in values_L], padding=4)
             axes.set_xlim(0, 1.35 * max(*values_L, 1e-9))
-            axes.xaxis.set_major_locator(MaxNLocator(3))
-            axes.xaxis.set_major_formatter(FuncFormatter(number))
-            axes.set_xlabel(label)
+            _value_axis(axes, label, ticks=3)
         left.set_yticks(places_L, [load_label(level) for level in levels])
         left.invert_yaxis()
         return svg(figure, "CPU cores and memory used by the server")
-
-
-COLOURS = {
-    RatioVerdict.FASTER: SERIES[1],
-    RatioVerdict.SLOWER: SERIES[3],
-    RatioVerdict.NO_DIFFERENCE: INK,
-    RatioVerdict.UNKNOWN: INK,
-}
-TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)
-NARROW_TICKS = (0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.4)
-NARROW_RANGE = 1.5
 
 
 def ratio_plot(result: ComparisonResult, quantity: Quantity) -> str:
@@ -306,17 +313,15 @@ def ratio_plot(result: ComparisonResult, quantity: Quantity) -> str:
 
     The shaded band is the tolerance. The axis is logarithmic, so that 2 and 1/2 are symmetric.
     """
-    names = [
-        level.name
+    named = [
+        (level.name, ratio)
         for level in result.levels
         for ratio in level.ratios
         if ratio.quantity is quantity
     ]
-    shown = [
-        ratio for level in result.levels for ratio in level.ratios if ratio.quantity is quantity
-    ]
-    with rc_context(STYLE | {"axes.grid.axis": "x"}):
-        figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.36 * len(shown)), layout="constrained")
+    shown = [ratio for _, ratio in named]
+    with rc_context(ROW_STYLE):
+        figure = _figure(1.0 + 0.36 * len(shown))
         axes = figure.subplots()
         axes.axvspan(1 / (1 + result.tolerance), 1 + result.tolerance, color=GRID, alpha=0.5)
         axes.axvline(1, linewidth=1, color=INK)
@@ -328,10 +333,8 @@ def ratio_plot(result: ComparisonResult, quantity: Quantity) -> str:
         axes.set_xscale("log")
         low, high, ticks = _range(shown)
         axes.set_xlim(low, high)
-        axes.xaxis.set_major_locator(FixedLocator(ticks))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_yticks(range(len(shown)), names)
+        _fixed_ticks(axes.xaxis, ticks, _plain)
+        axes.set_yticks(range(len(shown)), [name for name, _ in named])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.set_xlabel(f"{quantity}, relative to the baseline")
         return svg(figure, f"Ratios of {quantity} with their intervals")

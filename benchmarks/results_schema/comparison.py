@@ -5,7 +5,7 @@ from typing import Literal
 
 from pipework.benchmarks.results_schema.level import WorkloadSummary
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 MORE_FAILURES = 0.001  # a rise of the failed share of requests by more than this is a regression
 

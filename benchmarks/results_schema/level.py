@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 
 class Latency(Record):

@@ -10,7 +10,7 @@ from typing import Literal
 import pipework
 from pipework.git import CHECKOUT, git_commit
 from pipework.machine import cpu_limit
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 SCHEMA_VERSION: Literal[1] = 1
 

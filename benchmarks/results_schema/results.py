@@ -13,7 +13,8 @@ from pipework.benchmarks.results_schema.comparison import ComparisonResult
 from pipework.benchmarks.results_schema.level import Latency, Level, WorkloadSummary
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
 from pipework.errors import DataError
-from pipework.run_folder.files import Record, check_writable, write_atomically
+from pipework.record import Record
+from pipework.run_folder.files import check_writable, write_atomically
 
 
 class Statistic(StrEnum):

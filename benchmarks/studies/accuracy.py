@@ -14,8 +14,9 @@ from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.training_results import TrainingResult, recorded_settings
 from pipework.benchmarks.studies.script import report_errors
+from pipework.data.splits import split_source
 from pipework.errors import ConfigError
-from pipework.export.inference import evaluate_run, split_source
+from pipework.export.inference import evaluate_run
 from pipework.progress import NullProgress
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_manifest

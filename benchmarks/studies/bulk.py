@@ -30,7 +30,7 @@ from pipework.benchmarks.load.process_usage import resident_mib
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.run import OFFLINE_BATCHES
-from pipework.benchmarks.studies.records.serving_results import (
+from pipework.benchmarks.studies.records.bulk_results import (
     BulkRates,
     BulkResult,
     JobSample,
@@ -42,7 +42,8 @@ from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import CheckFailedError, PipeError
 from pipework.progress import NullProgress, Progress
-from pipework.run_folder.files import Record, check_writable, file_digest, write_atomically
+from pipework.record import Record
+from pipework.run_folder.files import check_writable, file_digest, write_atomically
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
 from pipework.serve.bulk.input_files import find_files
@@ -141,7 +142,7 @@ class BulkStudy:
             for item in job.ledger.plan.items:
                 with other_cores(others):
                     with bulk.measured() as count:
-                        count.append(job.score(item, NullProgress()).rows)
+                        count.append(job.score(item, NullProgress()).counts.rows)
                     for batch, rounds in engine_rates.items():
                         rounds.measure(engine, encodings, batch)
                 self.progress.note(f"round {len(others)}: {bulk.per_s[-1]:,.0f} rows/s")

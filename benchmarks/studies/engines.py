@@ -15,8 +15,8 @@ from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.engine_results import EngineResult, EnginesResult
 from pipework.benchmarks.studies.script import report_errors
+from pipework.data.splits import split_source
 from pipework.errors import ConfigError
-from pipework.export.inference import split_source
 from pipework.export.ranking import Opener, measure
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision, Speed

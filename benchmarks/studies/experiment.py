@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Literal
 
 import numpy as np
 import tomli_w
@@ -28,8 +27,8 @@ from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.files import check_writable, write_atomically
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import SplitMetrics
 from pipework.settings import dump_settings
+from pipework.tasks.evaluation import SplitMetrics
 from pipework.train.config.run_config import Config, load_config
 from pipework.train.report.run_log import last_line
 from pipework.train.report.verdict import metric_in_words
@@ -95,7 +94,6 @@ class Experiment:
 
     def result(
         self,
-        experiment: Literal["scratch", "domain"],
         dataset: str,
         arms: tuple[Arm, ...],
         floors: dict[str, float],
@@ -105,7 +103,7 @@ class Experiment:
         manifest = read_manifest(self.folder(first.name, first.seeds[0]))
         splits = manifest.data.splits
         return ExperimentResult(
-            experiment=experiment,
+            experiment="scratch",
             dataset=dataset,
             metric=metric_in_words(manifest.task.metric),
             train_rows=splits["train"].rows,

@@ -23,10 +23,16 @@ from transformers import AutoModel, AutoModelForSequenceClassification, PreTrain
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
-from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, tiny
 from pipework.benchmarks.studies.pipe_serve import running_server
 from pipework.benchmarks.studies.records.training_results import ImportCheck, ImportsResult
 from pipework.benchmarks.studies.script import command, report_errors
+from pipework.benchmarks.studies.tiny_encoders import (
+    EncoderFamily,
+    sample_examples,
+    tiny,
+    tokenizer_for,
+)
+from pipework.client import Client
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings, ImportSettings
@@ -36,8 +42,7 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.files import check_writable
-from pipework.scoring.predictions import Prediction, RegressionValue, SingleLabel, decide
-from pipework.serve.client import Client
+from pipework.tasks.predictions import Prediction, RegressionValue, SingleLabel
 from pipework.train.config.data import TaskSettings
 from pipework.train.model.packed_encoder import PACKABLE
 
@@ -52,8 +57,8 @@ def save_classifier(
     folder: Path, family: EncoderFamily = EncoderFamily.BERT, labels: int = 3, **config: object
 ) -> Path:
     """Save a model and its tokenizer as transformers does; `config` changes its config."""
-    rows = SampleRows.of(family)
-    sizes = tiny(family, rows.tokenizer.get_vocab_size())
+    tokenizer = tokenizer_for(family, [example.text for example in sample_examples()])
+    sizes = tiny(family, tokenizer.get_vocab_size())
     sizes.num_labels = labels
     if labels == len(LABELS):
         sizes.id2label = dict(enumerate(LABELS))
@@ -62,8 +67,8 @@ def save_classifier(
         setattr(sizes, name, value)
     torch.manual_seed(0)
     AutoModelForSequenceClassification.from_config(sizes).save_pretrained(folder)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=rows.tokenizer,
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
         pad_token="[PAD]",  # noqa: S106
         model_max_length=LENGTH,
         model_input_names=[
@@ -72,7 +77,7 @@ def save_classifier(
             if name != "token_type_ids" or getattr(sizes, "type_vocab_size", 2) != 1
         ],
     )
-    tokenizer.save_pretrained(folder)
+    wrapped.save_pretrained(folder)
     return folder
 
 
@@ -239,14 +244,14 @@ def _export(run: Path, layout: Layout) -> float:
 def _serve(folder: Path, run: Path) -> float:
     """Return the largest difference of a score between the server and the source."""
     source = open_any(str(folder), TaskSettings())
-    texts = [row.text for row in SampleRows.of(EncoderFamily.BERT).examples]
+    texts = [example.text for example in sample_examples()]
     pairs = texts[1:] + texts[:1]
     examples = [
         Example(text=text, text_pair=pair if source.pair else None)
         for text, pair in zip(texts, pairs, strict=True)
     ]
     logits_NC = SourceReference(source, LENGTH).logits(examples, lambda _: None)
-    expected = decide(logits_NC, source.task)
+    expected = source.task.decode(logits_NC)
     with running_server(run) as server, Client(server.url) as client:
         found = client.predict_examples(examples)
     return max(_difference(*both) for both in zip(expected, found, strict=True))

@@ -18,11 +18,15 @@ from pathlib import Path
 
 from pipework.benchmarks.results_schema.provenance import Provenance, provenance
 from pipework.benchmarks.results_schema.results import write_result
-from pipework.benchmarks.studies.families import EncoderFamily
-from pipework.benchmarks.studies.random_run import random_encoder, random_run
 from pipework.benchmarks.studies.records.engine_results import Cell, MatrixResult
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.script import command, report_errors
+from pipework.benchmarks.studies.tiny_encoders import (
+    EncoderFamily,
+    publish,
+    sample_examples,
+    tokenizer_for,
+)
 from pipework.errors import ConfigError, PipeError
 from pipework.export.config import ExportSettings
 from pipework.export.plan import all_variants
@@ -30,12 +34,18 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Precision, Variant
 from pipework.run_folder.files import check_writable
+from pipework.text.encoding import MARKS
 from pipework.train.config.model import Head
+from pipework.train.config.run_config import Config
 from pipework.train.model.encoder_configs import read_config
+from pipework.train.run import train
 
 TINY = "two layers that learned 64 rows"
 FEW_ROWS = {precision.value: {"flips": 0.1, "score_drop": 0.1} for precision in Precision}
 SETTINGS = ExportSettings.model_validate({"tolerances": FEW_ROWS, "speed_s": 0.0})
+DEV_EVERY = 3  # dev rows are every third train row
+LENGTH = 128  # much longer than the 7 tokens with which a graph is traced
+RATE = 0.1  # learning rate times the width of the encoder
 
 
 @report_errors
@@ -91,6 +101,57 @@ def fill(
         run = random_run(encoder, head, folder / "run")
         for variant in variants:
             yield _cell(family, head, variant, run)
+
+
+def random_encoder(family: EncoderFamily, folder: Path) -> Path:
+    """Write a tiny random encoder and a tokenizer with entity marks; return the folder."""
+    tokenizer = tokenizer_for(family, [example.text for example in sample_examples()])
+    tokenizer.add_tokens([*MARKS])
+    publish(family, tokenizer, folder)
+    return folder
+
+
+def random_run(encoder: Path, head: Head, run: Path) -> Path:
+    """Train an encoder with a new head for a few steps on a few rows of the sample; return `run`.
+
+    The logits then differ between classes like those of a real model, and a relatively large
+    parity error is detected. For the entity head, the halves of each text are marked as entities.
+    """
+    marked = head is Head.ENTITY
+    rows = [
+        f"{_marked(example.text) if marked else example.text}\t{example.label}\n"
+        for example in sample_examples()
+    ]
+    for name, part in (("train", rows), ("dev", rows[::DEV_EVERY])):
+        run.with_name(f"{name}.tsv").write_text("".join(part), encoding="utf-8")
+    width = int(read_config(str(encoder)).hidden_size)
+    config = {
+        "data": {
+            "root": run.parent,
+            "train": "train.tsv",
+            "dev": "dev.tsv",
+            "header": False,
+            "marked": marked,
+            "columns": {"text": 0, "label": 1},
+        },
+        "model": {"name": str(encoder), "head": head, "max_length": LENGTH},
+        "train": {
+            "epochs": 15,
+            "batch_size": 16,
+            "learning_rate": RATE / width,
+            "weight_decay": 0.0,
+            "schedule": "constant",
+            "precision": "fp32",
+            "report": False,
+        },
+    }
+    train(Config.model_validate(config), run, NullProgress())
+    return run
+
+
+def _marked(text: str) -> str:
+    middle = len(text) // 2
+    return f"<e1>{text[:middle]}</e1><e2>{text[middle:]}</e2>"
 
 
 def _cell(family: str, head: Head, variant: Variant, run: Path) -> Cell:

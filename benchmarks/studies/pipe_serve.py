@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 from pipework.benchmarks.studies.script import report_errors
+from pipework.client import Client
 from pipework.errors import NotReadyError
-from pipework.serve.client import Client
 
 ADDRESSES = re.compile(r"http://(?P<http>\S+) and gRPC on (?P<grpc>\S+)")
 START_S, STOP_S, POLL_S = 60.0, 60.0, 0.1

@@ -23,7 +23,6 @@ from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.engine_results import Roof, RoofedEngine, RooflineResult
-from pipework.benchmarks.studies.result_page import page
 from pipework.benchmarks.studies.roofs import (
     EncoderShape,
     MatmulGraph,
@@ -36,7 +35,7 @@ from pipework.benchmarks.studies.script import report_errors
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord
-from pipework.run_folder.files import check_writable, write_atomically
+from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines import open_engine, runs_here
@@ -69,16 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", action="append", default=[], help="measure only this engine")
     parser.add_argument("--seconds", type=float, default=10, help="seconds per engine")
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
-    parser.add_argument("--html", type=Path, help="the .html file of the roofline plot")
     options = parser.parse_args(arguments)
     progress = console.progress()
     try:
-        for path in filter(None, (options.out, options.html)):
-            check_writable(path)
+        check_writable(options.out)
         result = roofline(options.run, options.name, options.engine, options.seconds, progress)
         write_result(options.out, result)
-        if options.html is not None:
-            write_atomically(options.html, page(result).encode())
     finally:
         progress.close()
     for engine in result.engines:

@@ -20,7 +20,7 @@ from pipework.benchmarks.studies.experiment import (
     run_and_store,
 )
 from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
-from pipework.export.inference import split_source
+from pipework.data.splits import split_source
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.report.linear_baseline import linear_baseline
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def build(experiment: Experiment) -> ExperimentResult:
         arms = experiment.run()
         baselines = floors(experiment.folder(PLAIN, choice.seeds[0]), experiment.progress)
-        return experiment.result("scratch", "THUCNews headlines, from scratch", arms, baselines)
+        return experiment.result("THUCNews headlines, from scratch", arms, baselines)
 
     return run_and_store(parser, choice, steps, build)
 

@@ -4,7 +4,6 @@
 #   MINILM  folder of all-MiniLM-L6-v2
 #   ONLY    a selection of results: ONLY="sst2-engines sst2-roofline"
 #   WORK    folder of runs, environments and results in progress; a second start resumes from it
-#   PERF_ANALYZER  NVIDIA's perf_analyzer; sst2-agreement is skipped without it
 #
 # Paths must not contain spaces. One command runs at a time; do not use the machine for anything else. All results take hours on two
 # cores. `make -n tables` prints the commands, `make -k tables` continues after a failure. The results are copied to
@@ -13,7 +12,6 @@
 # another commit.
 
 WORK ?= runs/tables
-PERF_ANALYZER ?= perf_analyzer
 PYTHON ?= python3
 RESULTS := $(WORK)/results
 COMMIT := $(shell git rev-parse --short HEAD)
@@ -68,16 +66,14 @@ mrpc-engines = MRPC (MiniLM-L6)
 sst2-engines = SST-2 (MiniLM-L6)
 thucnews-linear-file = thucnews_headlines/test.txt --columns text=0
 mrpc-file = mrpc/msr_paraphrase_test.txt --columns text=3,text_pair=4
-first-2000 = 2,000
-first-4000 = 4,000
 loaded = $(WORK)/runs/sst2-300 "SST-2 (MiniLM-L6, 300 steps)"
 
 SCORED = sample thucnews thucnews-linear thucnews-cnn thucnews-lstm thucnews-gru mrpc-seeds sst2 stsb semeval-entity semeval-linear
-NAMES = $(SCORED:%=%-accuracy) families imports presets engines-matrix-tiny engines-matrix-minilm \
+NAMES = $(SCORED:%=%-accuracy) imports engines-matrix-tiny engines-matrix-minilm \
 	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
-	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-serving-load sst2-roofline sst2-agreement sst2-peers-serving \
-	imported-peers-serving 	sst2-peers-2000 sst2-peers-4000 scratch domain structural-faults bulk scaling workers
-ONLY ?= $(if $(shell PATH="$(PATH)" command -v $(PERF_ANALYZER)),$(NAMES),$(info sst2-agreement is skipped: $(PERF_ANALYZER) is not on PATH)$(filter-out sst2-agreement,$(NAMES)))
+	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-roofline sst2-peers-serving \
+	imported-peers-serving scratch structural-faults bulk
+ONLY ?= $(NAMES)
 ONLY := $(ONLY)
 
 ifeq ($(strip $(ONLY)),)
@@ -146,30 +142,14 @@ $(RESULTS)/%-serving-8.json: $(WORK)/exported/%
 	python -m pipework.benchmarks.studies.pipe_serve $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 8 --concurrency 1,4,16 --seconds 6 --json $(part)
 	$(end)
 
-# Needs the program prometheus.
-$(RESULTS)/scaling.json: $(WORK)/exported/sample
-	$(begin)
-	python -m pipework.benchmarks.studies.scaling --run $(WORK)/runs/sample --load-s 40 --after-s 345 --out $(part)
-	$(end)
-
 $(RESULTS)/structural-faults.json: $(WORK)/trained/sample $(WORK)/trained/mrpc
 	$(begin)
 	python -m pipework.benchmarks.studies.structural_faults --runs $(WORK)/runs/sample $(WORK)/runs/mrpc --out $(part)
 	$(end)
 
-$(RESULTS)/sst2-serving-load.json: $(WORK)/exported/sst2-300
-	$(begin)
-	python -m pipework.benchmarks.studies.serving $(loaded) --seconds 12 --minutes 10 --out $(part)
-	$(end)
-
 $(RESULTS)/sst2-roofline.json: $(WORK)/exported/sst2-300
 	$(begin)
 	python -m pipework.benchmarks.studies.roofline $(loaded) --seconds 20 --out $(part)
-	$(end)
-
-$(RESULTS)/sst2-agreement.json: $(WORK)/exported/sst2-300
-	$(begin)
-	python -m pipework.benchmarks.studies.agreement $(loaded) --perf-analyzer $(PERF_ANALYZER) --seconds 6 --rounds 5 --out $(part)
 	$(end)
 
 # Servers that cannot be installed here are skipped; the result records the reason.
@@ -194,42 +174,14 @@ $(RESULTS)/imported-peers-serving.json: $(WORK)/exported/imported
 		--only pipework "transformers pipeline, torch fp32" "onnxruntime fp32, padded, FastAPI" "onnxruntime int8, padded, FastAPI" --out $(part)
 	$(end)
 
-trainer-comparison = python -m pipework.benchmarks.studies.peers.training sst2 --rows $* --peer-python runs/trainer/bin/python --set data.root=DIR/sst2 --set model.name=MINILM \
-	--set train.epochs=2 --set train.learning_rate=5e-5 --seeds 0 1 2
-$(RESULTS)/sst2-peers-%.json: $(WORK)/runs/trainer/ready
-	$(begin)
-	$(call here,$(trainer-comparison)) --name "SST-2, first $(first-$*) rows (MiniLM-L6)" --command "$(trainer-comparison)" --out $(part)
-	$(end)
-
-$(WORK)/runs/trainer/ready: constraints.txt
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip --disable-pip-version-check -q install -c $< \
-		torch transformers accelerate scikit-learn numpy pydantic tomli-w tokenizers
-	touch $@
-
 $(RESULTS)/bulk.json: $(WORK)/exported/sample
 	$(begin)
 	python -m pipework.benchmarks.studies.bulk --run $(WORK)/runs/sample --work $(WORK)/bulk --out $(part)
 	$(end)
 
-$(RESULTS)/workers.json: $(WORK)/exported/sample
-	$(begin)
-	python -m pipework.benchmarks.studies.workers --run $(WORK)/runs/sample --turns 4 --out $(part)
-	$(end)
-
-$(RESULTS)/families.json:
-	$(begin)
-	python -m pipework.benchmarks.studies.families --out $(part)
-	$(end)
-
 $(RESULTS)/imports.json:
 	$(begin)
 	python -m pipework.benchmarks.studies.imports --out $(part)
-	$(end)
-
-$(RESULTS)/presets.json:
-	$(begin)
-	python -m pipework.benchmarks.studies.presets --presets tiny mini small --out $(part)
 	$(end)
 
 $(RESULTS)/engines-matrix-tiny.json:
@@ -245,9 +197,4 @@ $(RESULTS)/engines-matrix-minilm.json:
 $(RESULTS)/scratch.json:
 	$(begin)
 	python -m pipework.benchmarks.studies.scratch --data $(DATA)/thucnews_headlines --work $(WORK)/scratch --jobs 2 --out $(part)
-	$(end)
-
-$(RESULTS)/domain.json:
-	$(begin)
-	python -m pipework.benchmarks.studies.domain --data $(DATA)/sst2 --model $(MINILM) --work $(WORK)/domain --out $(part)
 	$(end)

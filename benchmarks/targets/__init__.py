@@ -9,7 +9,7 @@ from pipework.benchmarks.targets.protocol import ProtocolTarget
 from pipework.benchmarks.targets.seam import Caller, StageTimes, Target, WireProtocol
 from pipework.benchmarks.targets.template import TemplateTarget
 from pipework.errors import ConfigError
-from pipework.serve.schemas import PREDICT_PATH
+from pipework.wire.schemas import PREDICT_PATH
 
 __all__ = ["Caller", "StageTimes", "Target", "WireProtocol", "is_url", "target"]
 MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/infer)?")

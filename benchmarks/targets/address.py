@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from pipework.client.address import check_key
+from pipework.client.client import KEY_VARIABLE
 from pipework.errors import ConfigError, without_password
-from pipework.serve.client.address import check_key
-from pipework.serve.client.client import KEY_VARIABLE
 
 TLS_SCHEMES = ("https", "grpcs")
 DEFAULT_PORTS = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 443}

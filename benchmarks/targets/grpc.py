@@ -17,9 +17,9 @@ from pipework.benchmarks.targets.address import AddressedTarget, TargetAddress
 from pipework.benchmarks.targets.http import TEXTS_HINT, URL_HINT
 from pipework.benchmarks.targets.protocol import packed_bytes, sum_stage_times
 from pipework.benchmarks.targets.seam import Caller, StageTimes, WireProtocol
+from pipework.client.tensors import tensors
 from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.serve.client.tensors import tensors
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 OPTIONS = (

@@ -20,7 +20,7 @@ from pipework.benchmarks.targets.http_connections import (
 from pipework.benchmarks.targets.seam import Caller, StageTimes, WireProtocol
 from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.serve.schemas import PREDICT_PATH, TextInput
+from pipework.wire.schemas import PREDICT_PATH, TextInput
 
 BAD_REQUEST_STATUSES = (400, 413, 422)
 TEXTS_HINT = "send other texts with --file, or fewer texts per request with --batch"

@@ -20,8 +20,8 @@ from pipework.benchmarks.targets.address import TargetAddress
 from pipework.benchmarks.targets.http import HttpCaller, HttpTarget
 from pipework.benchmarks.targets.http_connections import ConnectionLostError, get_request
 from pipework.benchmarks.targets.seam import Caller, StageTimes
+from pipework.client.tensors import tensors
 from pipework.data.examples import Example
-from pipework.serve.client.tensors import tensors
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 STAGES = ("queue", "compute_input", "compute_infer", "compute_output")

@@ -26,9 +26,8 @@ from pipework.export.parity.prove import ProofResult
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import counted
 from pipework.run_folder.engine_record import Variant
-from pipework.run_folder.task import Task
 from pipework.scoring.logit_diff import describe_derived
-from pipework.scoring.predictions import decide
+from pipework.tasks.task import Task
 
 FOLDER = "failed-exports"
 REPORT, ROWS, SCRIPT = "report.txt", "rows.npz", "reproduce.py"
@@ -191,6 +190,6 @@ def _predictions(case: Case, task: Task) -> str:
     both = (case.expected_C, case.expected_C if case.found_C is None else case.found_C)
     with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity
         labels = [
-            decide(logits_C[None], task)[0].text_fields()[0] or "no label" for logits_C in both
+            task.decode(logits_C[None])[0].text_fields()[0] or "no label" for logits_C in both
         ]
     return " -> ".join(labels)

@@ -18,10 +18,9 @@ from pipework.export.importing.transformers_source import SourceModel
 from pipework.export.rows.edge_cases import edge_examples
 from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Precision
-from pipework.run_folder.task import Task
 from pipework.scoring.evaluation import Engine, infer_all
 from pipework.scoring.logit_diff import Comparison
-from pipework.scoring.predictions import decide
+from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.train.data.tokenizer import library_errors, summary
 from pipework.train.model.families import output_activation
@@ -193,7 +192,7 @@ def _predictions(comparison: Comparison, row: int) -> str:
     both = (comparison.expected_XC[row], comparison.found_XC[row])
     with np.errstate(invalid="ignore", over="ignore"):  # a logit may be infinite
         labels = [
-            decide(logits_C[None], comparison.task)[0].text_fields()[0] or "no label"
+            comparison.task.decode(logits_C[None])[0].text_fields()[0] or "no label"
             for logits_C in both
         ]
     return " -> ".join(labels)

@@ -34,7 +34,8 @@ from pipework.export.importing.source_checks import (
 from pipework.export.importing.transformers_source import SourceModel, named_labels
 from pipework.progress import counted
 from pipework.run_folder.manifest import SourceKind
-from pipework.run_folder.task import Task, TaskKind
+from pipework.tasks.kinds import DEFAULT_KIND
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import Head, HeadSettings, PoolingMode, PoolingSettings
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
@@ -87,7 +88,7 @@ def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
         ConfigError: the source cannot be opened, its head is a pickle or does not fit, or it has
             modules that are not supported.
     """
-    if settings.kind is not TaskKind.SINGLE_LABEL:
+    if settings.kind != DEFAULT_KIND:
         message = f"{name!r} is a classifier of one label per text, task.kind is {settings.kind}"
         raise ConfigError(message, "remove task.kind")
     silence_transformers()
@@ -99,11 +100,8 @@ def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
         encoder, findings = _encoder(name)
         longest = _fields(name, LENGTH).get("max_seq_length")
     labels = named_labels(settings, head.classes)
-    task = Task(
-        kind=TaskKind.SINGLE_LABEL,
-        labels=labels,
-        metric=settings.metric_for(labels),
-        positive=settings.positive_for(labels),
+    task = SingleLabelTask(
+        labels=labels, metric=settings.metric_for(labels), positive=settings.positive_for(labels)
     )
     LabelNames.of(task).write(encoder.config)
     classifier = Classifier(encoder, HeadSettings(head=Head.POOLING, dropout=0.0, pooling=pooling))

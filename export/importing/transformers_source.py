@@ -42,16 +42,17 @@ from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
 from pipework.progress import counted
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.run_folder.manifest import SourceKind, read_classifier
-from pipework.run_folder.task import Task, TaskKind
+from pipework.tasks.registry import TASKS, task_type
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import Task
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import HeadSettings
-from pipework.train.data.labels import SCORE
 from pipework.train.model import checkpoint
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
 from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import output_activation
 from pipework.train.model.pretrained import (
-    PROBLEMS,
     LabelNames,
     check_vocabulary,
     load,
@@ -279,27 +280,28 @@ def _kind(
 
 def _task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
     """Return the task of a config; the settings have priority."""
-    kinds = {problem: kind for kind, problem in PROBLEMS.items()}
-    single = TaskKind.REGRESSION if config.num_labels == 1 else TaskKind.SINGLE_LABEL
+    kinds = {task.problem_type: task for task in TASKS if task.predicts}
+    default = RegressionTask if config.num_labels == 1 else SingleLabelTask
     if config.problem_type not in (*kinds, None):
         message = f"{name!r} has the problem_type {config.problem_type!r}"
         raise ConfigError(message, f"expected in config.json: {', '.join(kinds)}")
-    kind = kinds.get(config.problem_type, single)
+    task = kinds.get(config.problem_type, default)
     if "kind" in settings.model_fields_set:
-        kind = settings.kind
-    fits = config.num_labels == 1 if kind is TaskKind.REGRESSION else kind in kinds.values()
-    if not fits or (kind is TaskKind.SINGLE_LABEL and config.num_labels == 1):
+        task = task_type(settings.kind)
+    kind = task.model_fields["kind"].default
+    few = config.num_labels < task.fewest_labels
+    if not task.predicts or few or (task.has_values and config.num_labels > 1):
         logits = counted(config.num_labels, "logit")
         message = f"{name!r} has {logits}, which does not fit the task {kind}"
-        raise ConfigError(message, "set task.kind: " + ", ".join(kinds.values()))
-    if output_activation(config) is not None and kind is not TaskKind.REGRESSION:
+        known = (known.model_fields["kind"].default for known in kinds.values())
+        raise ConfigError(message, "set task.kind: " + ", ".join(known))
+    if output_activation(config) is not None and not task.has_values:
         message = f"{name!r} applies an activation to its logits, expected this for one score only"
         raise ConfigError(message, "remove activation_fn from config.json")
     settings = settings.model_copy(update={"kind": kind})  # for the metric
     names = tuple(str(config.id2label[index] or "") for index in range(config.num_labels))
-    labels = (SCORE,) if kind is TaskKind.REGRESSION else named_labels(settings, names)
-    return Task(
-        kind=kind,
+    labels = task.fixed_labels or named_labels(settings, names)
+    return task(
         labels=labels,
         metric=settings.metric_for(labels),
         positive=settings.positive_for(labels),

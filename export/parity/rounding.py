@@ -21,8 +21,8 @@ from pipework.export.convert.checkpoint2onnx import strip_model_prefix
 from pipework.machine import sums_int8
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import LengthBand, Precision, Scaling, Tolerance
-from pipework.run_folder.task import Task
 from pipework.scoring.logit_diff import STANDARD_ERRORS, Comparison
+from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier

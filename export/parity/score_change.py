@@ -12,10 +12,9 @@ from pipework.errors import CheckFailedError
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import ParityScores
-from pipework.run_folder.task import Task, TaskKind
-from pipework.scoring.bootstrap import Interval, Scorer, TaskLogits, paired_interval, scorer
-from pipework.scoring.evaluation import Engine, evaluate
-from pipework.scoring.predictions import predicted_labels
+from pipework.scoring.bootstrap import Interval, TaskLogits, paired_interval
+from pipework.scoring.evaluation import Engine
+from pipework.tasks.task import Scorer, Task
 from pipework.text.encoding import token_digest
 
 MAX_CHANGED_ROWS = 256
@@ -78,7 +77,7 @@ def check_reference(
         message = "the token ids of the dev rows differ from those of the training"
         hint = "use the same version of the tokenizers package, or train again"
         raise CheckFailedError(message, hint)
-    evaluation = evaluate(np.concatenate(logits), np.concatenate(truths), task)
+    evaluation = task.evaluate(np.concatenate(logits), np.concatenate(truths))
     before, now = training.scores[task.metric], evaluation.score
     rows = evaluation.rows
     if abs(now - before) > max(SAME_SCORE, 2 / rows):
@@ -101,7 +100,7 @@ def compare_scores(
         TaskLogits(logits_NC=np.nan_to_num(logits_NC), task=task)
         for logits_NC in (expected_NC, found_NC)
     )
-    engine_score, reference_score = scorer(after, truth), scorer(before, truth)
+    engine_score, reference_score = after.scorer(truth), before.scorer(truth)
     rows_N = np.arange(len(expected_NC))
     return ScoreChange(
         before=reference_score(rows_N),
@@ -128,8 +127,4 @@ def _one_row(
 
 def _changed_rows(before: TaskLogits, after: TaskLogits) -> NDArray[np.int64]:
     """Return the rows whose labels changed, or for a regression the values that changed most."""
-    if before.task.kind is TaskKind.REGRESSION:
-        moved_N = np.abs(after.logits_NC[:, 0] - before.logits_NC[:, 0])
-        return np.argsort(-moved_N, kind="stable")[:MAX_CHANGED_ROWS]
-    labels = (predicted_labels(side.logits_NC, side.task) for side in (before, after))
-    return np.flatnonzero(np.not_equal(*labels).any(axis=1))
+    return before.task.changed_rows(before.logits_NC, after.logits_NC, MAX_CHANGED_ROWS)

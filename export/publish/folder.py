@@ -18,15 +18,16 @@ from pydantic import ValidationError
 from pipework.errors import ConfigError, RunFolderError
 from pipework.export.publish.model_card import PublishedEngine, base_model, model_card
 from pipework.progress import Progress, counted
+from pipework.record import Record
 from pipework.run_folder.engine_record import (
     EngineFormat,
     EngineRecord,
     Layout,
     Precision,
 )
-from pipework.run_folder.files import FileRecord, Record, verify_files
+from pipework.run_folder.files import FileRecord, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, write_manifest
-from pipework.run_folder.task import Task
+from pipework.tasks.registry import AnyTask
 
 PUBLISHED_FILE = "pipework.json"
 # The names under which optimum, optimum-intel and transformers.js look for a precision.
@@ -45,7 +46,7 @@ class PublishedModel(Record):
     """The part of a manifest that a published folder keeps, for an import from it."""
 
     pipework: str
-    task: Task
+    task: AnyTask
     fields: tuple[str, ...]
     max_length: int
     engines: tuple[PublishedEngine, ...]
@@ -189,12 +190,11 @@ def public_manifest(run: Path) -> Manifest:
 
 def proofs(manifest: Manifest) -> dict[str, str]:
     """Return the proof of each engine in a line, by its name as a label."""
-    kind = manifest.task.kind
     return {
         f"pipework.engine.{engine.name}": (
             f"proven on {counted(engine.parity.rows, 'row')}, "
             f"logits within {engine.parity.max_abs:.2g}, "
-            f"changes {engine.parity.describe_change(kind)}"
+            f"changes {manifest.task.describe_change(engine.parity)}"
         )
         for engine in manifest.engines
         if engine.parity is not None

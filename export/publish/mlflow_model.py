@@ -18,16 +18,14 @@ from mlflow.types import ColSpec, DataType, Schema
 from mlflow.types.schema import Array
 
 from pipework import __version__
-from pipework.data.examples import Example, validate_example
+from pipework.data.examples import Example, fit_examples
 from pipework.errors import ConfigError
 from pipework.export.publish.folder import copy_public, proofs
+from pipework.predict.text_model import EngineModel, TextModel, predict_stream
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_classifier
-from pipework.run_folder.task import TaskKind
-from pipework.scoring.evaluation import predict_all
-from pipework.scoring.predictions import Prediction, decide
 from pipework.serve.engines import open_proven
-from pipework.text.encoding import open_encoder
+from pipework.tasks.predictions import Prediction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,8 +50,8 @@ class RunModel(PythonModel):  # type: ignore[misc]  # mlflow has no types
         """Open the default engine and the tokenizer."""
         run = Path(context.artifacts[RUN])
         self.manifest = read_classifier(run)
-        self.engine = open_proven(run, self.manifest)
-        self.encoder = open_encoder(run, self.manifest)
+        engine = open_proven(run, self.manifest)
+        self.model: TextModel = EngineModel.open(run, self.manifest, engine)
 
     def predict(
         self,
@@ -74,19 +72,12 @@ class RunModel(PythonModel):  # type: ignore[misc]  # mlflow has no types
         frame = model_input
         if not isinstance(frame, pd.DataFrame):
             frame = pd.DataFrame({"text": list(frame)})
-        inputs = (
-            validate_example(
-                Example(text=row["text"], text_pair=row.get("text_pair")),
-                self.manifest.input,
-                f"row {number}",
-            )
-            for number, row in enumerate(frame.to_dict("records"), start=1)
+        texts = (
+            Example(text=row["text"], text_pair=row.get("text_pair"))
+            for row in frame.to_dict("records")
         )
-        rows = [
-            prediction_row(prediction)
-            for _, logits_NC, _ in predict_all(self.engine, self.encoder, inputs)
-            for prediction in decide(logits_NC, self.manifest.task)
-        ]
+        inputs = fit_examples(texts, self.manifest.input, "row", first=1)
+        rows = [prediction_row(prediction) for _, prediction in predict_stream(self.model, inputs)]
         return pd.DataFrame(rows)
 
 
@@ -145,22 +136,21 @@ def publish_mlflow(run: Path, name: str, progress: Progress) -> LoggedModel:
 def _signature(manifest: Manifest) -> ModelSignature:
     """Return the columns of `RunModel.predict`."""
     task = manifest.task
-    text, number = DataType.string, DataType.double
-    match task.kind:
-        case TaskKind.SINGLE_LABEL:
-            own = [ColSpec(text, "label"), ColSpec(number, "score")]
-        case TaskKind.MULTI_LABEL:
-            own = [ColSpec(Array(text), "labels")]
-        case _:
-            own = [ColSpec(number, "score")]
-    labels = () if task.kind is TaskKind.REGRESSION else sorted(task.labels)
+    text = DataType.string
+    number = DataType.double
+    if task.many_labels:
+        own = [ColSpec(Array(text), "labels")]
+    else:
+        label = [ColSpec(text, "label")] if task.has_labels else []
+        own = [*label, ColSpec(number, "score")]
+    labels = sorted(task.labels) if task.has_labels else ()
     scores = [ColSpec(number, f"score_{label}") for label in labels]
     inputs = [ColSpec(text, name) for name in manifest.input.fields]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema([*own, *scores]))
 
 
 def _tags(manifest: Manifest) -> dict[str, str]:
-    labels = () if manifest.task.kind is TaskKind.REGRESSION else manifest.task.labels
+    labels = manifest.task.labels if manifest.task.has_labels else ()
     shown = ", ".join(labels)[:TAG_LENGTH]
     return {"pipework.task": manifest.task.kind, "pipework.labels": shown, **proofs(manifest)}
 

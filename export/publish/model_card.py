@@ -10,14 +10,13 @@ from pathlib import Path, PurePath
 from huggingface_hub import EvalResult, ModelCardData
 
 from pipework.data.kept_rows import kept_source
+from pipework.predict.text_model import EngineModel
 from pipework.progress import Progress, counted
+from pipework.record import Record
 from pipework.run_folder.engine_record import Parity, Speed
-from pipework.run_folder.files import Record
 from pipework.run_folder.manifest import Manifest
-from pipework.run_folder.task import TaskKind
 from pipework.scoring.bootstrap import Interval, TaskLogits, score_interval
-from pipework.scoring.evaluation import infer_all, label_array
-from pipework.text.encoding import open_encoder
+from pipework.scoring.evaluation import label_array
 
 
 class PublishedEngine(Record):
@@ -87,8 +86,8 @@ def _interval(run: Path, manifest: Manifest, progress: Progress) -> Interval | N
     rows = list(source.rows())
     from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (imports torch)
 
-    with open_reference(run, manifest) as model:
-        logits_NC = infer_all(model, open_encoder(run, manifest).encode(rows), progress)
+    with EngineModel.open(run, manifest, open_reference(run, manifest)) as model:
+        logits_NC = model.infer(rows, progress).logits_NC
     truth = label_array(rows, manifest.task, str(source.path))
     return score_interval(TaskLogits(logits_NC=logits_NC, task=manifest.task), truth)
 
@@ -138,12 +137,6 @@ def _summary(manifest: Manifest) -> str:
     task, model = manifest.task, manifest.model
     base = base_model(manifest)
     origin = "" if base is None else f", fine-tuned from {base}"
-    if task.kind is TaskKind.REGRESSION:
-        decision = "one score"
-    else:
-        names = ", ".join(f"`{label}`" for label in task.labels)
-        more = " (several may apply)" if task.kind is TaskKind.MULTI_LABEL else ""
-        decision = f"{counted(len(task.labels), 'label')}{more}: {names}"
     thresholds = ", ".join(
         f"`{label}` from {threshold:.3f}"
         for label, threshold in zip(task.labels, task.thresholds, strict=False)
@@ -152,7 +145,7 @@ def _summary(manifest: Manifest) -> str:
     text = (
         f"{model.family}, {model.parameters:,} parameters{origin}. "
         f"Input: {fields}, at most {counted(manifest.input.max_length, 'token')}. "
-        f"Output: {decision}."
+        f"Output: {task.describe_output()}."
     )
     return f"{text}\nThresholds: {thresholds}." if thresholds else text
 
@@ -186,7 +179,7 @@ def _engines(manifest: Manifest, engines: Sequence[PublishedEngine]) -> str:
         rate = "" if speed is None else f"{speed.texts_per_s:,.0f}"
         lines.append(
             f"| `{engine.file}` | {engine.name} | {parity.rows:,} | {parity.max_abs:.2g} "
-            f"| {parity.describe_change(manifest.task.kind)} | {rate} |"
+            f"| {manifest.task.describe_change(parity)} | {rate} |"
         )
     return "\n".join((*lines, *_speed_notes(engines)))
 

@@ -25,7 +25,6 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import FallbackLayer, Precision, Variant
 from pipework.scoring.evaluation import infer_all
-from pipework.scoring.predictions import predicted_labels
 from pipework.serve.engines import open_engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.text.encoding import Encoding
@@ -203,7 +202,7 @@ def _dev_check(graph: Path, runner: CandidateRunner, truth_N: NDArray[np.generic
 
     def check(path: Path, runner: CandidateRunner) -> DevResult:
         found_NC = runner.logits(path, rows)
-        labels = (predicted_labels(logits_NC, task) for logits_NC in (plain_NC, found_NC))
+        labels = (task.predicted_labels(logits_NC) for logits_NC in (plain_NC, found_NC))
         flips = int(np.not_equal(*labels).any(axis=1).sum())
         change = compare_scores(plain_NC, found_NC, truth_N, task)
         passes = change.drop <= tolerance.score_drop and flips <= tolerance.flips * len(rows)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from pipework.data.examples import Example, Source, chunks
 from pipework.data.kept_rows import kept_source, sample_evenly, spread
 from pipework.data.readers import Columns
+from pipework.data.splits import split_source
 from pipework.errors import DataError
 from pipework.export.config import TOLERANCES, ExportSettings
-from pipework.export.inference import split_source
 from pipework.export.rows.edge_cases import Row, WordRows, edge_case_rows
 from pipework.run_folder.engine_record import Layout, Precision, Tolerance
 from pipework.run_folder.manifest import Input, Manifest

@@ -64,7 +64,7 @@ class EngineChoice:
         """
         formats, engines = _formats(backend), list(manifest.engines)  # ordered by speed
         if self.precision is None:
-            engines.sort(key=lambda engine: not DEFAULT_LIMITS.allow(engine, manifest.task.kind))
+            engines.sort(key=lambda engine: not DEFAULT_LIMITS.allow(engine, manifest.task))
         for engine in engines:
             fits = self.precision in (None, engine.precision) and engine.format in formats
             if engine.proven and fits and self.layout in (None, engine.layout):

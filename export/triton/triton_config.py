@@ -26,8 +26,8 @@ from pipework.serve.inference_protocol.metadata import (
     input_specs,
     output_specs,
 )
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR
 from pipework.text.padding import Padding
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR
 
 FILE_NAME = "config.pbtxt"
 LABELS = "labels.txt"  # next to the config: one label per line

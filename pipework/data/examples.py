@@ -12,12 +12,12 @@ from pipework.data.entities import Spans, check_spans, parse_marked_text, parse_
 from pipework.data.readers import Column, Columns, Format, RawRow, format_from_suffix, read_rows
 from pipework.errors import DataError, InputError
 from pipework.run_folder.manifest import Input, Part, ReadOptions
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import DEFAULT_KIND, TaskKind
+from pipework.tasks.labels import Label
+from pipework.tasks.registry import task_type
+from pipework.tasks.task import Task
 
-Label = str | tuple[str, ...]
 TEXTS = ("text", "text_pair")
-DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-MAX_TARGET = 1e30  # largest regression target: it fits float32, and its square float64
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -62,11 +62,16 @@ class Source:
     columns: Columns
     format: Format | None = None
     header: bool | None = None
-    kind: TaskKind = TaskKind.SINGLE_LABEL
+    kind: TaskKind = DEFAULT_KIND
     separator: str | None = None
     marked: bool = False
     part: Part | None = None
     excluded: tuple["Source", ...] = ()
+
+    @property
+    def task(self) -> type[Task]:
+        """The class of tasks whose labels the rows have."""
+        return task_type(self.kind)
 
     @classmethod
     def of(
@@ -203,7 +208,9 @@ class Source:
         text, text_pair = _text(row.text, self.columns.text), None
         if self.columns.text_pair is not None:
             text_pair = _text(row.text_pair, self.columns.text_pair)
-        label = None if self.columns.label is None else self._label(row.label)
+        label = (
+            None if self.columns.label is None else self.task.parse_label(row.label, self.separator)
+        )
         entities = None
         if marked:
             text, entities = parse_marked_text(text)
@@ -212,28 +219,6 @@ class Source:
         return Example(
             text=text, text_pair=text_pair, entities=entities, label=label, line=row.line
         )
-
-    def _label(self, value: object) -> Label:
-        match self.kind:
-            case TaskKind.SINGLE_LABEL:
-                return _single_label(value)
-            case TaskKind.MULTI_LABEL:
-                return self._label_list(value)
-            case TaskKind.REGRESSION:
-                return _number(value)
-            case TaskKind.PRETRAIN:
-                return ()
-
-    def _label_list(self, value: object) -> tuple[str, ...]:
-        if isinstance(value, str):
-            if self.separator is None:
-                message = "expected a list of labels, found a string"
-                raise InputError(message, "set data.separator to the separator between labels")
-            value = value.split(self.separator) if value.strip() else []
-        if not isinstance(value, list):
-            message = f"expected a list of labels, found {type(value).__name__}"
-            raise InputError(message, "write a row without labels as an empty list, []")
-        return tuple(dict.fromkeys(_single_label(item) for item in value))
 
 
 def _text(value: object, column: Column) -> str:
@@ -244,24 +229,6 @@ def _text(value: object, column: Column) -> str:
         message = "a text is not valid Unicode: it contains a lone surrogate (\\uD800)"
         raise InputError(message, "write the character itself, or both surrogates")
     return text
-
-
-def _single_label(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        message = f"expected a label, found {type(value).__name__}"
-        raise InputError(message, "a label is a string or a whole number")
-    if not (label := str(value).strip()):
-        message = "the label is empty"
-        raise InputError(message, "every row of this file needs a label")
-    return label
-
-
-def _number(value: object) -> str:
-    number = "" if isinstance(value, bool) else str(value).strip()
-    if not DECIMAL.fullmatch(number) or abs(float(number)) > MAX_TARGET:
-        message = f"expected a number as label, found {value!r}"
-        raise InputError(message, "a regression learns finite numbers, such as 3 or 4.25")
-    return number
 
 
 def folded_text(row: Example) -> int:
@@ -324,6 +291,14 @@ def validate_example(example: Example, expected: Input, name: str) -> Example:
     except InputError as error:
         message = f"{name}: {error}"
         raise InputError(message, error.hint) from error
+
+
+def fit_examples(
+    examples: Iterable[Example], expected: Input, noun: str = "input", *, first: int = 0
+) -> Iterator[Example]:
+    """Check and parse examples as `validate_example`; errors have the noun and the number."""
+    for number, example in enumerate(examples, start=first):
+        yield validate_example(example, expected, f"{noun} {number}")
 
 
 def fit_input(example: Example, expected: Input) -> Example:

@@ -11,16 +11,16 @@ lines are skipped.
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from io import BytesIO
 from itertools import chain, groupby, islice
 from pathlib import Path
 
-from pipework.errors import DataError
+from pipework.errors import DataError, InputError
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -51,11 +51,25 @@ def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str
         if number == 1:
             check_text(raw, where)
         try:
-            text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            message = f"{where}:{number}: not UTF-8 (byte {error.start}: {error.reason})"
+            text = decoded_line(raw, mark=number == 1)
+        except InputError as error:
+            message = f"{where}:{number}: {error}"
             raise DataError(message, _encoding_hint(raw)) from error
-        yield number, text.removesuffix("\n").removesuffix("\r")
+        yield number, text
+
+
+def decoded_line(line: bytes, *, mark: bool) -> str:
+    """Return the text of a line without its end, and with `mark` without a byte order mark.
+
+    Raises:
+        InputError: it is not UTF-8.
+    """
+    try:
+        text = line.decode("utf-8-sig" if mark else "utf-8")
+    except UnicodeDecodeError as error:
+        message = f"not UTF-8 (byte {error.start}: {error.reason})"
+        raise InputError(message) from error
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def check_text(line: bytes, where: str) -> None:
@@ -123,6 +137,13 @@ class Columns:
     label: Column | None = "label"
     entities: Column | None = None
 
+    def named(self) -> "Columns":
+        """Return the columns of texts with the default names instead of numbers."""
+        pair = "text_pair" if isinstance(self.text_pair, int) else self.text_pair
+        return replace(
+            self, text="text" if isinstance(self.text, int) else self.text, text_pair=pair
+        )
+
 
 FIELDS = ("text", "text_pair", "label", "entities")
 
@@ -170,34 +191,36 @@ def read_rows(
         case Format.DOCUMENTS:
             return _documents(path)
         case Format.CSV | Format.TSV:
-            return _table(path, _split_lines(path, file_format), columns, header=header)
+            return _table(path, file_format, columns, header=header)
 
 
-def _split_lines(path: Path, file_format: Format) -> Iterator[tuple[int, list[str]]]:
+def _split_lines(path: Path, file_format: Format) -> Generator[tuple[int, list[str]]]:
     if file_format is Format.CSV:
-        return _csv_rows(path)
-    return ((line, text.split("\t")) for line, text in numbered_lines(path) if text)
+        yield from _csv_rows(path)
+        return
+    for line, text in numbered_lines(path):
+        if text:
+            yield line, text.split("\t")
 
 
-def _table(
-    path: Path, rows: Iterator[tuple[int, list[str]]], columns: Columns, *, header: bool
-) -> Iterator[RawRow]:
-    first = next(rows, None)
-    if first is None:
-        message = f"{path} is empty, expected rows"
-        raise DataError(message, "check the path")
-    width = len(first[1])
-    names = first[1] if header else []
-    indices = {field: _index(path, field, columns, names, width) for field in FIELDS}
-    present = {field: index for field, index in indices.items() if index is not None}
-    for line, cells in rows if header else chain([first], rows):
-        if len(cells) != width:
-            message = (
-                f"{path}:{line}: expected {width} columns as in the first line, found {len(cells)}"
-            )
-            hint = "look for an extra separator or quote; in tsv a text may not contain a tab"
-            raise DataError(message, hint)
-        yield RawRow(line=line, **{field: cells[index] for field, index in present.items()})
+def _table(path: Path, file_format: Format, columns: Columns, *, header: bool) -> Iterator[RawRow]:
+    # An error keeps the rows in its traceback, which would leave the file open.
+    with closing(_split_lines(path, file_format)) as rows:
+        first = next(rows, None)
+        if first is None:
+            message = f"{path} is empty, expected rows"
+            raise DataError(message, "check the path")
+        width = len(first[1])
+        names = first[1] if header else []
+        indices = {field: _index(path, field, columns, names, width) for field in FIELDS}
+        present = {field: index for field, index in indices.items() if index is not None}
+        for line, cells in rows if header else chain([first], rows):
+            if len(cells) != width:
+                expected = f"expected {width} columns as in the first line, found {len(cells)}"
+                message = f"{path}:{line}: {expected}"
+                hint = "look for an extra separator or quote; in tsv a text may not contain a tab"
+                raise DataError(message, hint)
+            yield RawRow(line=line, **{field: cells[index] for field, index in present.items()})
 
 
 def read_cells(
@@ -210,7 +233,7 @@ def read_cells(
     """
     if file_format is Format.JSONL:
         keys = list(dict.fromkeys(key for _, row in _json_rows(path) for key in row))
-        rows = ([_cell(row.get(key)) for key in keys] for _, row in _json_rows(path))
+        rows = ([cell_text(row.get(key)) for key in keys] for _, row in _json_rows(path))
         return keys, rows
     cells = (cells for _, cells in _split_lines(path, file_format))
     first = next(cells, [])
@@ -229,7 +252,8 @@ def column_names(path: Path, file_format: Format | None) -> list[str]:
     return [] if known in WITHOUT_COLUMNS else read_cells(path, known, header=True)[0]
 
 
-def _cell(value: object) -> str:
+def cell_text(value: object) -> str:
+    """Return a value of jsonl as the cell of a table."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -296,14 +320,28 @@ def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
         if not text:
             continue
         try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            message = f"{path}:{line}: not JSON: {error}"
+            row = parse_object(text)
+        except InputError as error:
+            message = f"{path}:{line}: {error}"
             raise DataError(message) from error
-        if not isinstance(row, dict):
-            message = f"{path}:{line}: expected an object, found {type(row).__name__}"
-            raise DataError(message)
         yield line, row
+
+
+def parse_object(text: str) -> dict[str, object]:
+    """Return the object of a line of jsonl.
+
+    Raises:
+        InputError: the line is not a JSON object.
+    """
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        message = f"not JSON: {error}"
+        raise InputError(message) from error
+    if not isinstance(row, dict):
+        message = f"expected an object, found {type(row).__name__}"
+        raise InputError(message)
+    return row
 
 
 def _semeval(path: Path, *, labelled: bool) -> Iterator[RawRow]:

@@ -1,8 +1,9 @@
 """Limits of the changes of predictions that an engine may cause and still be the default."""
 
-from pipework.run_folder.engine_record import EngineRecord, Precision, PredictionChange
-from pipework.run_folder.task import TaskKind
+from pipework.run_folder.engine_record import EngineRecord, Precision
 from pipework.settings import NotNegative, Settings
+from pipework.tasks.change import PredictionChange
+from pipework.tasks.task import Task
 
 
 class ChangeLimits(Settings):
@@ -23,39 +24,39 @@ class ChangeLimits(Settings):
     probability_change: NotNegative = 0.1
     range_change: NotNegative = 0.02
 
-    def allow(
-        self, engine: EngineRecord, kind: TaskKind, here: PredictionChange | None = None
-    ) -> bool:
+    def allow(self, engine: EngineRecord, task: Task, here: PredictionChange | None = None) -> bool:
         """Return whether an engine may be the default.
 
         The changes of an engine without a parity record are unknown, so its precision decides.
 
         Args:
             engine: the engine.
-            kind: the kind of task.
+            task: the task of the model.
             here: its changes in a check on this machine.
         """
         changes = [change for change in (engine.parity, here) if change is not None]
         if not changes:
             return engine.precision in (Precision.FP32, Precision.FP16)
-        return all(self._hold(change, kind) for change in changes)
+        return all(self._hold(change, task) for change in changes)
 
-    def describe(self, kind: TaskKind) -> str:
-        """Return the limits of a kind of task, as text."""
-        if kind is TaskKind.REGRESSION:
-            return f"values by up to {self.range_change:.3g} of the target range"
-        labels = f"{self.label_changes:.3%} of the labels"
-        return f"{labels}, probabilities by up to {self.probability_change:.3g}"
+    def describe(self, task: Task) -> str:
+        """Return the limits of a task, as text."""
+        return task.describe_limits(
+            labels=self.label_changes,
+            probability=self.probability_change,
+            value_range=self.range_change,
+        )
 
-    def reason(self, engine: EngineRecord, kind: TaskKind) -> str:
+    def reason(self, engine: EngineRecord, task: Task) -> str:
         """Return the limits that the default engine holds, or its changes beyond them, as text."""
-        if engine.parity is None or self.allow(engine, kind):
-            return f"within the limits: {self.describe(kind)}"
-        return f"changes {engine.parity.describe_change(kind)}: beyond the limits"
+        if engine.parity is None or self.allow(engine, task):
+            return f"within the limits: {self.describe(task)}"
+        return f"changes {task.describe_change(engine.parity)}: beyond the limits"
 
-    def _hold(self, change: PredictionChange, kind: TaskKind) -> bool:
-        regression = kind is TaskKind.REGRESSION
-        largest = self.range_change if regression else self.probability_change
+    def _hold(self, change: PredictionChange, task: Task) -> bool:
+        largest = task.allowed_change(
+            probability=self.probability_change, value_range=self.range_change
+        )
         # One input is the resolution of a share: an engine that changes just 0.2 % of all labels
         # changes at least one of 408 in more than half of the samples.
         one = change.flips <= 1 and self.label_changes > 0

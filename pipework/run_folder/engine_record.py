@@ -9,10 +9,12 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from pipework.run_folder.files import FileRecord, Record
-from pipework.run_folder.task import Metric, TaskKind
+from pipework.record import Record
+from pipework.run_folder.files import FileRecord
+from pipework.tasks.change import PredictionChange
+from pipework.tasks.kinds import Metric
 
 STEADY = 0.25  # largest variation of a measured speed, see Speed
 
@@ -141,36 +143,6 @@ class ParityScores(Record):
     def change(self) -> float:
         """Score of the engine minus score of the checkpoint."""
         return self.engine - self.reference
-
-
-class PredictionChange(Record):
-    """How far the predictions of an engine differ from the checkpoint's.
-
-    Attributes:
-        argmax_agreement: share of inputs whose labels are the same in every batch.
-        flips: number of inputs whose labels changed in at least one batch.
-        max_change: largest change of a probability; for a regression, of the value as a share of
-            the range of the dev targets (of the predictions without labelled rows).
-        target_range: that range; None for labels.
-    """
-
-    # The differences of an engine that fails may be NaN; engines in a manifest have passed.
-    model_config = ConfigDict(allow_inf_nan=True)
-
-    argmax_agreement: float
-    flips: int
-    max_change: float
-    target_range: float | None = None
-
-    def describe_change(self, kind: TaskKind) -> str:
-        """Return how far the predictions changed, as text."""
-        if kind is TaskKind.REGRESSION:
-            share = f"{self.max_change:.1%} of the target range"
-            if self.target_range is None:  # a record from before the field
-                return f"values by up to {share}"
-            return f"values by up to {self.max_change * self.target_range:.3g} ({share})"
-        labels = 1 - self.argmax_agreement
-        return f"{labels:.2%} of the labels, probabilities by up to {self.max_change:.2g}"
 
 
 class Parity(PredictionChange):

@@ -1,4 +1,4 @@
-"""Files of a run folder: records with digests, atomic writes, the lock; the base class of records.
+"""Files of a run folder: records with digests, atomic writes, the lock.
 
 Recorded paths are relative to the run folder and may not leave it.
 """
@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator
 
 from pipework.errors import ChangedFileError, ConfigError, RunFolderError
+from pipework.record import Record
 
 MANIFEST_FILE = "manifest.json"
 
@@ -25,12 +26,6 @@ def _inside(path: str) -> str:
         message = f"{path!r} leaves the run folder"
         raise ValueError(message)
     return path
-
-
-class Record(BaseModel):
-    """A frozen group of fields; unknown fields are errors, and so are inf and nan."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class FileRecord(Record):

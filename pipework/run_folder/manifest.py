@@ -6,31 +6,29 @@ changes the entries of another stage.
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipework import __version__
 from pipework.errors import RunFolderError
+from pipework.git import CHECKOUT, git_commit
+from pipework.record import Record
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import (
     MANIFEST_FILE,
     FileRecord,
-    Record,
     exclusive_lock,
     is_locked,
     write_atomically,
 )
-from pipework.run_folder.task import (
-    Metric,
-    SplitMetrics,
-    TargetScale,
-    Task,
-    TaskKind,
-    not_a_classifier,
-)
+from pipework.tasks.evaluation import SplitMetrics
+from pipework.tasks.kinds import DEFAULT_KIND, Metric, TaskKind
+from pipework.tasks.registry import AnyTask
+from pipework.tasks.task import TargetScale, not_a_classifier
 
 SCHEMA_VERSION = 4
 
@@ -43,6 +41,17 @@ class Identity(Record):
     pipework: str
     git_commit: str | None
     seed: int | None
+
+    @classmethod
+    def new(cls, run: Path, seed: int | None) -> Self:
+        """Return the identity of a run that this code makes now."""
+        return cls(
+            name=run.absolute().name,
+            created_at=datetime.now(UTC),
+            pipework=__version__,
+            git_commit=git_commit(CHECKOUT),
+            seed=seed,
+        )
 
 
 class Input(Record):
@@ -135,7 +144,7 @@ class ReadOptions(Record):
     entities: str | int | None = None
     marked: bool = False
     separator: str | None = None
-    kind: TaskKind = TaskKind.SINGLE_LABEL
+    kind: TaskKind = DEFAULT_KIND
 
 
 class TrainingReadOptions(ReadOptions):
@@ -230,7 +239,7 @@ class Manifest(Record):
 
     schema_version: int = SCHEMA_VERSION
     identity: Identity
-    task: Task
+    task: AnyTask
     input: Input
     model: Model
     data: Data
@@ -276,7 +285,7 @@ def read_classifier(run: Path) -> Manifest:
         RunFolderError: as `read_manifest`; or the run is a pretraining run.
     """
     manifest = read_manifest(run)
-    if manifest.task.kind is TaskKind.PRETRAIN:
+    if not manifest.task.predicts:
         raise not_a_classifier(str(run))
     return manifest
 
@@ -342,6 +351,8 @@ def _parse(content: bytes, path: Path) -> Manifest:
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        # The class of the task is a part of the location, but not of the file.
+        fields = (str(part) for part in first["loc"] if part not in set(TaskKind))
+        where = ".".join(fields) or "the file"
         message = f"{path} is not a manifest of schema {SCHEMA_VERSION}: {where}: {first['msg']}"
         raise RunFolderError(message, hint) from error

@@ -3,17 +3,14 @@
 Shapes: N rows, C classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.run_folder.task import Task, TaskKind, not_a_classifier
-from pipework.scoring import metrics
-from pipework.scoring.predictions import predicted_labels
+from pipework.tasks.task import Scorer, Task
 
-Scorer = Callable[[NDArray[np.int64]], float]
 RESAMPLES = 1000
 MIN_RESAMPLES = 100
 MAX_WORK = 10_000_000  # limits rows x resamples
@@ -26,6 +23,10 @@ class TaskLogits:
 
     logits_NC: NDArray[np.float32]
     task: Task
+
+    def scorer(self, truth: NDArray[np.generic]) -> Scorer:
+        """Return a function that scores rows, given their indices; see `Task.scorer`."""
+        return self.task.scorer(self.logits_NC, truth)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +55,7 @@ def paired_runs_interval(
     The runs are paired by their seeds. Each resample draws rows and pairs of runs with replacement,
     so the interval includes the variation between seeds; see `paired_interval`.
     """
-    pairs = [(scorer(a, truth), scorer(b, truth)) for a, b in zip(before, after, strict=True)]
+    pairs = [(a.scorer(truth), b.scorer(truth)) for a, b in zip(before, after, strict=True)]
     rows, random = len(after[0].logits_NC), np.random.default_rng(SEED)
     random_pairs = np.random.default_rng((SEED, len(pairs)))
     differences = []
@@ -70,7 +71,8 @@ def paired_runs_interval(
 
 def score_interval(outputs: TaskLogits, truth: NDArray[np.generic]) -> Interval:
     """Return the interval of the score by the metric of the task, as in `paired_interval`."""
-    score, rows = scorer(outputs, truth), len(outputs.logits_NC)
+    score = outputs.scorer(truth)
+    rows = len(outputs.logits_NC)
     random = np.random.default_rng(SEED)
     draws = (random.integers(rows, size=rows) for _ in range(_resamples(rows, outputs.task)))
     low, high = np.percentile([score(drawn_N) for drawn_N in draws], (2.5, 97.5))
@@ -79,32 +81,6 @@ def score_interval(outputs: TaskLogits, truth: NDArray[np.generic]) -> Interval:
 
 def _resamples(rows: int, task: Task) -> int:
     """Return the number of draws: fewer if computing a score takes longer."""
-    multi_label = task.kind is TaskKind.MULTI_LABEL
-    work = rows * (len(task.labels) if multi_label else 1) + len(task.labels) ** 2
+    decisions = len(task.labels) if task.many_labels else 1
+    work = rows * decisions + len(task.labels) ** 2
     return int(np.clip(MAX_WORK // work, MIN_RESAMPLES, RESAMPLES))
-
-
-def scorer(outputs: TaskLogits, truth: NDArray[np.generic]) -> Scorer:
-    """Return a function that scores rows as `evaluate` does, given their indices.
-
-    Indices may repeat. Labels are predicted only once.
-    """
-    task, logits_NC = outputs.task, outputs.logits_NC
-    match task.kind:
-        case TaskKind.SINGLE_LABEL:
-            true_N, predicted_N = np.asarray(truth, np.int64), logits_NC.argmax(axis=1)
-            return lambda rows: metrics.single_label_score(
-                task.metric,
-                metrics.confusion(true_N[rows], predicted_N[rows], len(task.labels)),
-                task,
-            )
-        case TaskKind.MULTI_LABEL:
-            true_NC, predicted_NC = np.asarray(truth, np.bool_), predicted_labels(logits_NC, task)
-            return lambda rows: metrics.multi_label_score(
-                task.metric, true_NC[rows], predicted_NC[rows]
-            )
-        case TaskKind.REGRESSION:
-            target_N, value_N = np.asarray(truth, np.float64), logits_NC[:, 0].astype(np.float64)
-            return lambda rows: metrics.regression_score(task.metric, value_N[rows], target_N[rows])
-        case TaskKind.PRETRAIN:
-            raise not_a_classifier()

@@ -10,14 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.run_folder.engine_record import Precision, PredictionChange, Tolerance
-from pipework.run_folder.task import Task, TaskKind, not_a_classifier
-from pipework.scoring.predictions import (
-    THRESHOLD,
-    difference_unit,
-    predicted_labels,
-    probabilities,
-)
+from pipework.run_folder.engine_record import Precision, Tolerance
+from pipework.tasks.change import PredictionChange
+from pipework.tasks.task import Task
 
 Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -122,25 +117,16 @@ class Comparison:
         Args:
             target_range: range of the targets of a regression; ignored for labels.
         """
-        flips, regression = int(self.flipped.sum()), self.task.kind is TaskKind.REGRESSION
+        flips = int(self.flipped.sum())
+        compared_X = self._compared
         return PredictionChange(
             argmax_agreement=1 - flips / len(self.flipped),
             flips=flips,
-            max_change=(
-                float(self.max_differences[self._compared].max()) / target_range
-                if regression
-                else self._max_probability_change
+            max_change=self.task.max_change(
+                self.expected_XC[compared_X], self.found_XC[compared_X], target_range
             ),
-            target_range=target_range if regression else None,
+            target_range=None if self.task.has_labels else target_range,
         )
-
-    @property
-    def _max_probability_change(self) -> float:
-        before, after = (
-            probabilities(np.nan_to_num(logits_XC[self._compared]), self.task)
-            for logits_XC in (self.expected_XC, self.found_XC)
-        )
-        return float(np.abs(after - before).max())
 
     @cached_property
     def max_differences(self) -> Floats:
@@ -150,7 +136,7 @@ class Comparison:
     @property
     def unit(self) -> float:
         """The unit of difference limits, see `pipework.run_folder.engine_record.Tolerance`."""
-        return difference_unit(self.expected_XC, self.task)
+        return self.task.difference_unit(self.expected_XC)
 
     @property
     def max_rel(self) -> float:
@@ -160,13 +146,9 @@ class Comparison:
     @property
     def max_kl(self) -> float:
         """The largest Kullback-Leibler divergence of the probabilities, in nats."""
-        if self.task.kind is TaskKind.REGRESSION:
-            return 0.0
         with np.errstate(invalid="ignore", over="ignore"):
-            before, after = (
-                _log_probabilities(logits_XC, self.task)
-                for logits_XC in (self.expected_XC, self.found_XC)
-            )
+            before = self.task.log_probabilities(self.expected_XC)
+            after = self.task.log_probabilities(self.found_XC)
             kl_X = (np.exp(before) * (before - after)).sum(axis=(1, 2))
         return float(np.clip(np.nan_to_num(kl_X, nan=np.inf, posinf=np.inf), 0, None).max())
 
@@ -175,7 +157,7 @@ class Comparison:
         """The labels predicted by only one of the two, [X, C]; none for a regression."""
         with np.errstate(invalid="ignore", over="ignore"):
             labels = (
-                predicted_labels(logits_XC, self.task)
+                self.task.predicted_labels(logits_XC)
                 for logits_XC in (self.expected_XC, self.found_XC)
             )
             return np.asarray(np.not_equal(*labels))
@@ -199,32 +181,15 @@ class Comparison:
         # The margin of a flip is at most the sum of its two errors, so a bound from the largest
         # difference would allow every flip. The percentile with method "lower" is at most the
         # second largest value: the worst input cannot raise it.
-        logits_per_margin = 1 if self.task.kind is TaskKind.MULTI_LABEL else 2
         max_N = self.max_per_input(self.max_differences)[: self.labelled]
-        return logits_per_margin * float(np.percentile(max_N, BOUND_PERCENTILE, method="lower"))
+        return self.task.logits_per_margin * float(
+            np.percentile(max_N, BOUND_PERCENTILE, method="lower")
+        )
 
     @cached_property
     def _margins(self) -> Floats:
         """The checkpoint's margin of each changed label, [X]; 0 for unchanged labels."""
-        match self.task.kind:
-            case TaskKind.SINGLE_LABEL:
-                rows = np.arange(len(self.input_X))
-                before_X, after_X = (
-                    self.expected_XC[rows, logits_XC.argmax(axis=1)]
-                    for logits_XC in (self.expected_XC, self.found_XC)
-                )
-                with np.errstate(invalid="ignore"):  # infinity minus infinity
-                    return np.asarray(before_X.astype(np.float64) - after_X)
-            case TaskKind.MULTI_LABEL:
-                low, high = np.finfo(np.float64).tiny, 1 - np.finfo(np.float64).eps
-                thresholds = self.task.thresholds or [THRESHOLD] * len(self.task.labels)
-                threshold_C = np.clip(thresholds, low, high)
-                margin_XC = np.abs(self.expected_XC - np.log(threshold_C / (1 - threshold_C)))
-                return np.asarray(np.where(self.flipped_labels, margin_XC, 0).max(axis=1))
-            case TaskKind.REGRESSION:
-                return np.zeros(len(self.input_X))
-            case TaskKind.PRETRAIN:
-                raise not_a_classifier()
+        return self.task.margins(self.expected_XC, self.found_XC, self.flipped_labels)
 
     def breaches(
         self, tolerance: Tolerance, *, unit: float | None = None, score_drop: float = 0.0
@@ -288,14 +253,3 @@ def _worst(found_C: Floats, allowed: float | tuple[float, ...], unit: float) -> 
 def value_range(values: NDArray[np.generic]) -> float:
     """Return the difference of the largest and the smallest value; 1 if they are the same."""
     return float(np.ptp(np.asarray(values, np.float64))) or 1.0
-
-
-def _log_probabilities(logits_XC: Logits, task: Task) -> Floats:
-    """Return log-probabilities: [X, 1, C] for single-label, [X, C, 2] (yes, no) for multi-label."""
-    logits = logits_XC.astype(np.float64)
-    if task.kind is TaskKind.MULTI_LABEL:
-        both = (-np.logaddexp(0, -logits), -np.logaddexp(0, logits))
-        return np.asarray(np.stack(both, axis=2))
-    highest = logits.max(axis=1, keepdims=True)
-    total = highest + np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
-    return np.asarray((logits - total)[:, None])

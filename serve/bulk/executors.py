@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pipework.errors import (
     ConfigError,
@@ -16,11 +16,8 @@ from pipework.errors import (
     PipeError,
 )
 from pipework.progress import NullProgress, Progress, counted
-
-if TYPE_CHECKING:
-    from pipework.serve.bulk.input_files import WorkItem
-    from pipework.serve.bulk.job import BulkJob
-    from pipework.serve.bulk.ledger import FinishedItem
+from pipework.serve.bulk.input_files import WorkItem
+from pipework.serve.bulk.ledger import FinishedItem
 
 # Environment variables of an array job: index, its first value and step, and the number of jobs.
 SHARDS = (
@@ -38,23 +35,128 @@ AHEAD = 2  # work items for each task that can run: one runs, and one is in the 
 RETRIES = 10  # of a work item whose worker or node ends
 WAIT_S = 60.0
 CHECKED = set[str]()  # digests of the plans of jobs that a worker has checked
+Outcome = FinishedItem | DataError  # the entry of an item, or why its bytes cannot be read
 
 
-class Executor(Protocol):
-    """Scores the work items of a job."""
-
-    @property
-    def title(self) -> str:
-        """What to add to the title of the job, or ""."""
+class ItemScorer(Protocol):
+    """A job, for the process that scores its items; it can be pickled."""
 
     @property
-    def threads(self) -> int | None:
-        """Threads of each engine; None for all processors of the machine."""
+    def plan_sha256(self) -> str:
+        """Digest of the plan."""
+
+    def check(self) -> None:
+        """Check, in another process, that it has the model and the job folder of the job."""
+
+    def score(self, item: WorkItem, progress: Progress) -> FinishedItem:
+        """Score an item and record it."""
+
+
+class LocalExecutor:
+    """Scores work items in this process.
+
+    Attributes:
+        title: what to add to the title of the job, or "".
+        threads: threads of each engine; None for all processors of the machine.
+    """
+
+    title: str = ""
+    threads: int | None = None
 
     def score(
-        self, job: "BulkJob", items: "Iterator[WorkItem]", progress: Progress
-    ) -> "Iterator[FinishedItem | DataError]":
-        """Yield the entry of each item, or the reason why its bytes cannot be read."""
+        self, job: ItemScorer, items: Iterator[WorkItem], progress: Progress
+    ) -> Iterator[Outcome]:
+        """Yield the outcome of each item."""
+        for item in items:
+            try:
+                yield job.score(item, progress)
+            except DataError as error:
+                yield error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RayExecutor:
+    """Scores work items as tasks of a Ray cluster.
+
+    A task takes all processors of the smallest node, or a GPU and its share of them, as the engine
+    of a process does on one machine. Ray repeats the tasks of a worker or a node that ends. At most
+    AHEAD tasks for each that can run are submitted.
+
+    Attributes:
+        ray: the module.
+        threads: processors of a task, and threads of its engine.
+        gpus: GPUs of a task.
+        title: see `LocalExecutor`.
+    """
+
+    ray: Any
+    threads: int
+    gpus: int
+    title: str
+
+    @classmethod
+    def of(cls, ray: Any, gpus: int) -> "RayExecutor":  # noqa: ANN401  (not installed everywhere)
+        """Return the executor of the cluster that the module is connected to.
+
+        Raises:
+            NotReadyError: the cluster has no processors, or no GPU for an engine that needs it.
+        """
+        slots = _slots(ray, gpus)
+        if not slots:
+            message = f"no node of the Ray cluster has {'a GPU' if gpus else 'processors'}"
+            raise NotReadyError(message, "add a node, see `ray status`")
+        title = f" on {counted(len(slots), 'Ray node')}"
+        return cls(ray=ray, threads=min(cpus for _, cpus in slots), gpus=gpus, title=title)
+
+    def score(
+        self, job: ItemScorer, items: Iterator[WorkItem], progress: Progress
+    ) -> Iterator[Outcome]:
+        """Yield the outcomes of the items as they end.
+
+        Raises:
+            PipeError: a task cannot be run.
+        """
+        task = self.ray.remote(_score).options(
+            num_cpus=self.threads, num_gpus=self.gpus, max_retries=RETRIES
+        )
+        shared = self.ray.put(job)
+        running: dict[Any, WorkItem] = {}
+        try:
+            for item in items:
+                running[task.remote(shared, item)] = item
+                while len(running) >= self._limit():
+                    yield from self._ended(running, progress)
+            while running:
+                yield from self._ended(running, progress)
+        finally:
+            for reference in running:
+                self.ray.cancel(reference, force=True)
+
+    def _limit(self) -> int:
+        """Return how many tasks may be submitted; nodes join and leave the cluster."""
+        slots = _slots(self.ray, self.gpus)
+        tasks = sum(gpus if self.gpus else cpus // self.threads for gpus, cpus in slots)
+        return AHEAD * max(1, tasks)
+
+    def _ended(self, running: dict[Any, WorkItem], progress: Progress) -> Iterator[Outcome]:
+        """Wait for a task, and yield the outcomes of those that have ended."""
+        ended, _ = self.ray.wait([*running], timeout=WAIT_S)
+        if not ended:
+            waiting = counted(len(running), "submitted work item")
+            progress.note(f"none of {waiting} has ended in {WAIT_S:.0f} s, see `ray status`")
+        for reference in ended:
+            item = running.pop(reference)
+            try:
+                outcome = self.ray.get(reference)
+            except self.ray.exceptions.RayError as error:
+                raise _failure(item, error) from error
+            if isinstance(outcome, PipeError) and not isinstance(outcome, DataError):
+                raise outcome
+            progress.advance(item.rows)
+            yield outcome
+
+
+Executor = LocalExecutor | RayExecutor
 
 
 @contextmanager
@@ -94,7 +196,7 @@ def executor(on: str | None, *, gpu: bool = False) -> Iterator[Executor]:
             ray.shutdown()
 
 
-def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401  (not installed everywhere)
+def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401
     """Connect to a cluster.
 
     Raises:
@@ -115,110 +217,6 @@ def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401  (not insta
             signal.signal(signal.SIGTERM, handler)
 
 
-@dataclass(frozen=True, slots=True)
-class LocalExecutor:
-    """Scores work items in this process."""
-
-    title: str = ""
-    threads: int | None = None
-
-    def score(
-        self, job: "BulkJob", items: "Iterator[WorkItem]", progress: Progress
-    ) -> "Iterator[FinishedItem | DataError]":
-        """Yield the entry of each item, or the reason why its bytes cannot be read."""
-        for item in items:
-            try:
-                yield job.score(item, progress)
-            except DataError as error:
-                yield error
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RayExecutor:
-    """Scores work items as tasks of a Ray cluster.
-
-    A task takes all processors of the smallest node, or a GPU and its share of them, as the engine
-    of a process does on one machine. Ray repeats the tasks of a worker or a node that ends. At most
-    AHEAD tasks for each that can run are submitted.
-
-    Attributes:
-        ray: the module.
-        threads: processors of a task, and threads of its engine.
-        gpus: GPUs of a task.
-        title: see `Executor`.
-    """
-
-    ray: Any
-    threads: int
-    gpus: int
-    title: str
-
-    @classmethod
-    def of(cls, ray: Any, gpus: int) -> "RayExecutor":  # noqa: ANN401
-        """Return the executor of the cluster that the module is connected to.
-
-        Raises:
-            NotReadyError: the cluster has no processors, or no GPU for an engine that needs it.
-        """
-        slots = _slots(ray, gpus)
-        if not slots:
-            message = f"no node of the Ray cluster has {'a GPU' if gpus else 'processors'}"
-            raise NotReadyError(message, "add a node, see `ray status`")
-        title = f" on {counted(len(slots), 'Ray node')}"
-        return cls(ray=ray, threads=min(cpus for _, cpus in slots), gpus=gpus, title=title)
-
-    def score(
-        self, job: "BulkJob", items: "Iterator[WorkItem]", progress: Progress
-    ) -> "Iterator[FinishedItem | DataError]":
-        """Yield the entry of each item, or the reason why its bytes cannot be read.
-
-        Raises:
-            PipeError: a task cannot be run.
-        """
-        task = self.ray.remote(_score).options(
-            num_cpus=self.threads, num_gpus=self.gpus, max_retries=RETRIES
-        )
-        shared = self.ray.put(job)
-        running: dict[Any, WorkItem] = {}
-        try:
-            for item in items:
-                running[task.remote(shared, item)] = item
-                while len(running) >= self._limit():
-                    yield from self._ended(running, progress)
-            while running:
-                yield from self._ended(running, progress)
-        finally:
-            for reference in running:
-                self.ray.cancel(reference, force=True)
-
-    def _limit(self) -> int:
-        """Return how many tasks may be submitted; nodes join and leave the cluster."""
-        tasks = sum(self._tasks(*slot) for slot in _slots(self.ray, self.gpus))
-        return AHEAD * max(1, tasks)
-
-    def _tasks(self, gpus: int, cpus: int) -> int:
-        return gpus if self.gpus else cpus // self.threads
-
-    def _ended(
-        self, running: "dict[Any, WorkItem]", progress: Progress
-    ) -> "Iterator[FinishedItem | DataError]":
-        """Wait for a task, and yield the outcomes of those that have ended."""
-        ended, _ = self.ray.wait([*running], timeout=WAIT_S)
-        if not ended:
-            waiting = counted(len(running), "submitted work item")
-            progress.note(f"none of {waiting} has ended in {WAIT_S:.0f} s, see `ray status`")
-        for reference in ended:
-            item = running.pop(reference)
-            try:
-                outcome = self.ray.get(reference)
-            except self.ray.exceptions.RayError as error:
-                raise _failure(item, error) from error
-            if isinstance(outcome, PipeError) and not isinstance(outcome, DataError):
-                raise outcome
-            progress.advance(item.rows)
-            yield outcome
-
-
 def _slots(ray: Any, gpus: int) -> list[tuple[int, int]]:  # noqa: ANN401
     """Return the GPUs of each node that can run a task, and its processors for each task."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -228,7 +226,7 @@ def _slots(ray: Any, gpus: int) -> list[tuple[int, int]]:  # noqa: ANN401
     return [(devices, cpus) for devices, cpus in found if cpus]
 
 
-def _failure(item: "WorkItem", error: Exception) -> PipeError:
+def _failure(item: WorkItem, error: Exception) -> PipeError:
     """Return the error for a task that has failed after its repetitions, or that cannot start."""
     cause = getattr(error, "cause", None) or error
     reason = [line for line in str(cause).splitlines() if line.strip()] or [type(cause).__name__]
@@ -237,12 +235,12 @@ def _failure(item: "WorkItem", error: Exception) -> PipeError:
     return PipeError(message, hint, str(error))
 
 
-def _score(job: "BulkJob", item: "WorkItem") -> "FinishedItem | PipeError":
+def _score(job: ItemScorer, item: WorkItem) -> FinishedItem | PipeError:
     """Score an item in a worker of the cluster."""
     try:
-        if job.ledger.plan_sha256 not in CHECKED:
+        if job.plan_sha256 not in CHECKED:
             job.check()
-            CHECKED.add(job.ledger.plan_sha256)
+            CHECKED.add(job.plan_sha256)
         return job.score(item, NullProgress())
     except PipeError as error:
         return error

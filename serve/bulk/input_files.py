@@ -1,27 +1,28 @@
 """The files of a bulk job, cut into work items: row groups of parquet, byte ranges of text files.
 
-Byte ranges end at the end of a record. In csv, a line feed inside quotes is part of a record: a
-record ends at a line feed after an even number of quotes (RFC 4180).
+Byte ranges end at the end of a record, see `pipework.data.records`.
 """
 
 import hashlib
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
 from pipework.data.examples import Source
-from pipework.data.readers import MAX_FIELD, SUFFIXES, Format, check_text
+from pipework.data.readers import SUFFIXES, Format, check_text
+from pipework.data.records import parse_record, record_blocks, split_records
 from pipework.errors import ConfigError, DataError, InputError, failure_reason, without_password
-from pipework.run_folder.files import Record
+from pipework.record import Record
 from pipework.serve.bulk.job_folder import JobFolder, file_system
-from pipework.serve.bulk.records import CSV_RECORD, parse_record, split_records
 
 ITEM_BYTES = 2**20
-MAX_RECORD = 16 * 2**20  # bytes; a quote without its end takes the rest of the file
-READ_BYTES = 8 * 2**20
 PARQUET = ".parquet"
+LINE = "text"  # name of the only column of a list of texts
+# The content of a file as object stores describe it: its digest or generation, or else its time.
+ETAGS = ("ETag", "etag")
+TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,12 +34,35 @@ class StoredFile:
         path: path in the file system.
         files: the fsspec file system.
         size: bytes.
+        version: changes with the content: ETag, or size and time; None if none is known.
     """
 
     name: str
     path: str
     files: Any
     size: int
+    version: str | None
+
+    @classmethod
+    def of(cls, files: Any, path: str, base: str) -> "StoredFile":  # noqa: ANN401  (no types)
+        """Return a file of a file system; its name is relative to the folder `base`."""
+        info = files.info(path)
+        name = posixpath.relpath(path, base or "/")
+        return cls(name=name, path=path, files=files, size=info["size"], version=_version(info))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether reading costs no transfer."""
+        from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415  (optional)
+
+        return isinstance(self.files, LocalFileSystem)
+
+    def unchanged(self) -> bool:
+        """Return whether the file has the same version as when it was found."""
+        self.files.invalidate_cache()
+        with suppress(Exception):  # of any package; who reads the file gets the reason
+            return self.version is not None and self.version == _version(self.files.info(self.path))
+        return False
 
     def open(self) -> IO[bytes]:
         """Open the file for reading.
@@ -52,17 +76,45 @@ class StoredFile:
             raise unreadable(self.name, error) from error
         return stream
 
-    def first_line(self) -> str:
-        """Return the first line of a text file, without its end."""
-        with self.open() as stream:
-            line, _, _ = stream.read(MAX_FIELD).partition(b"\n")
-            return line.decode("utf-8-sig", "replace").rstrip("\r")
-
     def read(self, start: int, end: int) -> bytes:
-        """Return some bytes of the file."""
+        """Return some bytes of the file; fewer if it has become shorter.
+
+        Raises:
+            DataError: they cannot be read.
+        """
         with self.open() as stream:
-            stream.seek(start)
-            return stream.read(end - start)
+            try:
+                stream.seek(start)
+                return stream.read(end - start)
+            except Exception as error:  # of any package for object stores
+                raise unreadable(self.name, error) from error
+
+
+class RangeInMemory:
+    """A file for reading whose bytes from `start` on are partly in memory, and read only once."""
+
+    closed = False
+
+    def __init__(self, stream: IO[bytes], start: int, data: bytes) -> None:
+        self._stream, self._start, self._data = stream, start, data
+        self.seek, self.tell = stream.seek, stream.tell
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes, at most `size`."""
+        at = self._stream.tell() - self._start
+        if size < 0 or at < 0 or at + size > len(self._data):
+            return self._stream.read(size)
+        self._stream.seek(size, 1)
+        return self._data[at : at + size]
+
+
+def _version(info: Mapping[str, Any]) -> str | None:
+    """Return what a file system knows about the content of a file."""
+    for name in ETAGS:
+        if info.get(name):
+            return str(info[name])
+    times = [info[name] for name in TIMES if info.get(name)]
+    return f"{info['size']} bytes of {times[0]}" if times else None
 
 
 class InputFile(Record):
@@ -147,15 +199,7 @@ def find_files(pattern: str, out: JobFolder | None = None) -> list[StoredFile]:
         if not found.endswith(known):
             message = f"{found} has none of the suffixes {', '.join(known)}"
             raise ConfigError(message, "choose a narrower pattern")
-    return [
-        StoredFile(
-            name=posixpath.relpath(found, base or "/"),
-            path=found,
-            files=files,
-            size=files.size(found),
-        )
-        for found in sorted(paths)
-    ]
+    return [StoredFile.of(files, found, base) for found in sorted(paths)]
 
 
 def _list(files: Any, path: str) -> tuple[str, list[str]]:  # noqa: ANN401  (no types)
@@ -186,14 +230,14 @@ def plan_file(
 
     Args:
         stored: the file.
-        source: how to read a text file; None for parquet.
+        source: how to read a text file; not used for parquet.
         index: the index of the file in the job.
         first: the number of its first work item.
 
     Raises:
         DataError: the file is damaged, or ends inside a quoted field.
     """
-    if source is None:
+    if source is None or stored.name.endswith(PARQUET):
         return _plan_parquet(stored, index, first)
     return _plan_text(stored, source, index, first)
 
@@ -245,7 +289,7 @@ def _plan_text(
     file_format = Format(options.format)
     columns, items, row, start = dict[str, None](), list[WorkItem](), 1, 0
     with stored.open() as stream:
-        for part in _records(stream, stored.name, file_format):
+        for part in record_blocks(stream, stored.name, file_format, ITEM_BYTES):
             skipped = 0
             if start == 0:
                 check_text(part.partition(b"\n")[0], stored.name)
@@ -276,7 +320,7 @@ def _plan_text(
 def _keys(part: bytes) -> dict[str, None]:
     """Return the keys of the rows of jsonl in their order, without those of invalid rows."""
     keys = dict[str, None]()
-    for record in split_records(part, quoted=False):
+    for record in split_records(part, Format.JSONL):
         with suppress(InputError):
             cells = parse_record(record, Format.JSONL)
             keys |= dict.fromkeys(cells)
@@ -288,8 +332,8 @@ def _first_record(
 ) -> tuple[Sequence[str], int]:
     """Return the column names of a csv, tsv or txt file, and the length of its header in bytes."""
     if file_format is Format.TEXT:
-        return ("text",), 0
-    record = next(split_records(part, quoted=file_format is Format.CSV))
+        return (LINE,), 0
+    record = next(split_records(part, file_format))
     try:
         cells = list(parse_record(record, file_format))
     except InputError as error:
@@ -298,35 +342,3 @@ def _first_record(
     if header:
         return cells, len(record)
     return [f"column_{number}" for number in range(len(cells))], 0
-
-
-def _records(stream: IO[bytes], name: str, file_format: Format) -> Iterator[bytes]:
-    """Yield parts of about ITEM_BYTES that end at the end of a record."""
-    rest, quoted = b"", file_format is Format.CSV
-    while data := stream.read(ITEM_BYTES):
-        rest += data
-        end = _last_end(rest, quoted=quoted)
-        if end:
-            yield rest[:end]
-            rest = rest[end:]
-        elif len(rest) > MAX_RECORD:
-            break
-    if quoted and rest and CSV_RECORD.match(rest) is None:
-        message = f"{name}: a quoted field does not end"
-        raise DataError(message, "add the missing quote; a file without quoting is a .tsv file")
-    if len(rest) > MAX_RECORD:
-        message = f"{name}: a row is longer than {MAX_RECORD // 2**20} MiB"
-        raise DataError(message, "leave the row out")
-    if rest:
-        yield rest
-
-
-def _last_end(data: bytes, *, quoted: bool) -> int:
-    """Return the end of the last complete record; 0 if there is none."""
-    last = data.rfind(b"\n") + 1
-    if not quoted:
-        return last
-    end = 0
-    while end < last and (found := CSV_RECORD.match(data, end)) and found[0].endswith(b"\n"):
-        end = found.end()
-    return end

@@ -1,24 +1,28 @@
 """A bulk job: scores the work items of a shard, and skips those that are finished."""
 
+import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pipework.data.examples import Source
-from pipework.data.readers import SUFFIXES, Format
+from pipework.data.other_files import unlabelled_source
+from pipework.data.readers import MAX_FIELD, Columns, Format
 from pipework.errors import ConfigError, DataError, without_password
 from pipework.progress import Progress
-from pipework.run_folder.manifest import read_classifier
-from pipework.run_folder.task import TaskKind
+from pipework.run_folder.manifest import TrainingReadOptions, read_classifier
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.input_files import (
+    LINE,
     PARQUET,
     InputFile,
+    RangeInMemory,
     StoredFile,
     WorkItem,
     find_files,
@@ -36,12 +40,18 @@ from pipework.serve.bulk.ledger import (
     digest,
     part_name,
 )
-from pipework.serve.bulk.records import Reject, RowReader, RowWindow, check_types, is_text_list
-from pipework.serve.bulk.scorer import LABEL, SCORE, TRUNCATED, ScoredBatch, Scorer, column_name
+from pipework.serve.bulk.records import Reject, RowReader, RowWindow
+from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.engines import computes_on_gpu
+from pipework.tasks.predictions import (
+    LABEL,
+    TRUNCATED,
+    ColumnType,
+    PredictedColumn,
+    PredictedColumns,
+)
 
-ROW, TEXT = "source_row", "text"
-ADDED = (ROW, LABEL, SCORE, TRUNCATED)
+ROW = "source_row"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,21 +84,14 @@ class BulkSummary:
     Attributes:
         items, skipped: work items of the shard, and those that were already finished.
         planned, finished: work items of the job, and those that all processes have finished.
-        rejected: rows that could not be read.
-        counts: the scored rows.
+        counts: numbers of rows.
     """
 
     items: int
     skipped: int = 0
     planned: int
     finished: int
-    rejected: int = 0
-    counts: RowCounts
-
-    def add(self, entry: FinishedItem) -> None:
-        """Add the numbers of a finished item."""
-        self.rejected += entry.rejected
-        self.counts.add(entry.rows, entry.truncated, entry.labels)
+    counts: RowCounts = field(default_factory=RowCounts)
 
 
 def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSummary:
@@ -132,10 +135,10 @@ class BulkJob:
             ConfigError: a column is missing, or the folder belongs to another job.
             DataError: a file is damaged, or all are empty.
         """
-        self._scorer, self._stored, self._options = scorer, stored, options
+        self._scorer, self._stored = scorer, stored
+        sources = [self._source(file, options.columns) for file in stored]
         files, items = list[InputFile](), list[WorkItem]()
-        for index, file in enumerate(stored):
-            source = None if file.name.endswith(PARQUET) else self._source(file)
+        for index, (file, source) in enumerate(zip(stored, sources, strict=True)):
             planned, parts = plan_file(file, source, index, len(items))
             files.append(planned)
             items += parts
@@ -144,17 +147,14 @@ class BulkJob:
             message = f"--in {without_password(options.pattern)}: all files are empty"
             raise DataError(message, "expected rows in at least one file")
         keep = tuple(dict.fromkeys(filled[0].columns if options.keep is None else options.keep))
-        if clash := [name for name in keep if name in ADDED]:
+        added = (ROW, *scorer.model.columns([]))
+        if clash := [name for name in keep if name in added]:
             message = f"column {clash[0]!r} has the name of a column of the output"
             raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
+        expected = scorer.manifest.input
         self._readers = [
-            RowReader(
-                source=self._source(stored[index]),
-                columns=file.columns,
-                keep=keep,
-                expected=scorer.manifest.input,
-            )
-            for index, file in enumerate(files)
+            RowReader(source=source, columns=file.columns, keep=keep, expected=expected)
+            for file, source in zip(files, sources, strict=True)
         ]
         readers = [reader for reader in self._readers if reader.columns]
         for reader in readers:
@@ -163,23 +163,65 @@ class BulkJob:
         self._first = readers[0]
         self.ledger = Ledger(folder, self._plan(keep, files, items))
 
-    def run(self, items: Sequence[WorkItem], place: Executor, progress: Progress) -> BulkSummary:
-        """Score items, and skip finished ones."""
-        planned, damaged = len(self.ledger.plan.items), list[DataError]()
-        summary = BulkSummary(
-            items=len(items), planned=planned, finished=planned, counts=RowCounts()
+    def _source(self, stored: StoredFile, columns: str | None) -> Source:
+        """Return how to read a file: as the training data, but for its format."""
+        training = self._scorer.manifest.data.reading.model_dump()
+        reading = TrainingReadOptions.model_validate(training)
+        source = unlabelled_source(reading, Path(stored.name), columns)
+        suffix = source.path.suffix
+        if suffix == ".txt" and columns is None and is_text_list(stored, source.columns):
+            listed = replace(source.columns, text=LINE)
+            return replace(source, columns=listed, format=Format.TEXT)
+        named = replace(source, columns=source.columns.named())
+        return named if suffix in (PARQUET, ".jsonl") else source
+
+    @property
+    def plan_sha256(self) -> str:
+        """Digest of the plan of the job."""
+        return self.ledger.plan_sha256
+
+    def check(self) -> None:
+        """Check, in another process, that it has the model and the job folder of the job.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        plan = self.ledger.plan
+        self.ledger.check(self._plan(plan.keep, plan.files, plan.items))
+
+    def _plan(
+        self, keep: tuple[str, ...], files: Sequence[InputFile], items: Sequence[WorkItem]
+    ) -> BulkPlan:
+        manifest = self._scorer.manifest
+        return BulkPlan(
+            model=manifest.identity.name,
+            task=manifest.task,
+            tokenizer=manifest.input.tokenizer.sha256,
+            engine=EngineIdentity.of(self._scorer.record),
+            columns=tuple(self._first.names.values()),
+            keep=keep,
+            files=tuple(files),
+            items=tuple(items),
         )
+
+    def run(self, items: Sequence[WorkItem], place: Executor, progress: Progress) -> BulkSummary:
+        """Score items, and skip finished ones.
+
+        Raises:
+            DataError: some items could not be read; all others are finished.
+        """
+        planned, damaged = len(self.ledger.plan.items), list[DataError]()
+        summary = BulkSummary(items=len(items), planned=planned, finished=planned)
         missing = self._missing(items, summary, progress)
         for outcome in place.score(self, missing, progress):
             if isinstance(outcome, DataError):
                 progress.note(str(outcome))
                 damaged.append(outcome)
             else:
-                summary.add(outcome)
+                summary.counts += outcome.counts
         if damaged:
-            message = (
-                f"{len(damaged)} of {len(items)} work items cannot be read; first: {damaged[0]}"
-            )
+            failed = f"{len(damaged)} of {len(items)} work items cannot be read"
+            message = f"{failed}; first: {damaged[0]}"
             raise DataError(message, "restore the files and run the command again")
         if summary.items < planned:  # else all are finished: no need to list the folder
             summary.finished = self.ledger.finished()
@@ -195,20 +237,11 @@ class BulkJob:
                 yield item
             else:
                 summary.skipped += 1
-                summary.add(entry)
+                summary.counts += entry.counts
                 progress.advance(item.rows)
 
-    def check(self) -> None:
-        """Check, in another process, that it has the model and the job folder of the job.
-
-        Raises:
-            ConfigError: it has not.
-        """
-        plan = self.ledger.plan
-        self.ledger.check(self._plan(plan.keep, plan.files, plan.items))
-
     def score(self, item: WorkItem, progress: Progress) -> FinishedItem:
-        """Score an item and record it.
+        """Score an item and record it; its bytes are read once.
 
         Raises:
             DataError: its bytes cannot be read, or have changed.
@@ -216,65 +249,65 @@ class BulkJob:
         import pyarrow.parquet as pq  # noqa: PLC0415  (optional)
 
         stored = self._stored[item.file]
-        sha256, rejects, counts = digest(stored, item), list[Reject](), RowCounts()
+        data = stored.read(item.start, item.end)
+        sha256 = hashlib.sha256(data).hexdigest()
         if item.sha256 not in (None, sha256):
             raise _changed(stored)
+        rejects, counts = list[Reject](), RowCounts()
         path = f"{PARTS}/{part_name(item)}.parquet"
         with self.ledger.folder.new_file(path) as part, ExitStack() as stack:
             writer = None
-            for window in self._windows(item, stored):
-                table = self._table(window, counts)
+            for window in self._windows(item, stored, data):
+                predicted = self._scorer.model.columns(window.examples)
+                table = self._table(window, predicted)
+                counts += _counts(window, predicted)
                 if writer is None:
                     writer = stack.enter_context(pq.ParquetWriter(part.stream, table.schema))
                 writer.write_table(table)
                 rejects += window.rejects
                 progress.advance(len(window.rows) + len(window.rejects))
-            rows = counts.rows + len(rejects)
-            if writer is None or digest(stored, item) != sha256:
+            rows = counts.rows + counts.rejected
+            if writer is None or (item.row_group is not None and rows != item.rows):
                 raise _changed(stored)
-            if item.row_group is not None and rows != item.rows:
+            # The plan has no digest of the bytes of parquet. A change that is found here and not by
+            # the next command spares scoring the rest of the file in vain.
+            if item.sha256 is None and not stored.unchanged() and digest(stored, item) != sha256:
                 raise _changed(stored)
             writer.close()
             record = part.finish()
-        return self.ledger.finish(item, record, rejects, counts, sha256)
+        read = item.model_copy(update={"sha256": sha256})
+        return self.ledger.finish(read, stored, record, rejects, counts)
 
-    def _windows(self, item: WorkItem, stored: StoredFile) -> Iterator[RowWindow]:
+    def _windows(self, item: WorkItem, stored: StoredFile, data: bytes) -> Iterator[RowWindow]:
         import pyarrow as pa  # noqa: PLC0415  (optional)
 
         reader = self._readers[item.file]
         if item.row_group is None:
-            yield from reader.text_rows(stored.read(item.start, item.end), item.row)
+            yield from reader.text_rows(data, item.row)
             return
         with stored.open() as stream:
             try:
-                yield from reader.table_rows(stream, item.row_group, item.row)
+                file = RangeInMemory(stream, item.start, data)
+                yield from reader.table_rows(file, item.row_group, item.row)
             except (pa.ArrowException, OSError) as error:
                 name = f"{stored.name}, row group {item.row_group}"
                 raise unreadable(name, error) from error
 
-    def _table(self, window: RowWindow, counts: RowCounts) -> Any:  # noqa: ANN401  (no types)
-        """Return the rows of a window as an arrow table, and count them."""
+    def _table(self, window: RowWindow, predicted: PredictedColumns) -> Any:  # noqa: ANN401
+        """Return the rows of a window as an arrow table."""
         import pyarrow as pa  # noqa: PLC0415  (optional)
 
-        scored = self._scorer.score(window.examples)
-        counts.add(len(window.rows), sum(scored.truncated), _count(scored))
-        keep = self._first.keep
-        table = window.table
-        if table is None:
-            columns = [[row[index] for row in window.kept] for index in range(len(keep))]
-            arrays = [pa.array(column, pa.string()) for column in columns]
-            table = pa.RecordBatch.from_arrays(arrays, names=list(keep))
-        added = {ROW: pa.array(window.rows, pa.int64())}
-        kind, number, text = self._scorer.manifest.task.kind, pa.float32(), pa.string()
-        if kind is TaskKind.MULTI_LABEL:
-            number, text = pa.list_(number), pa.list_(text)
-        if kind is not TaskKind.REGRESSION:
-            added[LABEL] = pa.array(scored.labels, text)
-        added[SCORE] = pa.array(scored.scores, number)
-        added[TRUNCATED] = pa.array(scored.truncated, pa.bool_())
-        names = [*keep, *added]
-        arrays = [*(table.column(name) for name in keep), *added.values()]
-        return pa.Table.from_arrays(arrays, names=names).replace_schema_metadata(self._metadata())
+        types = {
+            ColumnType.TEXT: pa.string(),
+            ColumnType.NUMBER: pa.float32(),
+            ColumnType.FLAG: pa.bool_(),
+        }
+        columns = dict(zip(window.kept.schema.names, window.kept.columns, strict=True))
+        columns[ROW] = pa.array(window.rows, pa.int64())
+        for name, column in predicted.items():
+            item = types[column.type]
+            columns[name] = pa.array(column.values, pa.list_(item) if column.many else item)
+        return pa.table(columns, metadata=self._metadata())
 
     def _metadata(self) -> dict[str, str]:
         """Return the metadata of a part: model, engine and proof."""
@@ -286,49 +319,32 @@ class BulkJob:
             "pipework.proof": json.dumps(proof),
         }
 
-    def _plan(
-        self, keep: tuple[str, ...], files: Sequence[InputFile], items: Sequence[WorkItem]
-    ) -> BulkPlan:
-        manifest, record = self._scorer.manifest, self._scorer.record
-        parity = record.parity
-        return BulkPlan(
-            model=manifest.identity.name,
-            task=manifest.task,
-            tokenizer=manifest.input.tokenizer.sha256,
-            engine=EngineIdentity(
-                name=record.name,
-                files=tuple(file.sha256 for file in record.files),
-                rows=None if parity is None else parity.rows,
-                max_abs_diff=None if parity is None else parity.max_abs,
-            ),
-            columns=tuple(self._first.names.values()),
-            keep=keep,
-            files=tuple(files),
-            items=tuple(items),
-        )
 
-    def _source(self, stored: StoredFile) -> Source:
-        """Return how to read a file: as the training data, but for its format."""
-        source = Source.of(self._scorer.manifest.data.reading, Path(stored.name)).unlabelled()
-        if self._options.columns is not None:
-            source = source.with_columns(self._options.columns)
-        suffix, columns = source.path.suffix, source.columns
-        if (
-            suffix == ".txt"
-            and self._options.columns is None
-            and is_text_list(stored.first_line(), columns)
-        ):
-            columns = replace(columns, text=TEXT)
-            return replace(source, columns=columns, format=Format.TEXT)
-        if suffix in (PARQUET, ".jsonl"):  # its columns have no numbers
-            pair = columns.text_pair
-            columns = replace(
-                columns,
-                text=column_name(columns.text, TEXT),
-                text_pair=None if pair is None else column_name(pair, "text_pair"),
-            )
-        known = source.format if suffix == PARQUET else SUFFIXES[suffix]
-        return replace(source, columns=columns, format=known)
+def is_text_list(stored: StoredFile, columns: Columns) -> bool:
+    """Return whether a .txt file has a text per line, and not the columns of the training data."""
+    line, _, _ = stored.read(0, MAX_FIELD).partition(b"\n")
+    first = line.decode("utf-8-sig", "replace").rstrip("\r")
+    if not first or "\t" in first or columns.text_pair is not None:
+        return False
+    return columns.text != first if isinstance(columns.text, str) else columns.text > 0
+
+
+def check_types(files: Mapping[str, Mapping[str, str]], keep: Sequence[str]) -> None:
+    """Check that a copied column has the same type in all files: parts are read as one table.
+
+    Args:
+        files: the type of each column, by file.
+        keep: the columns that are copied.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    for name in keep:
+        types = {columns[name]: file for file, columns in reversed([*files.items()])}
+        if len(types) > 1:
+            found = ", ".join(f"{kind} in {file}" for kind, file in sorted(types.items()))
+            message = f"column {name!r} has several types: {found}"
+            raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
 
 
 def _changed(stored: StoredFile) -> DataError:
@@ -336,6 +352,12 @@ def _changed(stored: StoredFile) -> DataError:
     return DataError(message, "restore the file, or use another --out folder")
 
 
-def _count(scored: ScoredBatch) -> Counter[str]:
-    labels = (label if isinstance(label, list) else [label] for label in scored.labels)
-    return Counter(name for names in labels for name in names)
+def _counts(window: RowWindow, predicted: PredictedColumns) -> RowCounts:
+    """Return the numbers of rows; a regression has no labels."""
+    labels = predicted.get(LABEL, PredictedColumn(type=ColumnType.TEXT, values=()))
+    return RowCounts(
+        rows=len(window.rows),
+        rejected=len(window.rejects),
+        truncated=sum(predicted[TRUNCATED].values),
+        labels=Counter(chain.from_iterable(labels.values) if labels.many else labels.values),
+    )

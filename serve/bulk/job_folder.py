@@ -11,13 +11,13 @@ import os
 import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BufferedRandom
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from pipework.errors import (
@@ -56,55 +56,6 @@ class NewFile:
         self.stream.seek(0)
         self.publish(first)
         return record
-
-
-class JobFolder(Protocol):
-    """The files of a job. Paths are relative to the folder."""
-
-    @property
-    def name(self) -> str:
-        """The path or URL of the folder for messages, without a password."""
-
-    def prepare(self, folders: Sequence[str]) -> None:
-        """Create folders, and remove what is out of date. Called before work items are read."""
-
-    def names(self, folder: str = "") -> set[str]:
-        """Return the names in a folder; none if it does not exist."""
-
-    def read(self, path: str) -> bytes | None:
-        """Return the content of a file; None if it does not exist."""
-
-    def holds(self, record: FileRecord) -> bool:
-        """Return whether a file is as recorded, as far as this is known without a download."""
-
-    def new_file(self, path: str) -> AbstractContextManager[NewFile]:
-        """Open a temporary file, which is removed unless it is finished."""
-
-    def covers(self, files: Any, path: str) -> bool:  # noqa: ANN401  (no types)
-        """Return whether a path of an fsspec file system is below the folder."""
-
-
-def job_folder(out: str) -> JobFolder:
-    """Return the job folder of a path, or of a URL of an object store.
-
-    Raises:
-        ConfigError: the URL is not valid.
-        MissingDependencyError: the package for its kind is not installed.
-    """
-    if "://" not in out:
-        if ":/" in out:
-            message = f"--out {out}: expected a path, or a URL such as s3://BUCKET/FOLDER"
-            raise ConfigError(message, "write // after the colon of a URL")
-        return LocalFolder(Path(out))
-    from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415  (optional)
-
-    files, path = file_system("--out", out)
-    if isinstance(files, LocalFileSystem):
-        return LocalFolder(Path(path))
-    if not path.strip("/"):
-        message = f"--out {without_password(out)}: expected a folder of a bucket, found none"
-        raise ConfigError(message, "for example s3://BUCKET/FOLDER")
-    return StoreFolder(without_password(out), files, path)
 
 
 def file_system(option: str, url: str) -> tuple[Any, str]:
@@ -297,3 +248,29 @@ class StoreFolder:
             message = f"--out {self.name}: {failure_reason(error)}"
             hint = "check the address and the permissions; the same command continues"
             raise ConfigError(message, hint) from error
+
+
+JobFolder = LocalFolder | StoreFolder
+
+
+def job_folder(out: str) -> JobFolder:
+    """Return the job folder of a path, or of a URL of an object store.
+
+    Raises:
+        ConfigError: the URL is not valid.
+        MissingDependencyError: the package for its kind is not installed.
+    """
+    if "://" not in out:
+        if ":/" in out:
+            message = f"--out {out}: expected a path, or a URL such as s3://BUCKET/FOLDER"
+            raise ConfigError(message, "write // after the colon of a URL")
+        return LocalFolder(Path(out))
+    from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415  (optional)
+
+    files, path = file_system("--out", out)
+    if isinstance(files, LocalFileSystem):
+        return LocalFolder(Path(path))
+    if not path.strip("/"):
+        message = f"--out {without_password(out)}: expected a folder of a bucket, found none"
+        raise ConfigError(message, "for example s3://BUCKET/FOLDER")
+    return StoreFolder(without_password(out), files, path)

@@ -10,17 +10,19 @@ processes, also on several machines, may write to one folder.
 import hashlib
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from pipework.errors import ChangedFileError, ConfigError
-from pipework.run_folder.files import FileRecord, Record
-from pipework.run_folder.task import Task
-from pipework.serve.bulk.input_files import READ_BYTES, InputFile, StoredFile, WorkItem
+from pipework.record import Record
+from pipework.run_folder.engine_record import EngineRecord
+from pipework.run_folder.files import FileRecord
+from pipework.serve.bulk.input_files import InputFile, StoredFile, WorkItem
 from pipework.serve.bulk.job_folder import TEMPORARY, JobFolder
 from pipework.serve.bulk.records import Reject
+from pipework.tasks.registry import AnyTask
+from pipework.tasks.task import Task
 
 PLAN = "plan.json"
 FOLDERS = PARTS, REJECTS, FINISHED = ("parts", "rejects", "finished")
@@ -40,6 +42,17 @@ class EngineIdentity(Record):
     rows: int | None
     max_abs_diff: float | None
 
+    @classmethod
+    def of(cls, record: EngineRecord) -> "EngineIdentity":
+        """Return the identity of a recorded engine."""
+        parity = record.parity
+        return cls(
+            name=record.name,
+            files=tuple(file.sha256 for file in record.files),
+            rows=None if parity is None else parity.rows,
+            max_abs_diff=None if parity is None else parity.max_abs,
+        )
+
 
 class BulkPlan(Record):
     """What a job scores, and with what.
@@ -56,7 +69,7 @@ class BulkPlan(Record):
     """
 
     model: str
-    task: Task
+    task: AnyTask
     tokenizer: str
     engine: EngineIdentity
     columns: tuple[str, ...]
@@ -65,26 +78,44 @@ class BulkPlan(Record):
     items: tuple[WorkItem, ...]
 
 
+class RowCounts(Record):
+    """Numbers of rows: scored, rejected, scored but truncated, and scored by label."""
+
+    rows: int = 0
+    rejected: int = 0
+    truncated: int = 0
+    labels: dict[str, int] = Field(default_factory=dict)
+
+    def __add__(self, other: "RowCounts") -> "RowCounts":
+        """Return the sums."""
+        labels = Counter(self.labels) + Counter(other.labels)
+        return RowCounts(
+            rows=self.rows + other.rows,
+            rejected=self.rejected + other.rejected,
+            truncated=self.truncated + other.truncated,
+            labels=dict(sorted(labels.items())),
+        )
+
+
 class FinishedItem(Record):
     """The entry of a finished work item.
 
     Attributes:
         plan_sha256: digest of the plan of the job.
         input_sha256: digest of the bytes of the item.
+        input_version: version of its file in an object store, see `StoredFile`; None on a disk,
+            where the bytes are read again.
         part: its part.
         rejects: the file with its rejected rows; None if there are none.
-        rows, rejected, truncated: numbers of rows: scored, rejected, scored but truncated.
-        labels: number of scored rows by label; empty for a regression.
+        counts: numbers of its rows.
     """
 
     plan_sha256: str
-    input_sha256: str
+    input_sha256: str | None
+    input_version: str | None
     part: FileRecord
     rejects: FileRecord | None
-    rows: int
-    rejected: int
-    truncated: int
-    labels: dict[str, int]
+    counts: RowCounts
 
 
 class Ledger:
@@ -160,7 +191,8 @@ class Ledger:
         files = [entry.part, *([entry.rejects] if entry.rejects else [])]
         if not all(map(self.folder.holds, files)):
             return None
-        if digest(stored, item) != entry.input_sha256:
+        same = entry.input_version is not None and entry.input_version == stored.version
+        if not same and digest(stored, item) != entry.input_sha256:
             message = f"{stored.name} has changed since {name} was scored"
             raise ChangedFileError(message, f"restore the file, or {OTHER}")
         return entry
@@ -173,19 +205,19 @@ class Ledger:
     def finish(
         self,
         item: WorkItem,
+        stored: StoredFile,
         part: FileRecord,
         rejects: Sequence[Reject],
-        counts: "RowCounts",
-        sha256: str,
+        counts: RowCounts,
     ) -> FinishedItem:
         """Write the rejected rows of an item, and its entry.
 
         Args:
-            item: the work item.
+            item: the work item with the digest of the bytes that were read.
+            stored: its file.
             part: its part.
             rejects: its rejected rows.
-            counts: numbers of its scored rows.
-            sha256: digest of the bytes that were read.
+            counts: numbers of its rows.
         """
         rejected = None
         if rejects:
@@ -193,13 +225,11 @@ class Ledger:
             rejected = self._write(f"{REJECTS}/{part_name(item)}.jsonl", lines)
         entry = FinishedItem(
             plan_sha256=self.plan_sha256,
-            input_sha256=sha256,
+            input_sha256=item.sha256,
+            input_version=None if stored.is_local else stored.version,
             part=part,
             rejects=rejected,
-            rows=counts.rows,
-            rejected=len(rejects),
-            truncated=counts.truncated,
-            labels=dict(sorted(counts.labels.items())),
+            counts=counts,
         )
         self._write(_entry_path(item), entry.model_dump_json(indent=1))
         return entry
@@ -210,30 +240,9 @@ class Ledger:
             return file.finish()
 
 
-@dataclass(kw_only=True, slots=True)
-class RowCounts:
-    """Numbers of scored rows: all, those with a truncated input, and those of each label."""
-
-    rows: int = 0
-    truncated: int = 0
-    labels: Counter[str] = field(default_factory=Counter)
-
-    def add(self, rows: int, truncated: int, labels: Mapping[str, int]) -> None:
-        """Add numbers."""
-        self.rows += rows
-        self.truncated += truncated
-        self.labels.update(labels)
-
-
 def digest(stored: StoredFile, item: WorkItem) -> str:
     """Return the hexadecimal SHA-256 of the bytes of an item."""
-    hashed, left = hashlib.sha256(), item.end - item.start
-    with stored.open() as stream:
-        stream.seek(item.start)
-        while left and (data := stream.read(min(left, READ_BYTES))):
-            hashed.update(data)
-            left -= len(data)
-    return hashed.hexdigest()
+    return hashlib.sha256(stored.read(item.start, item.end)).hexdigest()
 
 
 def _difference(known: BulkPlan, plan: BulkPlan) -> str:

@@ -7,10 +7,9 @@ from pathlib import Path
 from pipework.errors import PipeError, RunFolderError
 from pipework.machine import cpu_limit
 from pipework.run_folder.change_limits import DEFAULT_LIMITS, ChangeLimits
-from pipework.run_folder.engine_record import Built, EngineRecord, PredictionChange, Variant
+from pipework.run_folder.engine_record import Built, EngineRecord, Variant
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
-from pipework.run_folder.task import TaskKind
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as ROWS_FILE
 from pipework.scoring.reference_rows import ReferenceRows
@@ -19,6 +18,8 @@ from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import NoGpuError
 from pipework.serve.engines.reproof import prove_here
 from pipework.serve.engines.runtimes import runtime_of
+from pipework.tasks.change import PredictionChange
+from pipework.tasks.task import Task
 from pipework.text.padding import Padding
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def usable_engines(
         usable,
         key=lambda engine: (
             not runs_here(engine),
-            not limits.allow(engine, manifest.task.kind),
+            not limits.allow(engine, manifest.task),
             engine.parity is not None,
         ),
     )
@@ -73,16 +74,17 @@ def faster_engines(
 
     These engines run on this machine, and their speeds were measured on the same processor.
     """
-    kind, costs = manifest.task.kind, dict[str, str]()
+    task = manifest.task
+    costs = dict[str, str]()
     for engine in manifest.engines:
         parity, speed = engine.parity, engine.speed
-        if parity is None or limits.allow(engine, kind) or not runs_here(engine):
+        if parity is None or limits.allow(engine, task) or not runs_here(engine):
             continue
         if speed is None or served.speed is None or speed.processor != served.speed.processor:
             continue
         ratio = speed.texts_per_s / served.speed.texts_per_s
         if ratio >= FASTER:
-            change = parity.describe_change(kind)
+            change = task.describe_change(parity)
             costs[engine.name] = f"{ratio:.1f} times as fast, changes {change}"
     return costs
 
@@ -142,12 +144,13 @@ def open_first(
         PipeError: no engine can be opened; this is the error of the first.
     """
     verify_files(run, (manifest.input.tokenizer,))
-    kind, failures = manifest.task.kind, dict[str, PipeError]()
+    task = manifest.task
+    failures = dict[str, PipeError]()
     # An engine beyond the limits, as recorded or as measured here, is tried again after all others.
     bounds = (limits, None) if name is None else (None,)
     for bound, record in product(bounds, usable_engines(manifest, name, limits)):
         known = record.parity is not None
-        if record.name in failures or (bound and known and not bound.allow(record, kind)):
+        if record.name in failures or (bound and known and not bound.allow(record, task)):
             continue
         verify_files(run, record.files)
         try:
@@ -156,8 +159,8 @@ def open_first(
             log.warning("engine %s is not served here: %s; %s", record.name, reason, reason.hint)
             failures[record.name] = reason
             continue
-        if name is None and not limits.allow(record, kind, here):
-            _warn_beyond(record, here, kind)
+        if name is None and not limits.allow(record, task, here):
+            _warn_beyond(record, here, task)
             if bound:
                 engine.close()
                 continue
@@ -169,10 +172,10 @@ def open_first(
     raise next(iter(failures.values()))
 
 
-def _warn_beyond(record: EngineRecord, here: PredictionChange | None, kind: TaskKind) -> None:
+def _warn_beyond(record: EngineRecord, here: PredictionChange | None, task: Task) -> None:
     change = here or record.parity
     if change is not None:
-        text = change.describe_change(kind)
+        text = task.describe_change(change)
         log.warning("engine %s exceeds the limits of changes: it changes %s", record.name, text)
 
 

@@ -1,8 +1,7 @@
-"""Openers for the engines of a version: in this process or on a tritonserver."""
+"""Opens the first engine of a version and further instances of it."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from pipework.machine import cpu_limit
 from pipework.run_folder.change_limits import DEFAULT_LIMITS, ChangeLimits
@@ -10,32 +9,6 @@ from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import computes_on_gpu, open_first, open_proven
-from pipework.serve.engines.remote import TensorModel, open_remote
-
-
-class Opener(Protocol):
-    """Opens the first engine of a version and further instances of it."""
-
-    def instances(self, manifest: Manifest, name: str | None) -> int:
-        """Return the default number of engines of a version."""
-
-    def first(
-        self, run: Path, manifest: Manifest, name: str | None, threads: int | None
-    ) -> tuple[EngineRecord, Engine]:
-        """Open the named engine, or the first that works on this machine.
-
-        `threads` is the number of threads of the runtime; None for all CPUs.
-
-        Raises:
-            PipeError: no engine can be opened.
-        """
-
-    def again(self, run: Path, manifest: Manifest, name: str, threads: int | None) -> Engine:
-        """Open another instance of an engine.
-
-        Raises:
-            PipeError: it cannot be opened.
-        """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,45 +23,27 @@ class LocalOpener:
     limits: ChangeLimits = DEFAULT_LIMITS
 
     def instances(self, manifest: Manifest, name: str | None) -> int:
-        """Return two for an engine on a CPU with at least two cores, else one."""
+        """Return two for an engine on a CPU with two cores or more, else one."""
         return 1 if computes_on_gpu(manifest, name, self.limits) else min(2, cpu_limit())
 
     def first(
         self, run: Path, manifest: Manifest, name: str | None, threads: int | None
     ) -> tuple[EngineRecord, Engine]:
-        """Open the engine: see `pipework.serve.engines.open_first`."""
+        """Open the named engine, or the first that works on this machine.
+
+        `threads` is the number of threads of the runtime; None for all CPUs.
+
+        Raises:
+            PipeError: no engine can be opened.
+        """
         return open_first(
             run, manifest, name, prove=self.prove, threads=threads, limits=self.limits
         )
 
     def again(self, run: Path, manifest: Manifest, name: str, threads: int | None) -> Engine:
-        """Open the engine: see `pipework.serve.engines.open_proven`."""
+        """Open another instance of an engine.
+
+        Raises:
+            PipeError: it cannot be opened.
+        """
         return open_proven(run, manifest, name, threads=threads)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TritonOpener:
-    """Opens a tensor model of a tritonserver; its parity is always checked.
-
-    Attributes:
-        tensor_model: the model that computes the logits.
-        url: host:port of the server's gRPC port.
-    """
-
-    tensor_model: TensorModel
-    url: str
-
-    def instances(self, _: Manifest, __: str | None) -> int:
-        """Return one: tritonserver manages the instances of its models."""
-        return 1
-
-    def first(
-        self, run: Path, manifest: Manifest, _: str | None, __: int | None
-    ) -> tuple[EngineRecord, Engine]:
-        """Open the engine: see `pipework.serve.engines.remote.open_remote`."""
-        (record,) = manifest.engines
-        return record, open_remote(run, manifest, self.tensor_model, self.url)
-
-    def again(self, run: Path, manifest: Manifest, _: str, __: int | None) -> Engine:
-        """Open the engine: see `pipework.serve.engines.remote.open_remote`."""
-        return open_remote(run, manifest, self.tensor_model, self.url)

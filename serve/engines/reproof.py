@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.errors import CheckFailedError, NotReadyError
-from pipework.run_folder.engine_record import EngineRecord, PredictionChange, Tolerance
-from pipework.run_folder.task import Task
+from pipework.run_folder.engine_record import EngineRecord, Tolerance
 from pipework.scoring.logit_diff import Comparison, describe_derived, value_range
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines.base import CollatedEngine
+from pipework.tasks.change import PredictionChange
+from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding
 
 BATCH_SIZES = (1, 32)
@@ -80,10 +81,6 @@ class ReprovenEngine(Closeable):
             raise
         self._proven = True
 
-    def invalidate(self) -> None:
-        """Require a new parity check: the server may have loaded another model."""
-        self._proven = False
-
     def close(self) -> None:
         """Free the engine."""
         self._engine.close()
@@ -134,7 +131,7 @@ def prove_here(
         record.name,
         engine.processor,
         figures,
-        change.describe_change(task.kind),
+        task.describe_change(change),
     )
     return change
 

@@ -1,6 +1,6 @@
 """Engine for a tensor model of a tritonserver, which gets the arrays of each call.
 
-It is called by a text model of the same tritonserver, or by our own server.
+It is called by a text model of the same tritonserver.
 
 Shapes: B inputs of one call, C classes.
 """

@@ -8,7 +8,7 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from pipework.errors import InputError, PipeError, TooBusyError
-from pipework.serve.schemas import PREDICT_PATH
+from pipework.wire.schemas import PREDICT_PATH
 
 log = logging.getLogger(__name__)
 # Not logged here: they can occur with every request, under overload or from a hostile client.

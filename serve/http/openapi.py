@@ -17,8 +17,8 @@ from swagger_ui_bundle import swagger_ui_path
 
 from pipework.serve.http.auth import is_public
 from pipework.serve.http.page import add_file
-from pipework.serve.request.context import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
-from pipework.serve.schemas import ErrorResponse
+from pipework.wire.headers import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
+from pipework.wire.schemas import ErrorResponse
 
 Json = dict[str, Any]
 ERROR = {"$ref": f"#/components/schemas/{ErrorResponse.__name__}"}

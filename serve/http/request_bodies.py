@@ -18,7 +18,7 @@ from starlette.responses import Response
 from pipework.errors import InputError, TooBusyError, TooLargeError
 from pipework.serve.config import LimitSettings
 from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
-from pipework.serve.schemas import SPLIT_HINT
+from pipework.wire.schemas import SPLIT_HINT
 
 # "deflate" is the zlib format: https://www.rfc-editor.org/rfc/rfc9110#section-8.4.1
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}

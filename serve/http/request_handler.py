@@ -38,7 +38,7 @@ from pipework.serve.request.context import (
     activate,
     new_context,
 )
-from pipework.serve.schemas import PREDICT_PATH
+from pipework.wire.schemas import PREDICT_PATH
 
 log = logging.getLogger(__name__)
 POST, INFER = "POST", "/infer"

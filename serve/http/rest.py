@@ -10,13 +10,13 @@ from pydantic_core import to_json
 
 from pipework.data.examples import Example
 from pipework.errors import InputError
-from pipework.scoring.predictions import Prediction
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.openapi import OPTION_HEADERS, request_body
 from pipework.serve.request.context import read_options, timing_headers
 from pipework.serve.scheduling.model_protocol import run_for_logits
-from pipework.serve.schemas import (
+from pipework.tasks.predictions import Prediction
+from pipework.wire.schemas import (
     PREDICT_PATH,
     ErrorResponse,
     PredictRequest,

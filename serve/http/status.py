@@ -7,11 +7,10 @@ from pydantic import BaseModel, Field
 
 from pipework import __version__
 from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.run_folder.task import TaskKind
-from pipework.scoring.predictions import THRESHOLD
 from pipework.serve.models.registry import Models, ServedModel
 from pipework.serve.observability.recent_latency import RecentLatency
-from pipework.serve.schemas import STATUS_PATH
+from pipework.tasks.kinds import TaskKind
+from pipework.wire.schemas import STATUS_PATH
 
 
 class LoadStatus(BaseModel):
@@ -119,8 +118,6 @@ def _recent(recent: RecentLatency) -> RecentStatus:
 
 def _version(model: ServedModel) -> VersionStatus:
     card, load, totals = model.card, model.load, model.totals
-    multi_label = card.kind is TaskKind.MULTI_LABEL
-    thresholds = card.thresholds or (THRESHOLD,) * len(card.labels)
     return VersionStatus(
         version=model.version,
         engine=model.engine,
@@ -129,9 +126,9 @@ def _version(model: ServedModel) -> VersionStatus:
         inputs=list(model.inputs),
         entities=card.entities,
         reading=card.reading,
-        kind=card.kind,
+        kind=card.task.kind,
         classes=model.classes,
-        thresholds=dict(zip(card.labels, thresholds, strict=True)) if multi_label else None,
+        thresholds=card.task.label_thresholds,
         load=LoadStatus(
             waiting_requests=load.waiting_requests,
             waiting_tokens=load.waiting_tokens,

@@ -39,8 +39,8 @@ from pipework.serve.inference_protocol.infer_request import (
     read_texts,
 )
 from pipework.serve.inference_protocol.json_codec import requested_tensors
-from pipework.serve.schemas import OTHER_VALUES, SPLIT_HINT, VALUES_PER_TEXT
-from pipework.serve.text_tensors import OutputTensors
+from pipework.wire.schemas import OTHER_VALUES, SPLIT_HINT, VALUES_PER_TEXT
+from pipework.wire.text_tensors import OutputTensors
 
 M = TypeVar("M", bound=Message)
 

@@ -11,7 +11,8 @@ from grpc import StatusCode
 from grpc.aio import ServicerContext
 
 from pipework.errors import PipeError, TooBusyError, TooLargeError
-from pipework.serve.request.context import HTTP_STATUS, REQUEST_ID, current_request
+from pipework.serve.request.context import REQUEST_ID, current_request
+from pipework.wire.headers import HTTP_STATUS
 
 log = logging.getLogger(__name__)
 RETRY_AFTER = "retry-after"

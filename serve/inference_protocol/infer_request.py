@@ -19,7 +19,7 @@ from pipework.errors import InputError
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.metadata import BYTES, output_specs
 from pipework.serve.request.context import RequestOptions
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts
 
 # A model has two inputs and four outputs, and clients send a few parameters. More are an attack:
 # each takes time before the request can be rejected.

@@ -32,8 +32,8 @@ from pipework.serve.inference_protocol.infer_request import (
     read_output,
     read_texts,
 )
-from pipework.serve.schemas import check_json_values, explain
-from pipework.serve.text_tensors import InputTexts, OutputTensors
+from pipework.wire.schemas import check_json_values, explain
+from pipework.wire.text_tensors import InputTexts, OutputTensors
 
 HEAD_LENGTH = "Inference-Header-Content-Length"
 SIZE = "binary_data_size"

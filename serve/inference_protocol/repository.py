@@ -15,7 +15,7 @@ from pipework.serve.http.auth import check_origin
 from pipework.serve.http.openapi import request_body
 from pipework.serve.inference_protocol.infer_request import JsonParameters, ProtocolError
 from pipework.serve.models.registry import Entry, Models
-from pipework.serve.schemas import ErrorResponse, explain
+from pipework.wire.schemas import ErrorResponse, explain
 
 REPOSITORY = "/v2/repository"
 # Parameters by which Triton accepts a config and files in a request: untrusted code.

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from pipework.errors import ConfigError, MissingDependencyError, RunFolderError
+from pipework.errors import ConfigError, RunFolderError
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.config import ServeSettings
-from pipework.serve.engines.openers import LocalOpener, Opener, TritonOpener
+from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
 from pipework.serve.models.repository_watcher import RepositoryWatcher
@@ -68,8 +68,7 @@ def open_version(
     Raises:
         RunFolderError: a file, a digest or a parity record is wrong; the message names it.
         CheckFailedError: its predictions differ from those of the checkpoint.
-        MissingDependencyError: the engine's runtime is missing, or no tritonserver is configured.
-        NotReadyError: the tritonserver that computes does not respond.
+        MissingDependencyError: the engine's runtime is not installed.
     """
     folder.check_inside(read_classifier(folder.folder))
     predictor = open_predictor(
@@ -77,7 +76,7 @@ def open_version(
         name=folder.name,
         version=folder.version,
         queue=settings.queue,
-        opener=_opener(folder, settings),
+        opener=LocalOpener(prove=True),
     )
     try:
         predictor.warm()
@@ -87,14 +86,3 @@ def open_version(
         predictor.close()
         raise
     return predictor
-
-
-def _opener(folder: VersionFolder, settings: ServeSettings) -> Opener:
-    if folder.tensor_model is None:
-        return LocalOpener(prove=True)
-    if not settings.triton_url:
-        message = (
-            f"its logits are computed by {folder.tensor_model.name}, a model of a tritonserver"
-        )
-        raise MissingDependencyError(message, "name the server: --set triton_url=HOST:PORT")
-    return TritonOpener(tensor_model=folder.tensor_model, url=settings.triton_url)

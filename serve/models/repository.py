@@ -20,7 +20,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from pipework.errors import RunFolderError
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import Manifest
-from pipework.serve.engines.remote import TensorModel
+from pipework.serve.engines.triton import TENSOR_MODEL
 
 CONFIG = "config.pbtxt"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -75,7 +75,6 @@ class VersionFolder:
         folder: the run folder.
         root: folder of the repository; no file may be outside.
         stamp: sizes and times of its files.
-        tensor_model: the Triton model that computes its logits; None for the engine in the folder.
         reason: why it cannot be served, or "".
     """
 
@@ -84,7 +83,6 @@ class VersionFolder:
     folder: Path
     root: Path
     stamp: Stamp = ()
-    tensor_model: TensorModel | None = None
     reason: str = ""
 
     def check_inside(self, manifest: Manifest) -> None:
@@ -166,7 +164,7 @@ def _model_folder(folder: Path, root: Path, config: ModelConfig) -> ModelFolder:
     if not chosen:
         message = f"{folder} has no complete version; expected {folder.name}/1/{MANIFEST}"
         raise RunFolderError(message)
-    tensor_model = TensorModel.of(config)
+    tensor_model = str(config.parameters[TENSOR_MODEL].string_value)
     versions = (
         _version_folder(folder / str(number), root, present, tensor_model) for number in chosen
     )
@@ -193,15 +191,17 @@ def _read_config(folder: Path, root: Path) -> ModelConfig | None:
 
 
 def _version_folder(
-    folder: Path, root: Path, present: Sequence[str], tensor_model: TensorModel | None
+    folder: Path, root: Path, present: Sequence[str], tensor_model: str
 ) -> VersionFolder:
     version = VersionFolder(
         name=folder.parent.name,
         version=folder.name,
         folder=folder,
         root=root,
-        tensor_model=tensor_model,
     )
+    if tensor_model:
+        reason = f"its logits are computed by {tensor_model}, a model of a tritonserver"
+        return replace(version, reason=f"{reason}: serve it with --backend triton")
     if folder.name not in present:
         reason = f"{CONFIG} names it, but {folder} is not a complete version"
         return replace(version, reason=reason)

@@ -18,13 +18,9 @@ from math import isfinite
 from typing import Generic, TypeVar
 
 from pipework.errors import DeadlineError, InputError
+from pipework.wire.headers import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 
-TIMEOUT = "X-Request-Timeout-Ms"
-PRIORITY = "X-Priority"
 TIMING = "Server-Timing"
-HTTP_STATUS = "http-status"  # of gRPC, whose codes do not tell a request that is too large
-INTERACTIVE, BULK = "interactive", "bulk"
-MAX_TIMEOUT_MS = 86_400_000.0
 TIMEOUT_FIELD, PRIORITY_FIELD = TIMEOUT.lower().encode(), PRIORITY.lower().encode()
 
 

@@ -8,12 +8,12 @@ from typing import Protocol, TypeVar
 from pipework.data.examples import Example
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest, TrainingReadOptions
-from pipework.run_folder.task import TaskKind
-from pipework.scoring.predictions import Prediction
 from pipework.serve.request.context import RequestOptions, TimedResult
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics, Totals
 from pipework.serve.scheduling.queue import Job
-from pipework.serve.text_tensors import InputTexts, OutputTensors
+from pipework.tasks.predictions import Prediction
+from pipework.tasks.task import Task
+from pipework.wire.text_tensors import InputTexts, OutputTensors
 
 INLINE_LOGITS = 20_000  # predictions of more logits are made and written outside of the event loop
 T = TypeVar("T")
@@ -29,18 +29,14 @@ class ModelCard:
     """Description of one version of a model.
 
     Attributes:
-        kind: single-label, multi-label or regression.
-        labels: in the order of the logits.
-        thresholds: one per label for multi-label models that have tuned thresholds, else empty.
+        task: kind, labels and thresholds.
         entities: whether each input text has two marked entities.
         precision: number format that the engine computes in.
         reading: how the training data was read.
     """
 
-    kind: TaskKind
+    task: Task
     reading: TrainingReadOptions
-    labels: tuple[str, ...] = ()
-    thresholds: tuple[float, ...] = ()
     entities: bool = False
     precision: str = ""
 
@@ -48,9 +44,7 @@ class ModelCard:
     def of(cls, manifest: Manifest, record: EngineRecord) -> "ModelCard":
         """Return the card of a run that is served with the given engine."""
         return cls(
-            kind=manifest.task.kind,
-            labels=tuple(manifest.task.labels),
-            thresholds=manifest.task.thresholds,
+            task=manifest.task,
             entities=manifest.input.marked,
             precision=str(record.precision),
             reading=TrainingReadOptions.of(manifest.data),

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pipework.closeable import Closeable
-from pipework.data.examples import Example, validate_example
+from pipework.data.examples import Example
 from pipework.machine import cpu_limit
+from pipework.predict.text_model import TextCodec
 from pipework.run_folder.engine_record import EngineRecord, Layout
 from pipework.run_folder.manifest import Manifest, read_classifier
-from pipework.scoring.predictions import Prediction, decide, mark_truncated
 from pipework.serve.config import QueueSettings
-from pipework.serve.engines.openers import LocalOpener, Opener
+from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.request.context import (
     RequestOptions,
     StageTimings,
@@ -37,8 +37,9 @@ from pipework.serve.scheduling.model_protocol import ModelCard, RequestScheduler
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
+from pipework.tasks.predictions import Prediction
 from pipework.text.encoding import TextEncoder, open_encoder
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 
 WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."
 WARM_UP_SPANS = ((2, 6), (37, 43))
@@ -87,9 +88,8 @@ class Predictor(Closeable):
             version: version of the model; see the class.
         """
         self.scheduler = scheduler
-        self._tokenizers = TokenizerPool(encoder.encode, scheduler)
-        self._task = manifest.task
-        self._input = manifest.input
+        self._codec = TextCodec(manifest, encoder)
+        self._tokenizers = TokenizerPool(self._codec.encode, scheduler)
         self._bridge: LoopBridge | None = None
         self.name = name or manifest.identity.name
         self.version = version or str(int(record.digest[:12], 16))
@@ -122,12 +122,12 @@ class Predictor(Closeable):
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the input tensors."""
-        return (TEXT, TEXT_PAIR) if self._input.pair else (TEXT,)
+        return (TEXT, TEXT_PAIR) if self._codec.input.pair else (TEXT,)
 
     @property
     def classes(self) -> int:
         """Number of logits per text."""
-        return len(self._task.labels)
+        return len(self._codec.task.labels)
 
     def check_room(self) -> None:
         """Check that a request would be accepted now.
@@ -143,12 +143,11 @@ class Predictor(Closeable):
 
         It is not counted as a request. Blocks until done.
         """
-        pair = WARM_UP_TEXT if self._input.pair else None
-        spans = WARM_UP_SPANS if self._input.marked else None
+        pair = WARM_UP_TEXT if self._codec.input.pair else None
+        spans = WARM_UP_SPANS if self._codec.input.marked else None
         example = Example(text=WARM_UP_TEXT, text_pair=pair, entities=spans)
-        checked = validate_example(example, self._input, "the warm-up text")
-        result = self._tokenizers.submit([checked], RequestOptions()).result()
-        OutputTensors.of(result.logits_NC, self._task)
+        result = self._tokenizers.submit(self._codec.fit([example]), RequestOptions()).result()
+        OutputTensors.of(result.logits_NC, self._codec.task)
 
     async def predict(
         self,
@@ -170,9 +169,7 @@ class Predictor(Closeable):
         return await self._run(
             await self._validated(examples),
             options or RequestOptions(),
-            lambda result: mark_truncated(
-                decide(result.logits_NC, self._task, top_k), result.truncated
-            ),
+            lambda result: self._codec.predictions(result.logits_NC, result.truncated, top_k),
         )
 
     async def answer(
@@ -184,22 +181,16 @@ class Predictor(Closeable):
             TooLargeError: a text is longer than allowed.
         """
         return await self._run(
-            await LARGE_WORK.run(texts.size_bytes, partial(texts.examples, self._input)),
+            await LARGE_WORK.run(texts.size_bytes, partial(texts.examples, self._codec.input)),
             options or RequestOptions(),
-            lambda result: OutputTensors.of(result.logits_NC, self._task, result.truncated),
+            lambda result: OutputTensors.of(result.logits_NC, self._codec.task, result.truncated),
         )
 
     async def _validated(self, examples: Sequence[Example]) -> list[Example]:
-        # Only the entity tags of a text are searched for.
-        size_bytes = sum(len(example.text) for example in examples) if self._input.marked else 0
-
-        def validate() -> list[Example]:
-            return [
-                validate_example(example, self._input, f"input {index}")
-                for index, example in enumerate(examples)
-            ]
-
-        return await LARGE_WORK.run(size_bytes, validate)
+        size_bytes = 0
+        if self._codec.input.marked:  # only then the texts are searched, for the entity tags
+            size_bytes = sum(len(example.text) for example in examples)
+        return await LARGE_WORK.run(size_bytes, partial(self._codec.fit, examples))
 
     async def _run(
         self, examples: Sequence[Example], options: RequestOptions, decode: Callable[[JobResult], T]
@@ -274,7 +265,7 @@ def open_predictor(
     name: str | None = None,
     version: str | None = None,
     queue: QueueSettings | None = None,
-    opener: Opener | None = None,
+    opener: LocalOpener | None = None,
 ) -> Predictor:
     """Open a run with the named engine, or the first engine that works on this machine.
 
@@ -290,7 +281,6 @@ def open_predictor(
         RunFolderError: a file, a digest or a parity record is wrong; the message names it.
         MissingDependencyError: the engine's runtime is not installed.
         CheckFailedError: the parity check at opening failed.
-        NotReadyError: the tritonserver that computes does not respond.
     """
     manifest = read_classifier(run)
     queue = queue or QueueSettings()

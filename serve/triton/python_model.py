@@ -15,16 +15,15 @@ import numpy as np
 import triton_python_backend_utils as triton
 from numpy.typing import NDArray
 
-from pipework.closeable import Closeable
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, PipeError
-from pipework.run_folder.manifest import Manifest, read_classifier
+from pipework.predict.text_model import EngineModel
+from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_proven
 from pipework.serve.engines.base import Arrays
 from pipework.serve.engines.triton import FIRST_ONLY, TENSOR_MODEL, open_tensor_model
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
-from pipework.text.encoding import open_encoder, truncated_rows
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 
 
 class TritonPythonModel:
@@ -52,17 +51,17 @@ class TritonPythonModel:
             )
         else:
             engine = open_proven(run, manifest)
-        self._model = TextModel(run, manifest, engine)
+        self._model = EngineModel.open(run, manifest, engine)
         triton.Logger.log_info(f"{args['model_name']} {version} uses engine {record.name}")
 
     def execute(self, requests: "Sequence[triton.InferenceRequest]") -> list[object]:
         """Compute the requests of one dynamic batch in one call."""
-        answers: Sequence[OutputTensors | PipeError]
+        found: Sequence[OutputTensors | PipeError]
         try:
-            answers = self._model.answer([_texts(request) for request in requests])
+            found = answers(self._model, [_texts(request) for request in requests])
         except PipeError as error:  # the tensor model is not loaded, or its parity check failed
-            answers = [error] * len(requests)
-        return [_response(answer) for answer in answers]
+            found = [error] * len(requests)
+        return [_response(answer) for answer in found]
 
     def finalize(self) -> None:
         """Free the engine."""
@@ -115,48 +114,28 @@ def _response(answer: OutputTensors | PipeError) -> object:
             return triton.InferenceResponse(error=triton.TritonError(text))
 
 
-class TextModel(Closeable):
-    """A run folder's tokenizer and task around an engine."""
+def answers(model: EngineModel, batch: Sequence[InputTexts]) -> list[OutputTensors | InputError]:
+    """Return the outputs of each request, or its own error if its input is invalid."""
+    parsed = [_read(model, texts) for texts in batch]
+    examples = list[Example]()
+    for request in parsed:
+        if isinstance(request, list):
+            examples += request
+    outputs = model.infer(examples)
+    whole = OutputTensors.of(outputs.logits_NC, model.codec.task, outputs.truncated)
+    found: list[OutputTensors | InputError] = []
+    start = 0
+    for request in parsed:
+        if isinstance(request, InputError):
+            found.append(request)
+            continue
+        found.append(whole.rows(start, start + len(request)))
+        start += len(request)
+    return found
 
-    def __init__(self, run: Path, manifest: Manifest, engine: Engine) -> None:
-        """Take ownership of an engine, which is closed if the tokenizer cannot be opened.
 
-        Raises:
-            RunFolderError: the tokenizer is missing or changed.
-        """
-        try:
-            self._encoder = open_encoder(run, manifest)
-        except BaseException:
-            engine.close()
-            raise
-        self._manifest = manifest
-        self._engine = engine
-
-    def answer(self, batch: Sequence[InputTexts]) -> list[OutputTensors | InputError]:
-        """Return the outputs of each request, or its own error if its input is invalid."""
-        parsed = [self._read(texts) for texts in batch]
-        examples = [
-            example for request in parsed if isinstance(request, list) for example in request
-        ]
-        encodings = self._encoder.encode(examples)
-        logits_NC = self._engine.infer(encodings)
-        whole = OutputTensors.of(logits_NC, self._manifest.task, truncated_rows(encodings))
-        answers: list[OutputTensors | InputError] = []
-        start = 0
-        for request in parsed:
-            if isinstance(request, InputError):
-                answers.append(request)
-                continue
-            answers.append(whole.rows(start, start + len(request)))
-            start += len(request)
-        return answers
-
-    def _read(self, texts: InputTexts) -> list[Example] | InputError:
-        try:
-            return texts.examples(self._manifest.input)
-        except InputError as error:
-            return error
-
-    def close(self) -> None:
-        """Free the engine."""
-        self._engine.close()
+def _read(model: EngineModel, texts: InputTexts) -> list[Example] | InputError:
+    try:
+        return texts.examples(model.codec.input)
+    except InputError as error:
+        return error

@@ -5,30 +5,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
-from typing import Protocol
 
 from pipework.closeable import Closeable
 from pipework.serve.models.registry import Entry, State
+from pipework.serve.models.repository import CONFIG
+from pipework.serve.triton.server import TritonServer
 
 log = logging.getLogger(__name__)
-CONFIG = "config.pbtxt"
 POLL_S = 2.0  # between polls of the states if the repository is not polled
-VersionsByModel = Mapping[
-    str, tuple[int, tuple[str, ...]]
-]  # per model: time of its config, versions
-
-
-class ModelLoader(Protocol):
-    """The methods of a server that RepositorySync uses."""
-
-    def index(self) -> list[Entry]:
-        """Return the versions and their states; [] if unknown."""
-
-    def load(self, model: str) -> bool:
-        """Load the current versions of a model; return whether all were loaded."""
-
-    def unload(self, model: str) -> bool:
-        """Unload a model; return whether that was done."""
+# Per model: the time of its config, and its versions.
+VersionsByModel = Mapping[str, tuple[int, tuple[str, ...]]]
 
 
 class RepositorySync(Closeable):
@@ -36,7 +22,7 @@ class RepositorySync(Closeable):
 
     def __init__(
         self,
-        server: ModelLoader,
+        server: TritonServer,
         repository: Path,
         known: Sequence[Entry],
         *,

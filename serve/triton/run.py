@@ -9,8 +9,9 @@ from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.shutdown import exit_on_signal
 from pipework.serve.models.registry import State
+from pipework.serve.models.repository import CONFIG
 from pipework.serve.sockets import BoundAddress, ListenAddress
-from pipework.serve.triton.repository_sync import CONFIG, RepositorySync, describe_entry
+from pipework.serve.triton.repository_sync import RepositorySync, describe_entry
 from pipework.serve.triton.server import Ports, ServerOptions, TritonServer
 from pipework.settings import Settings
 

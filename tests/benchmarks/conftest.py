@@ -29,14 +29,7 @@ from pipework.benchmarks.studies.records.engine_results import (
     EnginesResult,
     MatrixResult,
 )
-from pipework.benchmarks.studies.records.training_results import (
-    FamiliesResult,
-    Fit,
-    PeerRun,
-    PeerTrainingResult,
-    PhaseTimes,
-    TrainingResult,
-)
+from pipework.benchmarks.studies.records.training_results import TrainingResult
 
 DROP = -1
 
@@ -220,17 +213,6 @@ def trained() -> TrainingResult:
 
 
 @pytest.fixture
-def fitted() -> FamiliesResult:
-    """Two families: the first learns with both heads, the second does not."""
-    fits = (
-        Fit(family="bert", head="linear", steps=70),
-        Fit(family="bert", head="cnn", steps=30),
-        Fit(family="xlnet", head="linear", steps=None),
-    )
-    return FamiliesResult(rows=64, fits=fits, provenance=provenance())
-
-
-@pytest.fixture
 def proven_engines() -> EnginesResult:
     """Two engines and a manual baseline."""
     engines = tuple(
@@ -264,35 +246,6 @@ def proven_engines() -> EnginesResult:
         by_hand_p50_ms=12.0,
         engines=engines,
         commands=("pipe export runs/mrpc --to auto",),
-        provenance=provenance(),
-    )
-
-
-@pytest.fixture
-def compared() -> PeerTrainingResult:
-    """Two seeds of pipework and of two competitors."""
-    rates = {"pipework": (60.0, 66.0), "Trainer, defaults": (20.0, 20.0), "Trainer, best": (50, 44)}
-    return PeerTrainingResult(
-        dataset="MRPC",
-        metric="dev accuracy",
-        train_rows=3668,
-        threads=2,
-        settings={"epochs": 3},
-        runs=tuple(
-            PeerRun(
-                contender=contender,
-                seed=seed,
-                examples_per_s=rate,
-                wall_s=3668 * 3 / rate,
-                peak_memory_mib=1200.4,
-                score=80.0 + 2 * seed,
-            )
-            for contender, both in rates.items()
-            for seed, rate in enumerate(both)
-        ),
-        phases=PhaseTimes(seconds={"forward": 6.0, "backward": 9.0, "other": 5.0}),
-        peer_versions={"accelerate": "1.15.0"},
-        command=("python", "-m", "pipework.benchmarks.studies.peers.training", "mrpc"),
         provenance=provenance(),
     )
 

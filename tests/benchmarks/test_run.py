@@ -33,7 +33,8 @@ from pipework.run_folder.manifest import (
     ReadOptions,
     write_manifest,
 )
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
 
 READING = ReadOptions(text=0, text_pair=None, label=1, format="tsv", header=False)
 QUICK = BenchPlan(concurrencies=(1, 2), duration_s=0.2)
@@ -111,7 +112,7 @@ def run_folder(path, *, fields=("text",), engines=("onnx-fp32",)):
             git_commit=None,
             seed=0,
         ),
-        task=Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY),
+        task=SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY),
         input=Input(
             fields=fields,
             tokenizer=record_file(path, path / "tokenizer.json"),

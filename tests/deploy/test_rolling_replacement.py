@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
+from pipework.client import Client
 from pipework.errors import PipeError
-from pipework.serve.client import Client
 from tests.deploy.container import Container, pod_container
 from tests.deploy.image import ROOT, absent_component
 from tests.deploy.kserve import kserve_deployment, kserve_resource

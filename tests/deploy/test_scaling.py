@@ -5,22 +5,48 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
+from typing import Any
 
+import helm_python as helm
 import httpx
 import pytest
+import yaml
 
-from pipework.benchmarks.studies import scaling
 from tests.serve.conftest import RUNNER, build_run
 
 ROOT = Path(__file__).parents[2]
 RISE_S = 15
 CLIENTS = 64
+NAME, NAMESPACE = "topics", "text"  # of the release whose chart is rendered
+INTERVAL = "1s"
+VALUES = {
+    "model": {"claim": "models"},
+    "autoscaling": {"kind": "keda"},
+    "serviceMonitor": {"enabled": True, "interval": INTERVAL},
+}
 pytestmark = pytest.mark.slow
+
+
+def trigger_of_chart() -> Mapping[str, Any]:
+    """The query and the threshold of the ScaledObject of the chart."""
+    with helm.Chart.load(str(ROOT / "deploy/chart")) as chart:
+        files = chart.render(VALUES, name=NAME, namespace=NAMESPACE)
+    resources = (found for text in files.values() for found in yaml.safe_load_all(text) if found)
+    scaled = next(found["spec"] for found in resources if found["kind"] == "ScaledObject")
+    return scaled["triggers"][0]["metadata"]
+
+
+def evaluate(url: str, query: str) -> float:
+    """The value of a query; 0 if there is no series yet."""
+    response = httpx.get(f"{url}/api/v1/query", params={"query": query})
+    response.raise_for_status()
+    return sum(float(series["value"][1]) for series in response.json()["data"]["result"])
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +64,25 @@ def server(tmp_path_factory) -> Iterator[str]:
 @pytest.fixture
 def prometheus(server: str) -> Iterator[str]:
     """The URL of a Prometheus that scrapes the server each second, with the labels of a pod."""
-    if shutil.which("prometheus") is None:
+    program = shutil.which("prometheus")
+    if program is None:
         pytest.skip("prometheus is absent: apt-get install prometheus")
-    with scaling.prometheus(server) as url:
-        yield url
+    target = {"targets": [server], "labels": {"namespace": NAMESPACE, "service": NAME}}
+    config = {
+        "global": {"scrape_interval": INTERVAL},
+        "scrape_configs": [{"job_name": "pipework", "static_configs": [target]}],
+    }
+    with TemporaryDirectory() as name:
+        path = Path(name) / "config.yml"
+        path.write_text(yaml.safe_dump(config), encoding="utf-8")
+        words = [program, f"--config.file={path}", f"--storage.tsdb.path={path.parent / 'data'}"]
+        words.append("--web.listen-address=127.0.0.1:0")
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            line = next(line for line in process.stderr if "Listening on" in line)
+            port = line.rpartition(":")[2].strip().strip('"')
+            yield f"http://127.0.0.1:{port}"
+            process.kill()
 
 
 @contextmanager
@@ -64,11 +105,11 @@ def overload(server: str) -> Iterator[None]:
 
 
 def test_the_query_rises_with_overload_and_falls_after_it(server, prometheus):
-    trigger = scaling.scaled_object()["triggers"][0]["metadata"]
+    trigger = trigger_of_chart()
     threshold = float(trigger["threshold"])
 
     def work_s() -> float:
-        return scaling.evaluate(prometheus, trigger["query"])
+        return evaluate(prometheus, trigger["query"])
 
     def wait(condition: Callable[[], bool]) -> float:
         started_s = time.monotonic()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pipework.client import Client
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric
-from pipework.serve.client import Client
+from pipework.tasks.kinds import Metric
 from tests.commands import ForkedPipe, fork_pipe, pipe
 
 PIPE = Path(sys.executable).with_name("pipe")

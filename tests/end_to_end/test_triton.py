@@ -1,11 +1,9 @@
 """An exported model repository on a real tritonserver, called by NVIDIA's client."""
 
-import asyncio
 import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
 from pipework.data.examples import Example
-from pipework.errors import MissingDependencyError, NotReadyError
+from pipework.errors import MissingDependencyError
 from pipework.export.config import ExportSettings, TritonBackend, TritonSettings
 from pipework.export.inference import predict_run
 from pipework.export.run import export
@@ -24,11 +22,9 @@ from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
-from pipework.serve.config import ServeSettings
 from pipework.serve.engines import open_proven
-from pipework.serve.models.open_models import open_models
 from pipework.serve.triton.installation import Installation
-from pipework.serve.triton.server import Ports, TritonServer
+from pipework.serve.triton.server import TritonServer
 from pipework.text.encoding import open_encoder
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
@@ -234,44 +230,3 @@ def test_a_model_of_single_texts_rejects_pairs(http):
         infer_input.set_data_from_numpy(np.array([[b"text"]], np.object_))
     with pytest.raises(InferenceServerException, match="text_pair"):
         http.infer("text", inputs)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("server")
-def test_pipe_serve_with_remote_triton_engines_recovers_when_triton_restarts(
-    repository, exported_run, tmp_path
-):
-    """Texts are tokenized by `pipe serve` and computed by `front-engine` in Triton."""
-    front_folder, triton_folder = tmp_path / "ours", tmp_path / "theirs"
-    shutil.copytree(repository / "front", front_folder / "front")
-    shutil.copytree(repository / "front-engine", triton_folder / "front-engine")
-    ports = Ports(grpc=Ports().chosen().grpc)  # the same port after a restart
-    settings = ServeSettings(triton_url=f"127.0.0.1:{ports.grpc}")
-    labels, probabilities = predicted(exported_run, TEXTS)
-
-    def check(models):
-        with models.lease("front") as model:
-            predictions = asyncio.run(model.predict([Example(text=text) for text in TEXTS])).value
-        assert [prediction.label for prediction in predictions] == labels
-        names = read_manifest(exported_run).task.labels
-        scores = [[prediction.scores[name] for name in names] for prediction in predictions]
-        assert scores == pytest.approx(probabilities, abs=1e-6)
-
-    with ExitStack() as stack:
-        with TritonServer(triton_folder, ports):
-            models = stack.enter_context(open_models(front_folder, settings))
-            check(models)
-        with pytest.raises(NotReadyError, match=r"front-engine 1 on .*: UNAVAILABLE"):
-            check(models)
-        with TritonServer(triton_folder, ports):
-            retry_until_ready(lambda: check(models))
-
-
-def retry_until_ready(infer):
-    end_s = time.monotonic() + 30
-    while time.monotonic() < end_s:
-        try:
-            return infer()
-        except NotReadyError:
-            time.sleep(0.2)
-    return infer()

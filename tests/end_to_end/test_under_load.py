@@ -29,7 +29,6 @@ from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
-from pipework.scoring.predictions import probabilities
 from pipework.text.encoding import open_encoder
 from pipework.train.model.checkpoint_engine import open_reference
 from tests.repetitions import repeated
@@ -116,7 +115,7 @@ def expected(exported_run):
     manifest = read_manifest(exported_run)
     encodings = open_encoder(exported_run, manifest).encode([Example(text=text) for text in TEXTS])
     with open_reference(exported_run, manifest) as checkpoint:
-        scores_NC = probabilities(checkpoint.infer(encodings), manifest.task)
+        scores_NC = manifest.task.probabilities(checkpoint.infer(encodings))
     return manifest.task.labels, dict(zip(TEXTS, scores_NC, strict=True))
 
 

@@ -49,7 +49,7 @@ def test_the_client_is_imported_from_the_package(folder):
     code, output = run(
         folder, sys.executable, "-c", "from pipework import Client; print(Client.__module__)"
     )
-    assert (code, output.strip()) == (0, "pipework.serve.client.client")
+    assert (code, output.strip()) == (0, "pipework.client.client")
 
 
 @pytest.mark.parametrize("command", ["train", "export", "serve", "bench"])

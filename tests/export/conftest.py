@@ -7,11 +7,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from pipework.benchmarks.studies.families import EncoderFamily, publish
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
 from pipework.progress import NullProgress
 from pipework.run_folder.files import file_digest, record_file
 from pipework.run_folder.manifest import ReadOptions, Split, read_manifest, write_manifest
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.registry import task_type
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import Task
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.model import checkpoint
 from pipework.train.model.classifier import build, padding_of
@@ -91,7 +94,7 @@ def multi_run(trained_run, tmp_path_factory) -> Path:
     kind = TaskKind.MULTI_LABEL
     thresholds = (0.4, 0.5, 0.6)
     labels = ("a", "b", "c")
-    task = Task(kind=kind, labels=labels, metric=Metric.MICRO_F1, thresholds=thresholds)
+    task = task_type(kind)(labels=labels, metric=Metric.MICRO_F1, thresholds=thresholds)
     labels_of_row = ("", "a", "b|c", "a|b|c")
     rows = [f"{word} and {word}{n % 7}\t{labels_of_row[n % 4]}" for n, word in enumerate(WORDS * 5)]
     folder = tmp_path_factory.mktemp("runs") / "multi"
@@ -102,7 +105,7 @@ def multi_run(trained_run, tmp_path_factory) -> Path:
 def regression_run(trained_run, tmp_path_factory) -> Path:
     """A regression run with a positive correlation, which can fall; read-only."""
     kind = TaskKind.REGRESSION
-    task = Task(kind=kind, labels=("score",), metric=Metric.PEARSON)
+    task = task_type(kind)(labels=("score",), metric=Metric.PEARSON)
     rows = [f"{word} {n}\t{-n / 4}" for n, word in enumerate(WORDS * 5)]
     folder = tmp_path_factory.mktemp("runs") / "regression"
     return make_run(trained_run, folder, task, reading(kind), rows)
@@ -112,7 +115,7 @@ def regression_run(trained_run, tmp_path_factory) -> Path:
 def marked_run(trained_run, tmp_path_factory) -> Path:
     """A run for texts with two entities and the linear head; read-only."""
     labels = ("Other", "R-S(e1,e2)", "R-S(e2,e1)")
-    task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.DIRECTIONAL_F1)
+    task = SingleLabelTask(labels=labels, metric=Metric.DIRECTIONAL_F1)
     forms = ("<e1>{word}</e1> of <e2>soup</e2>", "<e2>{word}</e2> of <e1>soup</e1>")
     rows = [
         f"{'wind ' * n}{form.format(word=word)}\t{labels[n % 3]}"
@@ -126,7 +129,7 @@ def marked_run(trained_run, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def pair_run(trained_run, tmp_path_factory) -> Path:
     """A run for text pairs; read-only."""
-    task = Task(kind=TaskKind.SINGLE_LABEL, labels=("no", "yes"), metric=Metric.ACCURACY)
+    task = SingleLabelTask(labels=("no", "yes"), metric=Metric.ACCURACY)
     rows = [
         f"{word} and {WORDS[n % 5]}{' rain' * (n % 4)}\t{task.labels[n % 2]}\t{WORDS[n % 7]} {n}"
         for n, word in enumerate(WORDS * 5)
@@ -143,7 +146,7 @@ def family_run(trained_run, tmp_path_factory):
         folder = tmp_path_factory.mktemp("families") / f"{family}-{head}"
         marked = head is Head.ENTITY
         labels = ("Other", "R-S(e1,e2)", "R-S(e2,e1)")
-        task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.ACCURACY)
+        task = SingleLabelTask(labels=labels, metric=Metric.ACCURACY)
         form = "{0} <e1>of</e1> the <e2>soup</e2> {0}" if marked else "{0} of the soup {0}"
         rows = [
             f"{form.format(word)}{' rain' * n}\t{labels[n % 3]}" for n, word in enumerate(WORDS)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipework.data.examples import Example, Source
+from pipework.data.other_files import unlabelled_source
+from pipework.data.splits import split_source
 from pipework.errors import (
     ChangedFileError,
     ConfigError,
@@ -18,13 +20,11 @@ from pipework.errors import (
 from pipework.export.inference import (
     evaluate_run,
     predict_run,
-    split_source,
-    unlabelled_source,
     write_predictions,
 )
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part, TrainingReadOptions, read_manifest, write_manifest
-from pipework.run_folder.task import Metric
+from pipework.tasks.kinds import Metric
 from pipework.train.config.run_config import SAMPLE
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipework import cli
+from pipework.commands import models
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export import ranking
 from pipework.export.build import BuildResult, build
@@ -54,7 +54,7 @@ def test_one_export_command_reads_the_manifest_once(run, monkeypatch):
         return opened(path, mode, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", counting)
-    cli.export(run, ExportTarget.ONNX, overrides=["speed_s=0", "dev_rows=20"])
+    models.export(run, ExportTarget.ONNX, overrides=["speed_s=0", "dev_rows=20"])
     assert modes == ["rb"]
     (engine,) = read_manifest(run).engines
     assert engine.name == "onnx-fp32"
@@ -289,7 +289,7 @@ def test_a_measurement_again_needs_a_recorded_engine(proven):
         "its engines: onnx-fp32"
     )
     with pytest.raises(RunFolderError, match=f"^{message}$") as caught:
-        cli.export(proven, ExportTarget.ONNX, precision=Precision.INT8, overrides=overrides)
+        models.export(proven, ExportTarget.ONNX, precision=Precision.INT8, overrides=overrides)
     assert caught.value.exit_code == 2
     assert caught.value.hint == "build them: repeat the command without --set rebuild=false"
     assert (proven / "manifest.json").read_bytes() == manifest
@@ -303,7 +303,7 @@ def test_a_measurement_again_deletes_no_engine(proven, monkeypatch):
         return records
 
     monkeypatch.setattr(ranking, "keep_best", recorder)
-    cli.export(proven, ExportTarget.AUTO, overrides=["rebuild=false", "keep=1", "speed_s=0.1"])
+    models.export(proven, ExportTarget.AUTO, overrides=["rebuild=false", "keep=1", "speed_s=0.1"])
     assert kept == [0]
 
 

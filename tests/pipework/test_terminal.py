@@ -12,8 +12,9 @@ from pipework.export.plan import all_variants
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import FallbackLayer, Precision
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric, TaskKind
 from pipework.serve.config import EngineSettings
+from pipework.tasks.kinds import Metric
+from pipework.tasks.pretraining import PretrainingTask
 from pipework.terminal import show_exported, show_manifest, show_report, show_trained
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import load_config
@@ -40,7 +41,7 @@ def test_a_tolerance_is_shown_in_the_units_of_the_logits(manifest, tmp_path, cap
 def test_the_next_command_after_pretraining_is_valid_for_a_config_with_a_preset(
     manifest, tmp_path, capsys
 ):
-    task = manifest.task.model_copy(update={"kind": TaskKind.PRETRAIN})
+    task = PretrainingTask(labels=(), metric=Metric.MASKED_ACCURACY)
     show_trained({tmp_path: manifest.model_copy(update={"task": task})})
     command = capsys.readouterr().out.rpartition("next: pipe train CONFIG ")[2]
     overrides = [word for word in command.split() if word != "--set"]

@@ -43,9 +43,12 @@ from pipework.run_folder.manifest import (
     read_manifest,
     write_manifest,
 )
-from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_engine
+from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import TextEncoder
 from tests.commands import ForkedProcess
 from tests.serve.servers import run_server
@@ -61,14 +64,11 @@ WORDS = [
 MEANING = range(4, 13)
 LABELS = ("weather", "sport", "money")
 TASKS = {
-    TaskKind.SINGLE_LABEL: Task(kind=TaskKind.SINGLE_LABEL, labels=LABELS, metric=Metric.ACCURACY),
-    TaskKind.MULTI_LABEL: Task(
-        kind=TaskKind.MULTI_LABEL,
-        labels=LABELS,
-        metric=Metric.MICRO_F1,
-        thresholds=(0.75, 0.75, 0.25),
+    TaskKind.SINGLE_LABEL: SingleLabelTask(labels=LABELS, metric=Metric.ACCURACY),
+    TaskKind.MULTI_LABEL: MultiLabelTask(
+        labels=LABELS, metric=Metric.MICRO_F1, thresholds=(0.75, 0.75, 0.25)
     ),
-    TaskKind.REGRESSION: Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON),
+    TaskKind.REGRESSION: RegressionTask(labels=("score",), metric=Metric.PEARSON),
 }
 WIDTH = 16
 SLOW_WIDTH = 256

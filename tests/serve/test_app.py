@@ -10,14 +10,14 @@ import pytest
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.run_folder.task import TaskKind
-from pipework.scoring.predictions import Prediction, SingleLabel
 from pipework.serve.config import LimitSettings
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import RequestOptions, StageTimings, TimedResult
 from pipework.serve.request.statistics import EngineLoad, Totals
 from pipework.serve.scheduling.model_protocol import ModelCard
-from pipework.serve.text_tensors import InputTexts, OutputTensors
+from pipework.tasks.predictions import Prediction, SingleLabel
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.wire.text_tensors import InputTexts, OutputTensors
 from tests.serve.servers import MemoryServer
 
 LOAD = EngineLoad(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500)
@@ -32,8 +32,7 @@ class FakeModel:
     engine = "onnx"
     alive = ready = True
     card = ModelCard(
-        kind=TaskKind.SINGLE_LABEL,
-        labels=("sport", "money"),
+        task=SingleLabelTask(labels=("sport", "money"), metric="accuracy"),
         precision="fp32",
         reading=TrainingReadOptions.of_inputs(["text"]),
     )

@@ -2,8 +2,8 @@ import pytest
 
 from pipework.errors import ConfigError
 from pipework.serve.config import ServeSettings
-from pipework.serve.text_tensors import MAX_CHARACTERS
 from pipework.settings import load_settings
+from pipework.wire.text_tensors import MAX_CHARACTERS
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,16 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 from pipework.data.examples import Example
+from pipework.data.splits import split_source
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
-from pipework.export.inference import (
-    evaluate_run,
-    predict_run,
-    split_source,
-)
+from pipework.export.inference import evaluate_run, predict_run
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric
+from pipework.tasks.kinds import Metric
 from pipework.text.encoding import open_encoder
 from pipework.train.config.run_config import load_config
-from pipework.train.loop import evaluator
+from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.resume import CheckpointManager
 from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.run import train, train_trial
@@ -160,7 +157,7 @@ def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path
 def test_best_weights_are_saved_only_when_the_dev_score_improves(small, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
     saved = []
-    real_save, real_evaluate = CheckpointManager.save_best, evaluator.evaluate
+    real_save, real_evaluate = CheckpointManager.save_best, ClassifierEvaluator.evaluate
 
     def save(checkpoints, model, step):
         saved.append(step)
@@ -171,20 +168,20 @@ def test_best_weights_are_saved_only_when_the_dev_score_improves(small, tmp_path
         return real_evaluate(*arguments).model_copy(update={"scores": score})
 
     monkeypatch.setattr(CheckpointManager, "save_best", save)
-    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+    monkeypatch.setattr(ClassifierEvaluator, "evaluate", evaluate)
     learn(small("train.eval_every=1"), tmp_path / "run")
     assert saved == [1, 2, 5]
 
 
 def test_a_run_without_improvement_stops_early(small, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
-    real_evaluate = evaluator.evaluate
+    real_evaluate = ClassifierEvaluator.evaluate
 
     def evaluate(*arguments):
         score = {Metric.ACCURACY: next(accuracies)}
         return real_evaluate(*arguments).model_copy(update={"scores": score})
 
-    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+    monkeypatch.setattr(ClassifierEvaluator, "evaluate", evaluate)
     learn(small("train.eval_every=1", "train.early_stop=2"), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["group"] == "dev"] == [1, 2, 3, 4]
@@ -279,7 +276,7 @@ def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small
 
 def test_a_loss_that_is_not_finite_stops_the_run_without_a_manifest(small, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "pipework.train.loop.losses.functional.cross_entropy",
+        "pipework.train.objectives.functional.cross_entropy",
         lambda logits, *_, **__: logits[:, 0] * torch.tensor(float("nan")),
     )
     with pytest.raises(CheckFailedError, match="the loss is nan at step"):

@@ -10,9 +10,10 @@ from pipework.data.examples import Source
 from pipework.data.readers import WITHOUT_COLUMNS, Column, Columns, Format
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
-from pipework.run_folder.task import Metric, TaskKind, resolve_label
-from pipework.scoring.metrics import applicable_metrics, check_metric, default_metric
 from pipework.settings import Positive, Settings
+from pipework.tasks.kinds import DEFAULT_KIND, Metric, TaskKind
+from pipework.tasks.labels import resolve_label
+from pipework.tasks.registry import task_type
 
 UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
 
@@ -29,7 +30,7 @@ class TaskSettings(Settings):
     labels; without it, the second of the two labels.
     """
 
-    kind: TaskKind = TaskKind.SINGLE_LABEL
+    kind: TaskKind = DEFAULT_KIND
     labels: tuple[str, ...] | Path | None = None
     metric: Metric | None = None
     positive: str | int | None = None
@@ -55,8 +56,9 @@ class TaskSettings(Settings):
         Raises:
             ConfigError: the metric does not apply to these labels.
         """
-        metric = self.metric or default_metric(self.kind, labels)
-        check_metric(metric, self.kind, labels)
+        task = task_type(self.kind)
+        metric = self.metric or task.applicable_metrics(labels)[0]
+        task.check_metric(metric, labels)
         return metric
 
     def positive_for(self, labels: tuple[str, ...]) -> str | None:
@@ -68,7 +70,7 @@ class TaskSettings(Settings):
         if self.positive is None:
             return None
         index = resolve_label(str(self.positive), {name: i for i, name in enumerate(labels)})
-        if index is None or Metric.F1 not in applicable_metrics(self.kind, labels):
+        if index is None or Metric.F1 not in task_type(self.kind).applicable_metrics(labels):
             found = ", ".join(labels[:5]) or "none"
             message = f"expected task.positive to be one of two labels, found {self.positive!r}"
             raise ConfigError(message, f"labels of this {self.kind} task: {found}")
@@ -184,7 +186,7 @@ class DataSettings(Settings):
         if self.unlabelled is None:
             return None
         part = Part(limit=self.rows)
-        return self._source(self.unlabelled, TaskKind.SINGLE_LABEL, part).unlabelled()
+        return self._source(self.unlabelled, DEFAULT_KIND, part).unlabelled()
 
     def _source(self, path: Path, kind: TaskKind, part: Part) -> Source:
         columns = Columns(**self.columns.model_dump())

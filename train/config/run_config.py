@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from pipework.data.examples import Source
 from pipework.errors import ConfigError
 from pipework.run_folder.files import MANIFEST_FILE
-from pipework.run_folder.task import TaskKind
 from pipework.settings import Settings, load_settings
+from pipework.tasks.kinds import TaskKind
 from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.config.train import PretrainSettings, TrainSettings, TuneSettings

@@ -5,9 +5,6 @@ from pathlib import Path
 from pipework.data.examples import Example, Source
 from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError
-from pipework.run_folder.task import TaskKind
-
-SCORE = "score"
 
 
 def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> tuple[str, ...]:
@@ -20,10 +17,9 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
         ConfigError: there are too few classes, or duplicates.
         DataError: the file of names cannot be read.
     """
-    if source.kind is TaskKind.PRETRAIN:
-        return ()
-    if source.kind is TaskKind.REGRESSION:
-        return (SCORE,)
+    task = source.task
+    if task.fixed_labels is not None:
+        return task.fixed_labels
     if isinstance(configured, Path):
         labels = tuple(text.strip() for _, text in numbered_lines(configured) if text.strip())
     elif configured is not None:
@@ -33,7 +29,7 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
         names = {label for example in source.whole().rows() for label in _labels(example)}
         numeric = all(name.isdecimal() for name in names)
         labels = tuple(sorted(names, key=int if numeric else str))
-    minimum = 2 if source.kind is TaskKind.SINGLE_LABEL else 1
+    minimum = task.fewest_labels
     if len(set(labels)) != len(labels) or len(labels) < minimum:
         message = f"expected {minimum} or more distinct labels, found {len(labels)}: {labels[:10]}"
         raise ConfigError(message, "set task.labels, or check data.columns.label")

@@ -22,8 +22,8 @@ from pipework.data.examples import Example, Source, chunks
 from pipework.errors import DataError
 from pipework.progress import Progress
 from pipework.run_folder.files import write_atomically
-from pipework.run_folder.task import Task, TaskKind
 from pipework.scoring.evaluation import label_array
+from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.train.data.disk_cache import cache_entry, cache_key, source_content
 
@@ -36,13 +36,6 @@ FILES: dict[str, type[np.generic]] = {
     "offsets": np.int64,
     "spans": np.int32,
 }
-TRUTH: dict[TaskKind, type[np.generic]] = {
-    TaskKind.SINGLE_LABEL: np.int32,
-    TaskKind.MULTI_LABEL: np.int8,
-    TaskKind.REGRESSION: np.float32,
-}
-
-
 NO_LABELS: NDArray[np.generic] = np.empty(0, np.int8)
 
 
@@ -233,8 +226,8 @@ def row_bytes(example: Example) -> int:
 
 def _open(folder: Path, task: Task | None) -> TokenSet:
     arrays = {name: _array(folder / name, kind) for name, kind in FILES.items()}
-    truth = NO_LABELS if task is None else _array(folder / "truth", TRUTH[task.kind])
-    if task is not None and task.kind is TaskKind.MULTI_LABEL:
+    truth = NO_LABELS if task is None else _array(folder / "truth", task.truth_type)
+    if task is not None and task.many_labels:
         truth = truth.reshape(-1, len(task.labels))
     spans_N4 = arrays.pop("spans").reshape(-1, 4)
     return TokenSet(**arrays, spans=spans_N4, truth=truth)

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from pipework.data.examples import DECIMAL, Source
+from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError
 from pipework.progress import Progress, counted
-from pipework.run_folder.task import TaskKind
 from pipework.settings import SUFFIXES
+from pipework.tasks.registry import task_type
+from pipework.tasks.regression import DECIMAL
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.data import ColumnSettings
 from pipework.train.config.run_config import load_config, recipes
@@ -170,7 +171,7 @@ def _split(stats: FileStats, source: Source, *, duplicates: int) -> SplitReport:
     return SplitReport(
         rows=stats.characters.rows,
         labels=dict(sorted(stats.labels.items())),
-        values=_values(stats.values()) if source.kind is TaskKind.REGRESSION else None,
+        values=_values(stats.values()) if source.task.has_values else None,
         characters=stats.characters.percentiles(),
         tokenized=tokenized,
         tokens=tokens.percentiles() if tokenized else None,
@@ -309,8 +310,8 @@ def check_config(
     sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
     tokenizer = make_tokenizer(config.model, sources["train"])
-    pretrain = config.task.kind is TaskKind.PRETRAIN  # splits long texts instead of truncating
-    length = UNLIMITED if pretrain else config.model.max_length
+    # Pretraining splits long texts instead of truncating them.
+    length = config.model.max_length if task_type(config.task.kind).predicts else UNLIMITED
     encoder = TextEncoder(tokenizer, max_length=length, type_ids=False)
     report = data_report(sources, encoder, labels, progress)
     _list_leaks(sources, rows, progress)

@@ -18,11 +18,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, Label, Source, chunks, folded_text
+from pipework.data.examples import Example, Source, chunks, folded_text
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.files import check_writable, write_atomically
-from pipework.run_folder.task import TaskKind, resolve_label
+from pipework.tasks.labels import Label, resolve_label
+from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder, truncated_rows
 from pipework.train.data.token_cache import no_rows, row_bytes
 
@@ -82,7 +83,7 @@ class FileStats:
         first: the label of the first row, if it has one label.
     """
 
-    def __init__(self, names: Sequence[str] | None, kind: TaskKind) -> None:
+    def __init__(self, names: Sequence[str] | None, task: type[Task]) -> None:
         """Create empty statistics; `names` are the classes, if the file holds their indices."""
         self.labels: Counter[str] = Counter()
         self.characters = Lengths()
@@ -93,7 +94,7 @@ class FileStats:
         self.first: str | None = None
         self._names = names
         self._index = {label: position for position, label in enumerate(names or ())}
-        self._kind = kind
+        self._task = task
         self._texts: list[NDArray[np.int64]] = []
         self._keys: list[NDArray[np.int64]] = []
 
@@ -110,7 +111,7 @@ class FileStats:
         Raises:
             DataError: a row cannot be read, or the file has no rows.
         """
-        stats = cls(names, source.kind)
+        stats = cls(names, source.task)
         size, stride = _size(source), 0
         rest = size
         with progress.stage(f"read {source.path.name}", size, "bytes"):
@@ -134,10 +135,10 @@ class FileStats:
         self.characters.add([len(row.text) + len(row.text_pair or "") for row in chunk_B])
         self.empty += sum(not row.text or row.text.isspace() for row in chunk_B)
         self._texts.append(np.fromiter(map(folded_text, chunk_B), np.int64, len(chunk_B)))
-        if self._kind is TaskKind.REGRESSION:
+        if self._task.has_values:
             values_B = [NAN if row.label is None else float(str(row.label)) for row in chunk_B]
             self._keys.append(np.array(values_B, np.float64).view(np.int64))
-        elif self._kind is TaskKind.PRETRAIN:
+        elif not self._task.predicts:
             self._keys.append(np.zeros(len(chunk_B), np.int64))
         else:
             label = chunk_B[0].label

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from pipework.data.examples import Source
 from pipework.machine import collect_and_trim
 from pipework.progress import Progress
-from pipework.run_folder.task import TaskKind, not_a_classifier
+from pipework.tasks.kinds import TaskKind
 from pipework.train.config.train import TrainSettings
 from pipework.train.data.batches import Rows
 from pipework.train.data.token_cache import locate_rows
 from pipework.train.distill.teacher import Logits, Teacher, teacher_logits
 from pipework.train.loop.distributed import World
 from pipework.train.loop.losses import Losses
+from pipework.train.objectives import distillation_losses
 
 
 class DistillationLosses:
@@ -81,34 +81,6 @@ class DistillationLosses:
                 for files in self._teacher_logits
             ]
         )
-
-
-def distillation_losses(
-    logits_BC: torch.Tensor, teacher_KBC: torch.Tensor, kind: TaskKind, temperature: float
-) -> torch.Tensor:
-    """Return the distillation loss of each row, float32 [B], 0 where student and teachers agree."""
-    student_BC, teachers_KBC = logits_BC / temperature, teacher_KBC / temperature
-    match kind:
-        case TaskKind.SINGLE_LABEL:
-            target_BC = teachers_KBC.softmax(dim=-1).mean(dim=0)
-            log_student_BC = student_BC.log_softmax(dim=-1)
-            divergence_BC = functional.kl_div(log_student_BC, target_BC, reduction="none")
-            return divergence_BC.sum(dim=1) * temperature**2
-        case TaskKind.MULTI_LABEL:
-            target_BC = teachers_KBC.sigmoid().mean(dim=0)
-            cross_entropy_BC = functional.binary_cross_entropy_with_logits(
-                student_BC, target_BC, reduction="none"
-            )
-            negative_BC = 1 - target_BC
-            negative_entropy_BC = torch.xlogy(target_BC, target_BC) + torch.xlogy(
-                negative_BC, negative_BC
-            )
-            return (cross_entropy_BC + negative_entropy_BC).mean(dim=1) * temperature**2
-        case TaskKind.REGRESSION:
-            target_B = teacher_KBC[:, :, 0].mean(dim=0)
-            return functional.mse_loss(logits_BC[:, 0], target_B, reduction="none")
-        case TaskKind.PRETRAIN:
-            raise not_a_classifier()
 
 
 def all_teacher_logits(

@@ -20,7 +20,7 @@ from pipework.errors import CheckFailedError, ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.files import MANIFEST_FILE, verify_files, write_atomically
 from pipework.run_folder.manifest import Manifest, read_manifest
-from pipework.run_folder.task import Task
+from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
 from pipework.train.data.disk_cache import (

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from pipework.progress import Progress
-from pipework.run_folder.task import Task, TaskKind
-from pipework.scoring.evaluation import Evaluation, evaluate
-from pipework.scoring.predictions import choose_thresholds
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.task import Task
 from pipework.train.data.batches import BATCH_TOKENS, Rows, rank_share, token_batches
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World
@@ -49,15 +48,15 @@ class ClassifierEvaluator:
     def evaluate(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Evaluation:
         """Return the same evaluation in every process."""
         # Rounding to bf16 would change the rank order of close values of a regression.
-        exact = self._task.kind is TaskKind.REGRESSION
+        exact = self._task.has_values
         with exact_float32() if exact else nullcontext():
             logits_NC = self.logits(model, None if exact else autocast)
         return self._world.lead(lambda: self._score(logits_NC))
 
     def _score(self, logits_NC: NDArray[np.float32] | None) -> Evaluation:
         assert logits_NC is not None, "rank 0 gathers all logits"
-        task = with_thresholds(self._task, logits_NC, self._truth)
-        return evaluate(logits_NC, self._truth, task)
+        task = self._task.with_thresholds(logits_NC, self._truth)
+        return task.evaluate(logits_NC, self._truth)
 
     def logits(
         self, model: torch.nn.Module, autocast: torch.dtype | None
@@ -88,10 +87,3 @@ class ClassifierEvaluator:
                 self._progress.advance(len(batch))
         model.train(was_training)
         return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
-
-
-def with_thresholds(task: Task, logits_NC: NDArray[np.float32], truth: NDArray[np.generic]) -> Task:
-    """Return a multi-label task with thresholds chosen on dev; other tasks are unchanged."""
-    if task.kind is not TaskKind.MULTI_LABEL:
-        return task
-    return task.model_copy(update={"thresholds": choose_thresholds(logits_NC, truth)})

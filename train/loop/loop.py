@@ -14,7 +14,7 @@ from torch import nn
 from pipework.errors import CheckFailedError, StoppedError
 from pipework.machine import trim_memory
 from pipework.progress import Progress
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
 from pipework.train.config.run_config import Config
 from pipework.train.config.train import TrainSettings
 from pipework.train.data.batches import Rows, StepBatches, count_rows

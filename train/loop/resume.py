@@ -21,7 +21,7 @@ from torch import nn
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.files import sync
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
 from pipework.train.loop.determinism import RandomState
 from pipework.train.loop.distributed import World
 from pipework.train.model.checkpoint import STEPS, kept_name

@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from pipework.errors import ConfigError, RunFolderError
 from pipework.machine import is_out_of_memory
-from pipework.run_folder.task import TargetScale, Task
+from pipework.tasks.task import TargetScale, Task
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head, HeadSettings, ModelSettings, Preset
 from pipework.train.model import families, ngram_embeddings

@@ -20,18 +20,13 @@ from transformers import (
 from pipework.errors import ConfigError
 from pipework.machine import is_out_of_memory
 from pipework.progress import counted
-from pipework.run_folder.task import Task, TaskKind
+from pipework.tasks.task import Task
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import check_openable, library_errors, summary
 from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import set_head_dropout
 from pipework.train.model.tensorflow_weights import convert, find_index
 
-PROBLEMS = {
-    TaskKind.SINGLE_LABEL: "single_label_classification",
-    TaskKind.MULTI_LABEL: "multi_label_classification",
-    TaskKind.REGRESSION: "regression",
-}
 # An embedding may be rounded up to more rows than the vocabulary has, but by less than 10 %.
 MIN_VOCABULARY_SHARE = 0.9
 LISTED = 10  # names of weights in a message
@@ -51,7 +46,7 @@ class LabelNames:
         """Return the label names of a task."""
         ids = dict(enumerate(task.labels))
         indices = {label: index for index, label in ids.items()}
-        return cls(id2label=ids, label2id=indices, problem_type=PROBLEMS[task.kind])
+        return cls(id2label=ids, label2id=indices, problem_type=task.problem_type)
 
     def write(self, config: PreTrainedConfig) -> None:
         """Write the label names to a config."""

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from pipework.progress import Progress
-from pipework.run_folder.task import Loss, Metric
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.kinds import Loss, Metric
 from pipework.train.data.batches import BATCH_TOKENS, Rows, rank_share, token_batches
 from pipework.train.loop.distributed import World
 from pipework.train.loop.model_inputs import Inputs

@@ -7,8 +7,8 @@ from pathlib import Path
 from pipework.html import page as frame
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
-from pipework.run_folder.task import Loss, Metric
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.kinds import Loss, Metric
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
 from pipework.train.pretrain.corpus import Corpus

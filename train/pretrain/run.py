@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 from pipework.data.readers import Format
 from pipework.errors import ConfigError
 from pipework.machine import collect_and_trim
-from pipework.run_folder.manifest import Data, Manifest, Model, write_manifest
-from pipework.scoring.evaluation import Evaluation
+from pipework.run_folder.manifest import Data, Identity, Manifest, Model, write_manifest
+from pipework.tasks.evaluation import Evaluation
 from pipework.text.encoding import TextEncoder
 from pipework.text.special_tokens import SpecialTokens
 from pipework.train.data.batches import StepBatches
@@ -28,7 +28,7 @@ from pipework.train.model import checkpoint
 from pipework.train.model.classifier import unused_parameters
 from pipework.train.model.families import checkpoint_activations
 from pipework.train.model.fast_dropout import use_fast_dropout
-from pipework.train.prepare import PreparedRun, identity, input_record, splits, vocabulary
+from pipework.train.prepare import PreparedRun, input_record, splits, vocabulary
 from pipework.train.pretrain.corpus import Corpus, PackingOptions, corpus
 from pipework.train.pretrain.evaluator import PretrainEvaluator
 from pipework.train.pretrain.model import PretrainModel, build_pretrain_model, open_pretrain_model
@@ -245,7 +245,7 @@ def _manifest(
 ) -> Manifest:
     config, out = run.config, run.out
     return Manifest(
-        identity=identity(out, config),
+        identity=Identity.new(out, config.train.seed),
         task=prepared.task,
         input=input_record(out, config, model.padding),
         model=Model(

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source
 from pipework.progress import Progress
-from pipework.run_folder.task import Task, TaskKind, not_a_classifier
-from pipework.scoring.evaluation import Evaluation, evaluate, label_array
-from pipework.scoring.predictions import choose_thresholds
+from pipework.scoring.evaluation import label_array
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.task import Task
 
 Matrix = Any  # scipy's sparse [N, F]: it has no types
 ROWS = 200_000
@@ -94,17 +94,14 @@ def linear_baseline(
         x_NF, scored_NF = features.of(examples), features.of([*chain(*scored.values())])
         progress.advance(1)
         logits_NC = _fit_and_predict(x_NF, truth_N, scored_NF, task)
-        if task.kind is TaskKind.MULTI_LABEL:
-            chosen_on = next(iter(scored))  # dev, if there is such a split
-            thresholds = choose_thresholds(logits_NC[: len(scored[chosen_on])], wanted[chosen_on])
-            task = task.model_copy(update={"thresholds": thresholds})
+        chosen_on = next(iter(scored))  # dev, if there is such a split
+        task = task.with_thresholds(logits_NC[: len(scored[chosen_on])], wanted[chosen_on])
         logits_NC = logits_NC[-len(scored[split]) :]
         progress.advance(1)
-    kind = "ridge regression" if task.kind is TaskKind.REGRESSION else "a linear SVM"
     return LinearBaseline(
-        name=f"{kind} on {features.name}",
+        name=f"{task.baseline} on {features.name}",
         split=split,
-        evaluation=evaluate(logits_NC, wanted[split], task),
+        evaluation=task.evaluate(logits_NC, wanted[split]),
         logits_NC=logits_NC,
         task=task,
         rows=len(examples),
@@ -186,19 +183,12 @@ def _mark_entities(example: Example) -> str:
 def _fit_and_predict(
     x_NF: Matrix, truth_N: NDArray[np.generic], dev_NF: Matrix, task: Task
 ) -> NDArray[np.float32]:
-    match task.kind:
-        case TaskKind.REGRESSION:
-            from sklearn.linear_model import Ridge  # noqa: PLC0415  (needs an extra)
+    if task.has_labels:
+        return _one_vs_rest(x_NF, task.true_labels(truth_N), dev_NF)
+    from sklearn.linear_model import Ridge  # noqa: PLC0415  (needs an extra)
 
-            values_N = Ridge(alpha=1.0, random_state=SEED).fit(x_NF, truth_N).predict(dev_NF)
-            return np.asarray(values_N, np.float32)[:, None]
-        case TaskKind.SINGLE_LABEL:
-            true_NC = truth_N[:, None] == np.arange(len(task.labels))
-            return _one_vs_rest(x_NF, true_NC, dev_NF)
-        case TaskKind.PRETRAIN:
-            raise not_a_classifier()
-        case TaskKind.MULTI_LABEL:
-            return _one_vs_rest(x_NF, np.asarray(truth_N, np.bool_), dev_NF)
+    values_N = Ridge(alpha=1.0, random_state=SEED).fit(x_NF, truth_N).predict(dev_NF)
+    return np.asarray(values_N, np.float32)[:, None]
 
 
 def _one_vs_rest(x_NF: Matrix, true_NC: NDArray[np.bool_], dev_NF: Matrix) -> NDArray[np.float32]:

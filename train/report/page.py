@@ -16,8 +16,8 @@ from pipework.data.examples import Example
 from pipework.html import page as frame
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
-from pipework.run_folder.task import Loss, Metric, TaskKind, not_a_classifier
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.kinds import Loss, Metric
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
 from pipework.train.report.linear_baseline import LinearBaseline
@@ -196,15 +196,10 @@ def training_curves(curves: Mapping[str, Curve]) -> list[tuple[str, str, str]]:
 
 
 def _errors_by_class(page: RunPage) -> str:
-    match page.manifest.task.kind:
-        case TaskKind.SINGLE_LABEL:
-            return _confusion(page.evaluation)
-        case TaskKind.MULTI_LABEL:
-            return ""  # the table of scores by label covers it
-        case TaskKind.REGRESSION:
-            return _regression(page)
-        case TaskKind.PRETRAIN:
-            raise not_a_classifier()
+    if page.evaluation.confusion:
+        return _confusion(page.evaluation)
+    # The table of scores by label covers several labels.
+    return "" if page.manifest.task.has_labels else _regression(page)
 
 
 def _confusion(evaluation: Evaluation) -> str:
@@ -255,7 +250,7 @@ def _classes(page: RunPage) -> str:
     classes, task = page.evaluation.classes, page.manifest.task
     if not classes:
         return ""
-    several = task.kind is TaskKind.MULTI_LABEL
+    several = task.many_labels
     columns = ["label", "precision", "recall", "F1", "rows", *(["threshold"] if several else [])]
     thresholds = [f"{threshold:.3f}" for threshold in task.thresholds] or ["0.5"] * len(classes)
     rows = (
@@ -275,7 +270,7 @@ def _classes(page: RunPage) -> str:
 
 
 def _worst_errors(page: RunPage) -> str:
-    regression = page.manifest.task.kind is TaskKind.REGRESSION
+    regression = not page.manifest.task.has_labels
     title = "Largest errors" if regression else "Most confident errors"
     if not page.worst_errors:
         return frame.section(title, "<p>No errors on dev.</p>")

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from pipework.run_folder.files import write_atomically
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
 from pipework.train.report.wrong_predictions import confusion_image
 
 LOG, PAGE = "log.jsonl", "report.html"

@@ -13,16 +13,16 @@ from statistics import mean
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.bootstrap import TaskLogits, paired_interval
-from pipework.scoring.evaluation import Evaluation, evaluate
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.kinds import Metric
+from pipework.tasks.task import Task
 from pipework.train.report.linear_baseline import LinearBaseline
 
 NAMED_AFTER_PEOPLE = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
 FALL = 0.98  # a loss that ends above this multiple of its start did not fall
 OVERFITTED = 0.75  # share of the steps before which the best score is early
 USEFUL_MATTHEWS = 0.2
-CERTAIN = 10.0  # a logit
 LINEAR = "a linear baseline trained on the same rows"
 
 
@@ -155,7 +155,7 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
         outcome, note = Outcome.UNDECIDED, f"{note} All {rows.split} rows have the same label."
     findings: tuple[str, ...] = ()
     if outcome is not Outcome.BETTER:
-        scored = evaluate(fresh.logits_NC, fresh.truth, fresh.task)
+        scored = fresh.task.evaluate(fresh.logits_NC, fresh.truth)
         findings = (*_imbalance(scored, outcome), _diagnosis(history))
     return Verdict(
         outcome=outcome,
@@ -175,31 +175,16 @@ def _without_leaks(rows: ScoredRows) -> tuple[ScoredRows, str]:
         return rows, f" All {rows.split} rows are also in train."
     kept_N = ~rows.leaked_N
     kept = replace(rows, logits_NC=rows.logits_NC[kept_N], truth=rows.truth[kept_N])
-    scores = (evaluate(part.logits_NC, part.truth, part.task).score for part in (rows, kept))
+    scores = (part.task.evaluate(part.logits_NC, part.truth).score for part in (rows, kept))
     note = " {:,} of {:,} {} rows are also in train and left out: {:.4f} with them, {:.4f} without."
     return kept, note.format(leaked, count, rows.split, *scores)
 
 
 def constant_prediction(truth: NDArray[np.generic], task: Task) -> tuple[str, TaskLogits]:
     """Return the best prediction that is the same for every row: its description and logits."""
-    if task.kind is TaskKind.REGRESSION:
-        return "predicting the same value for every row", _same(np.zeros(1), len(truth), task)
-    if task.metric is Metric.F1:
-        counts_C = np.eye(len(task.labels), dtype=np.int64)[task.positive_index] * len(truth)
-    elif task.kind is TaskKind.SINGLE_LABEL:
-        counts_C = np.bincount(np.asarray(truth, np.int64), minlength=len(task.labels))
-    else:
-        counts_C = np.asarray(truth, np.int64).sum(axis=0)
-    wanted = max(1, round(int(counts_C.sum()) / len(truth)))  # labels of a row
-    common_C = np.argsort(-counts_C, kind="stable")[:wanted]
-    logits_C = np.full(len(task.labels), -CERTAIN)
-    logits_C[common_C] = CERTAIN
-    labels = ", ".join(repr(task.labels[index]) for index in common_C)
-    return f"predicting {labels} for every row", _same(logits_C, len(truth), task)
-
-
-def _same(logits_C: NDArray[np.float64], rows: int, task: Task) -> TaskLogits:
-    return TaskLogits(logits_NC=np.tile(logits_C.astype(np.float32), (rows, 1)), task=task)
+    name, logits_C = task.constant(truth)
+    logits_NC = np.tile(logits_C.astype(np.float32), (len(truth), 1))
+    return name, TaskLogits(logits_NC=logits_NC, task=task)
 
 
 def compare(rows: ScoredRows, name: str, other: TaskLogits) -> ScoreDifference:
@@ -212,8 +197,8 @@ def compare(rows: ScoredRows, name: str, other: TaskLogits) -> ScoreDifference:
         other=name,
         metric=rows.task.metric,
         split=rows.split,
-        model=evaluate(rows.logits_NC, rows.truth, rows.task).score,
-        baseline=evaluate(other.logits_NC, rows.truth, other_task).score,
+        model=rows.task.evaluate(rows.logits_NC, rows.truth).score,
+        baseline=other_task.evaluate(other.logits_NC, rows.truth).score,
         low=interval.low,
         high=interval.high,
     )

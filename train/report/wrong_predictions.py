@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example
-from pipework.run_folder.task import Task, TaskKind
-from pipework.scoring.evaluation import Evaluation
-from pipework.scoring.predictions import predicted_labels, probabilities
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.task import Task
 
 MAX_ERRORS = 25
 NONE = "(none)"
@@ -56,18 +55,13 @@ def worst_errors(
         truth: as `pipework.scoring.evaluation.label_array` gives it.
         task: kind, labels and thresholds.
     """
-    if task.kind is TaskKind.REGRESSION:
+    if task.has_values:
         return _largest_errors(
             examples, logits_NC[:, 0].astype(np.float64), np.asarray(truth, np.float64)
         )
-    predicted_NC, scores_NC = predicted_labels(logits_NC, task), probabilities(logits_NC, task)
-    if task.kind is TaskKind.SINGLE_LABEL:
-        true_NC = np.arange(len(task.labels)) == np.asarray(truth)[:, None]
-        confidence_N = np.where(predicted_NC & ~true_NC, scores_NC, -1).max(axis=1)
-    else:
-        true_NC = np.asarray(truth, np.bool_)
-        confidence_NC = np.where(predicted_NC, scores_NC, 1 - scores_NC)
-        confidence_N = np.where(predicted_NC != true_NC, confidence_NC, -1).max(axis=1)
+    predicted_NC = task.predicted_labels(logits_NC)
+    true_NC = task.true_labels(truth)
+    confidence_N = task.confidence(logits_NC, truth)
     wrong = [
         row
         for row in np.argsort(-confidence_N, kind="stable")[:MAX_ERRORS]

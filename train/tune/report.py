@@ -13,11 +13,11 @@ from pipework.data.examples import Example, Source
 from pipework.errors import RunFolderError
 from pipework.html import page as frame
 from pipework.progress import Progress, counted
-from pipework.run_folder.files import Record
+from pipework.record import Record
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric
 from pipework.scoring.bootstrap import TaskLogits, paired_runs_interval
-from pipework.scoring.evaluation import evaluate, infer_all, label_array
+from pipework.scoring.evaluation import infer_all, label_array
+from pipework.tasks.kinds import Metric
 from pipework.train.distill.teacher import Teacher
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World
@@ -124,7 +124,7 @@ def compare(runs: Runs, split: str, source: Source, progress: Progress) -> Split
     truth = label_array(examples, outputs[WINNER][0].task, str(source.path))
     interval = paired_runs_interval(outputs[UNCHANGED], outputs[WINNER], truth)
     scores = {
-        name: tuple(evaluate(run.logits_NC, truth, run.task).score for run in outputs[name])
+        name: tuple(run.task.evaluate(run.logits_NC, truth).score for run in outputs[name])
         for name in runs
     }
     return SplitComparison(

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from optuna import Trial
 
 from pipework.errors import ConfigError
-from pipework.run_folder.task import TaskKind
 from pipework.settings import setting_keys
+from pipework.tasks.registry import task_type
 from pipework.train.config.run_config import Config, load_config
 
 EXAMPLE = "for example in [tune]: train.learning_rate = { low = 1e-5, high = 1e-3, log = true }"
@@ -98,7 +98,8 @@ class SearchSpace:
             ConfigError: the config or a range is invalid, or there is no range.
         """
         config = load_config(name, [*overrides])
-        if config.task.kind is TaskKind.PRETRAIN:
+        task = task_type(config.task.kind)
+        if not task.predicts:
             message = "pipe tune needs a classifier or a regression, found task.kind = pretrain"
             raise ConfigError(message, "tune the fine-tuning of the pretrained encoder")
         if config.train.seeds:
@@ -211,7 +212,8 @@ def _checked(config: Config, name: str, overrides: Sequence[str], key: str, valu
     if not same:
         message = f"tune.{key}: the value {value} changes the task, or the rows of dev or test"
         raise ConfigError(message, "trials are compared by the same scores on the same rows")
-    unfixed = config.task.labels is None and config.task.kind is not TaskKind.REGRESSION
+    task = task_type(config.task.kind)
+    unfixed = config.task.labels is None and task.fixed_labels is None
     if key.startswith("data.") and unfixed:
         message = f"tune.{key} needs task.labels: other train rows may have other labels"
         raise ConfigError(message, "set task.labels")

@@ -24,8 +24,9 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
 
 from pipework.errors import CheckFailedError, RunFolderError
-from pipework.run_folder.files import Record, exclusive_lock
-from pipework.scoring.evaluation import Evaluation
+from pipework.record import Record
+from pipework.run_folder.files import exclusive_lock
+from pipework.tasks.evaluation import Evaluation
 from pipework.train.tune.search_space import SearchSpace
 
 JOURNAL, LOCKS, TRIALS = "journal.log", "locks", "trials"

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from pipework.benchmarks.studies.pipe_serve import running_server
 from pipework.benchmarks.studies.script import report_errors
+from pipework.client import Client
 from pipework.errors import ConfigError, MissingDependencyError
-from pipework.serve.client import Client
 from pipework.train.report.run_log import PAGE
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from statistics import mean, median, stdev
+from statistics import stdev
 from typing import Any, TypeVar
 
 from pipework.benchmarks.report import tables
@@ -11,6 +11,11 @@ from pipework.benchmarks.results_schema.provenance import Provenance
 from pipework.benchmarks.results_schema.results import BenchResult
 from pipework.benchmarks.studies.documents.summary_table import HEAD as SUMMARY_HEAD
 from pipework.benchmarks.studies.documents.summary_table import summary_rows
+from pipework.benchmarks.studies.records.bulk_results import (
+    BULK_HEAD,
+    BulkResult,
+    bulk_rows,
+)
 from pipework.benchmarks.studies.records.engine_results import HEAD as ENGINES_HEAD
 from pipework.benchmarks.studies.records.engine_results import (
     ROOFLINE_HEAD,
@@ -26,15 +31,9 @@ from pipework.benchmarks.studies.records.engine_results import (
 )
 from pipework.benchmarks.studies.records.experiment_results import HEAD as EXPERIMENT_HEAD
 from pipework.benchmarks.studies.records.experiment_results import (
-    SCALING_HEAD,
-    WORKERS_HEAD,
     ExperimentResult,
-    ScalingResult,
-    WorkersResult,
     experiment_rows,
     experiment_summary,
-    scaling_rows,
-    workers_rows,
 )
 from pipework.benchmarks.studies.records.peer_serving_results import HEAD as PEER_HEAD
 from pipework.benchmarks.studies.records.peer_serving_results import (
@@ -42,28 +41,11 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
     peer_notes,
     peer_rows,
 )
-from pipework.benchmarks.studies.records.serving_results import (
-    AGREEMENT_HEAD,
-    BULK_HEAD,
-    AgreementResult,
-    BulkResult,
-    ServingResult,
-    agreement_rows,
-    bulk_rows,
-    serving_rows,
-)
-from pipework.benchmarks.studies.records.serving_results import HEAD as SERVING_HEAD
 from pipework.benchmarks.studies.records.stored_results import StoredResult
-from pipework.benchmarks.studies.records.training_results import HEAD as PRESETS_HEAD
 from pipework.benchmarks.studies.records.training_results import (
-    PIPEWORK,
-    FamiliesResult,
     ImportsResult,
-    PeerTrainingResult,
-    PresetsResult,
     TrainingResult,
     import_lines,
-    preset_rows,
 )
 from pipework.progress import counted
 
@@ -114,29 +96,20 @@ class TableName(StrEnum):
     SUMMARY = "summary"
     ACCURACY = "accuracy"
     SERVING = "serving"
-    SERVING_LOAD = "serving_load"
-    AGREEMENT = "agreement"
     BULK = "bulk"
-    SCALING = "scaling"
-    WORKERS = "workers"
     OFFLINE = "offline"
     ENGINES = "engines"
     ROOFLINE = "roofline"
-    FAMILIES = "families"
     IMPORTS = "imports"
     MATRIX = "matrix"
     FAULTS = "faults"
-    PRESETS = "presets"
-    PEERS_TRAINING = "peers_training"
-    PEERS_PHASES = "peers_phases"
     PEERS_SERVING = "peers_serving"
     SCRATCH = "scratch"
-    DOMAIN = "domain"
 
 
 def table(name: TableName, results: Results) -> str:  # noqa: C901, PLR0911  (one case per table)
     """Return a table as Markdown; results of other kinds are ignored."""
-    benches, peers = _of(BenchResult, results), _of(PeerTrainingResult, results)
+    benches = _of(BenchResult, results)
     match name:
         case TableName.SUMMARY:
             return _summary(results)
@@ -146,23 +119,16 @@ def table(name: TableName, results: Results) -> str:  # noqa: C901, PLR0911  (on
             return _serving([result for result in benches if result.levels])
         case TableName.OFFLINE:
             return _offline([result for result in benches if result.offline])
-        case TableName.FAMILIES:
-            return _families(_of(FamiliesResult, results))
         case TableName.IMPORTS:
             return _imports(_of(ImportsResult, results))
         case TableName.MATRIX:
             return _matrix(_of(MatrixResult, results))
         case TableName.FAULTS:
             return _faults(_of(FaultsResult, results))
-        case TableName.PEERS_TRAINING | TableName.PEERS_PHASES:
-            draw = _peers_training if name is TableName.PEERS_TRAINING else _peers_phases
-            return draw(peers)
         case TableName.PEERS_SERVING:
             return _peers_serving(_of(PeerServingResult, results))
-        case TableName.SCRATCH | TableName.DOMAIN:
-            experiments = _of(ExperimentResult, results)
-            chosen = [result for result in experiments if TableName(result.experiment) is name]
-            return _experiments(chosen)
+        case TableName.SCRATCH:
+            return _experiments(_of(ExperimentResult, results))
         case _:
             kind, head, rows = ROWS[name]
             return table_of(_of(kind, results), head, rows)
@@ -172,14 +138,9 @@ def table(name: TableName, results: Results) -> str:  # noqa: C901, PLR0911  (on
 ROWS: Mapping[
     TableName, tuple[type[Any], Sequence[str], Callable[[Any], Iterable[Sequence[str]]]]
 ] = {
-    TableName.SERVING_LOAD: (ServingResult, SERVING_HEAD, serving_rows),
-    TableName.AGREEMENT: (AgreementResult, AGREEMENT_HEAD, agreement_rows),
     TableName.BULK: (BulkResult, BULK_HEAD, bulk_rows),
-    TableName.SCALING: (ScalingResult, SCALING_HEAD, scaling_rows),
-    TableName.WORKERS: (WorkersResult, WORKERS_HEAD, workers_rows),
     TableName.ENGINES: (EnginesResult, ENGINES_HEAD, engine_rows),
     TableName.ROOFLINE: (RooflineResult, ROOFLINE_HEAD, roofline_rows),
-    TableName.PRESETS: (PresetsResult, PRESETS_HEAD, preset_rows),
 }
 
 
@@ -254,15 +215,6 @@ def offline_rows(result: BenchResult) -> Iterator[tuple[str, ...]]:
         yield result.model, level.stage, f"{level.batch}", f"{level.texts_per_s:,.0f}", *times
 
 
-def _families(results: Sequence[FamiliesResult]) -> str:
-    fits = [fit for result in results for fit in result.fits]
-    heads = tuple(dict.fromkeys(fit.head for fit in fits))
-    steps = {(fit.family, fit.head): "no" if fit.steps is None else f"{fit.steps}" for fit in fits}
-    families = dict.fromkeys(fit.family for fit in fits)
-    rows = ((family, *(steps.get((family, head), "-") for head in heads)) for family in families)
-    return markdown(("family", *heads), rows) + machines(results)
-
-
 def _imports(results: Sequence[ImportsResult]) -> str:
     parts = []
     for result in results:
@@ -288,40 +240,6 @@ def _matrix(results: Sequence[MatrixResult]) -> str:
 def _faults(results: Sequence[FaultsResult]) -> str:
     parts = (markdown(*fault_lines(result)) for result in results)
     return "\n\n".join(parts) + machines(results)
-
-
-def _peers_training(results: Sequence[PeerTrainingResult]) -> str:
-    head = (
-        *("data", "train rows", "trainer", "seeds", "examples/s", "speedup of pipework"),
-        *("dev score, mean ± sd", "peak memory MiB", "whole process s"),
-    )
-    rows = (_trainer(result, name) for result in results for name in result.competitors)
-    return markdown(head, rows) + machines(results)
-
-
-def _trainer(result: PeerTrainingResult, name: str) -> tuple[str, ...]:
-    runs = result.of(name)
-    scores = [run.score for run in runs]
-    return (
-        result.dataset,
-        f"{result.train_rows:,}",
-        name,
-        f"{len(runs)}",
-        f"{median(run.examples_per_s for run in runs):.1f}",
-        "" if name == PIPEWORK else f"**{result.speedup_over(name):.2f}**",
-        f"{result.metric.removeprefix('dev ')} {mean(scores):.2f}{plus_minus(scores)}",
-        f"{max(run.peak_memory_mib for run in runs):,.0f}",
-        f"{median(run.wall_s for run in runs):,.0f}",
-    )
-
-
-def _peers_phases(results: Sequence[PeerTrainingResult]) -> str:
-    head = ("data", *(results[0].phases.seconds if results else ()))
-    rows = (
-        (result.dataset, *(f"{share:.1%}" for share in result.phases.shares().values()))
-        for result in results
-    )
-    return markdown(head, rows) + machines(results)
 
 
 def _peers_serving(results: Sequence[PeerServingResult]) -> str:

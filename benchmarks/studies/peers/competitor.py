@@ -12,7 +12,7 @@ from pipework.benchmarks.studies.records.training_results import PIPEWORK
 from pipework.benchmarks.targets.http import HttpTarget
 from pipework.data.examples import Example
 from pipework.git import CHECKOUT
-from pipework.serve.schemas import PREDICT_PATH
+from pipework.wire.schemas import PREDICT_PATH
 
 HOST = "127.0.0.1"
 ROOT = CHECKOUT

@@ -33,12 +33,12 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
 )
 from pipework.benchmarks.targets.address import TargetAddress
 from pipework.data.examples import Example
+from pipework.data.splits import split_source
 from pipework.errors import NotReadyError, PipeError
-from pipework.export.inference import open_model, split_source
+from pipework.export.inference import open_model
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import label_array
-from pipework.scoring.predictions import probabilities
 from pipework.text.encoding import open_encoder
 
 ROWS, BATCH = 200, 8
@@ -74,7 +74,7 @@ class Reference:
         task = manifest.task
         *rows, long_row = (
             dict(zip(task.labels, row_C, strict=True))
-            for row_C in probabilities(logits_NC, task).tolist()
+            for row_C in task.probabilities(logits_NC).tolist()
         )
         return cls(
             texts=tuple(example.text for example in chosen),

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
+from pipework.record import Record
 from pipework.run_folder.engine_record import EngineFormat, Layout
-from pipework.run_folder.files import Record
 
 
 class EngineResult(Record):

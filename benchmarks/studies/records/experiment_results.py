@@ -1,13 +1,11 @@
-"""Stored results of experiments: training variants over seeds, replicas, front processes."""
+"""Stored results of experiments: training variants over seeds."""
 
-from collections.abc import Iterator, Sequence
-from math import ceil
-from statistics import mean, median
+from collections.abc import Iterator
+from statistics import mean
 from typing import Literal
 
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
-from pipework.progress import counted
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 Setting = str | int | float | bool | None
 
@@ -51,7 +49,7 @@ class ExperimentResult(Record):
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["experiment"] = "experiment"
-    experiment: Literal["scratch", "domain"]
+    experiment: Literal["scratch"]
     dataset: str
     metric: str
     train_rows: int
@@ -117,191 +115,3 @@ def _difference(difference: Difference | None) -> str:
         return ""
     interval = f"({difference.low:+.2f} to {difference.high:+.2f})"
     return f"{difference.mean:+.2f} {interval} against {difference.against}"
-
-
-class ScalingSample(Record):
-    """The load and the value of the scaling query at a time.
-
-    Attributes:
-        seconds: since the start.
-        clients: clients of `pipe bench`, which sends a few seconds after its start; else 0.
-        value: of the query, in seconds of work in the queues of all replicas.
-    """
-
-    seconds: float
-    clients: int
-    value: float
-
-
-class ReplicaLimits(Record):
-    """What determines the replicas; the defaults are those of the HorizontalPodAutoscaler.
-
-    Attributes:
-        target: of the value per replica, in seconds.
-        least: fewest replicas.
-        most: most replicas.
-        period_s: time between two decisions.
-        tolerance: relative distance from the target within which nothing changes.
-        stabilization_s: for this time, replicas stay at the highest recommendation.
-    """
-
-    target: float
-    least: int
-    most: int
-    period_s: float = 15.0
-    tolerance: float = 0.1
-    stabilization_s: float = 300.0
-
-
-class ScalingResult(Record):
-    """The scaling query of the chart, evaluated by Prometheus while a server is under load.
-
-    The server is a single replica, whatever the formula gives. Each client sends its next request
-    of `texts_per_request` texts after the response; `limits` are those of the ScaledObject.
-    """
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    kind: Literal["scaling"] = "scaling"
-    model: str
-    query: str
-    texts_per_request: int
-    samples: tuple[ScalingSample, ...]
-    limits: ReplicaLimits
-    command: tuple[str, ...]
-    provenance: Provenance
-
-    @property
-    def replicas(self) -> tuple[int, ...]:
-        """The replicas at the time of each sample, see `hpa_replicas`."""
-        return hpa_replicas(self.samples, self.limits)
-
-
-def hpa_replicas(samples: Sequence[ScalingSample], limits: ReplicaLimits) -> tuple[int, ...]:
-    """Return the replicas that the HorizontalPodAutoscaler would set, at the time of each sample.
-
-    A decision takes ceil(replicas x value per replica / target), at most the double or four more
-    than before; see https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale.
-    """
-    replicas, result = limits.least, list[int]()
-    recommended = list[tuple[float, int]]()
-    decided_s = float("-inf")
-    for sample in samples:
-        if sample.seconds - decided_s >= limits.period_s:
-            decided_s = sample.seconds
-            ratio = sample.value / replicas / limits.target
-            wanted = replicas if abs(ratio - 1) <= limits.tolerance else ceil(replicas * ratio)
-            recommended.append((decided_s, wanted))
-            window = decided_s - limits.stabilization_s
-            stable = max(count for seconds, count in recommended if seconds >= window)
-            if wanted < replicas:
-                wanted = min(stable, replicas)
-            replicas = max(limits.least, min(wanted, limits.most, max(2 * replicas, replicas + 4)))
-        result.append(replicas)
-    return tuple(result)
-
-
-SCALING_HEAD = ("model", "clients", "seconds", "highest value of the query, s", "replicas")
-
-
-def scaling_rows(result: ScalingResult) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each phase of the load."""
-    phases = list[list[tuple[ScalingSample, int]]]()
-    for sample, replicas in zip(result.samples, result.replicas, strict=True):
-        if not phases or phases[-1][0][0].clients != sample.clients:
-            phases.append([])
-        phases[-1].append((sample, replicas))
-    for phase in phases:
-        (first, _), (last, ended) = phase[0], phase[-1]
-        highest = max(sample.value for sample, _ in phase)
-        most = max(replicas for _, replicas in phase)
-        shown = f"at most {most}, {ended} at the end"
-        seconds = f"{first.seconds:,.0f} to {last.seconds:,.0f}"
-        yield result.model, f"{first.clients}", seconds, f"{highest:.2f}", shown
-
-
-NO_ENGINE = "none"
-
-
-class WorkersLevel(Record):
-    """A server under closed-loop load, measured once per turn.
-
-    Attributes:
-        fronts: front processes; 0 for a server of one process.
-        engines: engine processes; 0 for a server of one process.
-        requests_per_s: by turn.
-        front_us: CPU time of all front processes per request, in microseconds; with no front
-            processes that of the server. Median over the turns.
-        engine_us: CPU time of all engine processes per request, in microseconds.
-    """
-
-    fronts: int
-    engines: int
-    requests_per_s: tuple[float, ...]
-    front_us: float
-    engine_us: float
-
-
-class WorkersLoad(Record):
-    """Servers of different numbers of processes under the same load, in turns.
-
-    Attributes:
-        engine: the engine, or NO_ENGINE for an engine that returns zeros at once.
-        texts_per_request: texts in each request.
-        clients: clients of the closed loop.
-        levels: one per server.
-    """
-
-    engine: str
-    texts_per_request: int
-    clients: int
-    levels: tuple[WorkersLevel, ...]
-
-
-class WorkersResult(Record):
-    """Servers of one and of several processes under load, on the processors of their clients."""
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    kind: Literal["workers"] = "workers"
-    model: str
-    loads: tuple[WorkersLoad, ...]
-    command: tuple[str, ...]
-    provenance: Provenance
-
-
-WORKERS_HEAD = (
-    "model",
-    "load",
-    "processes",
-    "requests/s",
-    "of one process",
-    "CPU, front",
-    "CPU, engine",
-)
-
-
-def workers_rows(result: WorkersResult) -> Iterator[tuple[str, ...]]:
-    """Yield a table row for each server and load; shares are medians over the turns."""
-    for load in result.loads:
-        one = load.levels[0].requests_per_s
-        texts = counted(load.texts_per_request, "text")
-        shown = f"{texts}, {load.clients} clients, engine: {load.engine}"
-        for level in load.levels:
-            pairs = zip(level.requests_per_s, one, strict=True)
-            share = median(rate / base for rate, base in pairs)
-            yield (
-                result.model,
-                shown,
-                f"{counted(level.fronts, 'front')}, {counted(level.engines, 'engine')}"
-                if level.fronts
-                else "1",
-                f"{median(level.requests_per_s):,.0f}",
-                f"{share:.0%}" if level.fronts else "",
-                f"{level.front_us:,.0f} µs",
-                f"{level.engine_us:,.0f} µs" if level.fronts else "",
-            )
-
-
-def possible_rate(level: WorkersLevel) -> float:
-    """Return the requests/s that the CPU times allow if each process had a CPU of its own."""
-    fronts = max(1, level.fronts) * 1e6 / level.front_us
-    return min(fronts, level.engines * 1e6 / level.engine_us) if level.engine_us else fronts

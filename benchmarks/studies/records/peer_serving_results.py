@@ -7,7 +7,7 @@ from typing import Literal
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
 from pipework.benchmarks.studies.records.training_results import PIPEWORK
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
 AGREEMENT = 0.98  # share of labels equal to the checkpoint's below which a peer is excluded
 

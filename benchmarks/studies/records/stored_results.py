@@ -16,28 +16,17 @@ from pydantic import Field, TypeAdapter
 
 from pipework.benchmarks.results_schema.comparison import ComparisonResult
 from pipework.benchmarks.results_schema.results import BenchResult, read_as
+from pipework.benchmarks.studies.records.bulk_results import BulkResult
 from pipework.benchmarks.studies.records.engine_results import (
     EnginesResult,
     FaultsResult,
     MatrixResult,
     RooflineResult,
 )
-from pipework.benchmarks.studies.records.experiment_results import (
-    ExperimentResult,
-    ScalingResult,
-    WorkersResult,
-)
+from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
 from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
-from pipework.benchmarks.studies.records.serving_results import (
-    AgreementResult,
-    BulkResult,
-    ServingResult,
-)
 from pipework.benchmarks.studies.records.training_results import (
-    FamiliesResult,
     ImportsResult,
-    PeerTrainingResult,
-    PresetsResult,
     TrainingResult,
 )
 from pipework.run_folder.files import write_atomically
@@ -45,21 +34,14 @@ from pipework.run_folder.files import write_atomically
 StoredResult = (
     BenchResult
     | TrainingResult
-    | FamiliesResult
     | ImportsResult
-    | PeerTrainingResult
     | EnginesResult
     | MatrixResult
     | FaultsResult
-    | PresetsResult
-    | ServingResult
     | RooflineResult
     | PeerServingResult
     | ExperimentResult
-    | ScalingResult
-    | WorkersResult
     | ComparisonResult
-    | AgreementResult
     | BulkResult
 )
 PATH = Path(__file__).parents[1] / "schema.json"

@@ -1,15 +1,14 @@
-"""Stored results of training runs: accuracy, families, comparison with other trainers."""
+"""Stored results of training runs: accuracy and imports."""
 
-from collections.abc import Iterator
-from statistics import mean, median
+from statistics import mean
 from typing import Literal
 
 from pydantic import BaseModel
 
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
-from pipework.run_folder.files import Record
+from pipework.record import Record
 
-PIPEWORK = "pipework"  # its name in the `contender` and `peer` fields of stored results
+PIPEWORK = "pipework"  # its name in the `peer` fields of stored results
 
 
 class TrainingResult(Record):
@@ -36,28 +35,6 @@ class TrainingResult(Record):
     def value(self) -> float:
         """The mean over the seeds."""
         return mean(self.values)
-
-
-class Fit(Record):
-    """The training steps that a family with a head needs to fit the rows; None if it does not."""
-
-    family: str
-    head: str
-    steps: int | None
-
-
-class FamiliesResult(Record):
-    """Which encoder families fit the same `rows` rows with which heads.
-
-    `command` is empty in results that predate the field.
-    """
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    kind: Literal["families"] = "families"
-    rows: int
-    fits: tuple[Fit, ...]
-    command: tuple[str, ...] = ()
-    provenance: Provenance
 
 
 class ImportCheck(Record):
@@ -110,68 +87,6 @@ def import_lines(
     return ("family", *sources), rows, reasons
 
 
-class PeerRun(Record):
-    """One training run in a separate process.
-
-    `examples_per_s` counts training only; `wall_s` is the lifetime of the process. `score` is the
-    best dev score of all epochs, in percent.
-    """
-
-    contender: str
-    seed: int
-    examples_per_s: float
-    wall_s: float
-    peak_memory_mib: float
-    score: float
-
-
-class PhaseTimes(Record):
-    """Seconds of a training run by phase; the phases add up to the whole loop."""
-
-    seconds: dict[str, float]
-
-    def shares(self) -> dict[str, float]:
-        """Return each phase as a share of the total."""
-        whole = sum(self.seconds.values())
-        return {phase: seconds / whole for phase, seconds in self.seconds.items()}
-
-
-class PeerTrainingResult(Record):
-    """pipework compared with other trainers on the same rows, hyperparameters and seeds.
-
-    `peer_versions` are the package versions in the other trainers' environment; `phases` are
-    measured in pipework.
-    """
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    kind: Literal["peer_training"] = "peer_training"
-    dataset: str
-    metric: str
-    train_rows: int
-    threads: int
-    settings: dict[str, str | int | float | bool | None]
-    runs: tuple[PeerRun, ...]
-    phases: PhaseTimes
-    peer_versions: dict[str, str]
-    command: tuple[str, ...]
-    provenance: Provenance
-
-    @property
-    def competitors(self) -> tuple[str, ...]:
-        """The compared trainers in the order of the first seed."""
-        return tuple(dict.fromkeys(run.contender for run in self.runs))
-
-    def of(self, competitor: str) -> tuple[PeerRun, ...]:
-        """Return the runs of one trainer, sorted by seed."""
-        runs = (run for run in self.runs if run.contender == competitor)
-        return tuple(sorted(runs, key=lambda run: run.seed))
-
-    def speedup_over(self, competitor: str) -> float:
-        """Return pipework's examples/s divided by the competitor's: the median over the seeds."""
-        pairs = zip(self.of(PIPEWORK), self.of(competitor), strict=True)
-        return median(own.examples_per_s / other.examples_per_s for own, other in pairs)
-
-
 def recorded_settings(settings: BaseModel) -> dict[str, str | int | float | bool | None]:
     """Return the settings that are not None as JSON scalars; lists become comma-separated text."""
     values = settings.model_dump(mode="json", exclude_none=True)
@@ -179,64 +94,3 @@ def recorded_settings(settings: BaseModel) -> dict[str, str | int | float | bool
         key: ", ".join(map(str, value)) if isinstance(value, list) else value
         for key, value in values.items()
     }
-
-
-HEAD = (
-    "preset",
-    "layers x width",
-    "family",
-    "parameters",
-    "embedding parameters",
-    "pretraining, tokens/s",
-    "relative to BERT",
-)
-
-
-class PresetSpeed(Record):
-    """A preset in one family. `parameters` counts the encoder without heads.
-
-    `tokens_per_s` is the pretraining rate of each round (forward, backward, optimizer step).
-    """
-
-    preset: str
-    family: str
-    layers: int
-    width: int
-    parameters: int
-    embeddings: int
-    tokens_per_s: tuple[float, ...]
-
-    @property
-    def speed(self) -> float:
-        """The median tokens/s of the rounds."""
-        return median(self.tokens_per_s)
-
-
-class PresetsResult(Record):
-    """Presets in both families, measured in turns, round by round, on the same rows."""
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    kind: Literal["presets"] = "presets"
-    vocabulary: int
-    row_tokens: int
-    rows_per_step: int
-    steps_per_round: int
-    precision: str
-    presets: tuple[PresetSpeed, ...]
-    command: tuple[str, ...]
-    provenance: Provenance
-
-
-def preset_rows(result: PresetsResult) -> Iterator[tuple[str, ...]]:
-    """Yield one table row per preset and family."""
-    bert = {preset.preset: preset.speed for preset in reversed(result.presets)}
-    for preset in result.presets:
-        yield (
-            preset.preset,
-            f"{preset.layers} x {preset.width}",
-            preset.family.upper(),
-            f"{preset.parameters / 1e6:.2f} M",
-            f"{preset.embeddings / 1e6:.2f} M",
-            f"{preset.speed:,.0f}",
-            f"{preset.speed / bert[preset.preset]:.2f}",
-        )

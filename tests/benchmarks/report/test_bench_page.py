@@ -11,7 +11,8 @@ from html.parser import HTMLParser
 import pytest
 
 import pipework.benchmarks.report
-from pipework.benchmarks.report.bench_page import page, print_result, write_page
+from pipework.benchmarks.report.bench_page import page, print_result
+from pipework.benchmarks.report.output import write_page
 from pipework.benchmarks.report.tables import rate
 from pipework.benchmarks.results_schema.results import BenchResult
 from pipework.errors import ConfigError, MissingDependencyError, as_pipe_error

@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from pipework.benchmarks.compare.compare import compare
-from pipework.benchmarks.report.bench_page import write_page as write_bench
-from pipework.benchmarks.report.comparison_page import conclusion, page, print_result, write_page
+from pipework.benchmarks.report.comparison_page import conclusion, page, print_result
+from pipework.benchmarks.report.output import write_page
 from pipework.benchmarks.results_schema.comparison import Quantity, Ratio, RatioVerdict
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -91,7 +91,7 @@ def test_a_browser_renders_the_page_without_scrolling_or_errors(
     request, browser, tmp_path, kind, width, scheme
 ):
     result, path = request.getfixturevalue(kind), tmp_path / "page.html"
-    (write_bench if kind == "loaded" else write_page)(path, result)
+    write_page(path, result)
     faults = []
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
     browser_page = context.new_page()

@@ -18,7 +18,7 @@ from pipework.errors import ConfigError, DataError
 from pipework.run_folder.files import check_writable
 
 
-@pytest.mark.parametrize("kind", ["served", "offline", "trained", "fitted", "compared", "filled"])
+@pytest.mark.parametrize("kind", ["served", "offline", "trained", "filled"])
 def test_a_written_result_is_read_unchanged(kind, request, tmp_path):
     result = request.getfixturevalue(kind)
     write_result(tmp_path / "r.json", result)
@@ -66,11 +66,6 @@ def test_an_interrupted_write_leaves_the_old_result(served, trained, tmp_path, m
     with pytest.raises(KeyboardInterrupt):
         write_result(path, trained)
     assert read_result(path) == served
-
-
-def test_the_speedup_is_the_median_over_pairs_with_the_same_seed(compared):
-    assert compared.speedup_over("Trainer, best") == pytest.approx((60 / 50 + 66 / 44) / 2)
-    assert compared.competitors == ("pipework", "Trainer, defaults", "Trainer, best")
 
 
 LIMIT = SloLimit(statistic=Statistic.P99, most_ms=50)

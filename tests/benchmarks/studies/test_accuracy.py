@@ -3,7 +3,7 @@ import pytest
 from pipework.benchmarks.studies.accuracy import main
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric
+from pipework.tasks.kinds import Metric
 
 
 def test_the_stored_score_equals_that_of_the_run(trained_run, tmp_path):

@@ -87,7 +87,7 @@ def test_a_stopped_experiment_resumes_and_repeats_no_run(tmp_path, trainings, mo
     assert len(evaluated) == 4
     with pytest.raises(ConfigError, match="holds a run that was trained with other settings"):
         experiment(tmp_path, trainings, [*QUICK, "train.clip=2"]).run()
-    check_arms(arms, experiment(tmp_path, trainings).result("scratch", "made up", arms, FLOORS))
+    check_arms(arms, experiment(tmp_path, trainings).result("made up", arms, FLOORS))
 
 
 def check_arms(arms, result):

@@ -3,10 +3,10 @@
 import pytest
 
 from pipework.benchmarks.studies import imports
-from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.benchmarks.studies.imports import SOURCES, main, measure
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.records.training_results import import_lines
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.train.config.data import TaskSettings
 
 

@@ -7,10 +7,10 @@ import pytest
 from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies import matrix
 from pipework.benchmarks.studies.documents.readme import RESULTS, read_all
-from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.benchmarks.studies.matrix import TINY, fill, main
 from pipework.benchmarks.studies.records.engine_results import Cell, MatrixResult
 from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.export.plan import all_variants
 from pipework.machine import computes_bf16
 from pipework.run_folder.engine_record import EngineFormat

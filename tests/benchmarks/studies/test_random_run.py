@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipework.benchmarks.studies.families import EncoderFamily
-from pipework.benchmarks.studies.random_run import random_encoder, random_run
+from pipework.benchmarks.studies.matrix import random_encoder, random_run
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.export.inference import split_source
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import label_array

@@ -1,10 +1,9 @@
-"""The steps of the studies from scratch and of domain pretraining have valid configs."""
+"""The steps of the study from scratch have valid configs."""
 
 from pathlib import Path
 
 import tomli_w
 
-from pipework.benchmarks.studies import domain
 from pipework.benchmarks.studies.scratch import (
     DISTILLED,
     NONE_DISTILLED,
@@ -43,20 +42,3 @@ def test_each_step_depends_only_on_earlier_steps(tmp_path):
     for name in (DISTILLED, SMALL_DISTILLED, NONE_DISTILLED):
         (run,) = loaded(by_name[name], tmp_path).train.teacher
         assert run == tmp_path / "work" / PRETRAINED
-
-
-def test_both_arms_of_a_seed_share_their_rows_and_seeds_differ(tmp_path):
-    rows = "".join(f"sentence {n}\t{n % 2}\n" for n in range(300))
-    (tmp_path / domain.TRAIN).write_text("sentence\tlabel\n" + rows)
-    first, again, other = (domain.draw(tmp_path, tmp_path / "w", 50, seed) for seed in (1, 1, 2))
-    assert first == again
-    assert len(first.read_text().splitlines()) == 51
-    assert set(first.read_text().splitlines()) != set(other.read_text().splitlines())
-    _, plain, adapted = domain.trainings(tmp_path, tmp_path / "w", "hub/name", 50, (1, 2))
-    direct, after_pretraining = (loaded(training, tmp_path) for training in (plain, adapted))
-    assert direct.data == after_pretraining.data
-    assert direct.train == after_pretraining.train
-    assert (direct.model.name, Path(after_pretraining.model.name).parent.name) == (
-        "hub/name",
-        domain.PRETRAINING,
-    )

@@ -16,7 +16,7 @@ from pipework.benchmarks.studies.records.stored_results import PATH, read_stored
 from pipework.train.config.run_config import load_config
 
 ROOT = Path(__file__).parents[3]
-PLACES = ("DATA=data", "MINILM=weights", "WORK=work", "PERF_ANALYZER=true")
+PLACES = ("DATA=data", "MINILM=weights", "WORK=work")
 OUTER = ("MAKE", "MFLAGS", "ONLY")  # variables of a make that started the tests
 WIDE = {"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
 
@@ -65,17 +65,11 @@ def options_of(program):
     return options(re.sub(r"[\[,]", " ", help_text))
 
 
-# Servers with and without the fast path, measured once: one of them is a patched checkout.
-FAST_PATH = {f"fast-path-{run}{again}" for run in ("sample", "minilm") for again in ("", "-again")}
-# The server before and after the restructuring: one of them is an earlier commit.
-RESTRUCTURE = {f"restructure-{run}{texts}" for run in ("sample", "minilm") for texts in ("", "-8")}
-
-
 def test_every_stored_result_has_a_command_or_is_of_another_machine():
     names, stored = result_names(), {path.stem for path in RESULTS.glob("*.json")}
     assert names <= stored
     others = {name for name in stored - names if not any(name.startswith(f"{n}-") for n in names)}
-    assert others == FAST_PATH | RESTRUCTURE
+    assert others == set()
 
 
 def test_its_commands_use_existing_options():
@@ -126,13 +120,6 @@ def test_a_work_folder_of_another_commit_is_rejected(tmp_path):
     assert f"{tmp_path} was started at commit 0000000, the checkout is at " in done.stderr
 
 
-def test_without_perf_analyzer_only_its_result_is_skipped():
-    lines = commands("PERF_ANALYZER=no-such-program")
-    assert "sst2-agreement is skipped: no-such-program is not on PATH" in lines
-    assert not [line for line in lines if "pipework.benchmarks.studies.agreement" in line]
-    assert [line for line in lines if "pipework.benchmarks.studies.peers.serving" in line]
-
-
 def test_a_command_that_fails_leaves_no_result(tmp_path):
     (tmp_path / "trained").mkdir()
     (tmp_path / "trained" / "sample").touch()  # but there is no run
@@ -157,24 +144,8 @@ def test_missing_and_unknown_arguments_are_reported(argument, message):
     assert message in done.stderr
 
 
-def test_a_training_comparison_records_its_command_without_paths():
-    recorded = [
-        line
-        for line in commands()
-        if line.startswith("python -m pipework.benchmarks.studies.peers.training")
-    ]
-    assert len(recorded) == 2
-    for line in recorded:
-        words = shlex.split(line)
-        stored = words[words.index("--command") + 1]
-        assert stored.startswith(
-            "python -m pipework.benchmarks.studies.peers.training sst2 --rows "
-        )
-        assert "DIR/sst2" in stored
-        assert "work/" not in stored
-
-
 def test_the_readme_of_the_results_lists_every_kind():
-    kinds = set(re.findall(r'"const": "([a-z_]+)"', PATH.read_text()))
+    # The name of the only experiment is a constant, too.
+    kinds = set(re.findall(r'"const": "([a-z_]+)"', PATH.read_text())) - {"scratch"}
     recorded = (RESULTS / "README.md").read_text().partition("| `kind` |")[2]
     assert set(re.findall(r"^\| `([a-z_]+)`", recorded, re.MULTILINE)) == kinds

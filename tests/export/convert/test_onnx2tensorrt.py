@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 from transformers import BertConfig, BertForSequenceClassification
 
-from pipework.benchmarks.studies.families import EncoderFamily
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, MissingDependencyError
 from pipework.export.build import build

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, open_tiny, publish
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
 from pipework.errors import ConfigError
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, trace_packed
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
@@ -24,6 +24,7 @@ from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import open_checkpoint, padding_of
 from pipework.train.model.packed_encoder import PACKABLE, check_packable, first_position
 from tests.repetitions import repeated
+from tests.tiny_models import SampleRows, open_tiny
 
 TINY = [family for family in EncoderFamily if family in PACKABLE]
 # Each family once and each head at least once; `pipework.benchmarks.studies.matrix` has them all.

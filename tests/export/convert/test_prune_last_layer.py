@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, open_tiny, publish
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, trace_packed
 from pipework.export.convert.prune_last_layer import prune_last_layer
 from pipework.export.diagnosis.intermediates import OnnxIntermediates
@@ -16,6 +16,7 @@ from pipework.train.config.model import Head
 from pipework.train.model.classifier import open_checkpoint, padding_of
 from pipework.train.model.packed_encoder import PACKABLE
 from tests.repetitions import repeated
+from tests.tiny_models import SampleRows, open_tiny
 
 FAMILIES = [family for family in EncoderFamily if family in PACKABLE]
 TEXTS = 5

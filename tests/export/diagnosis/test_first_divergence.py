@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from pipework.benchmarks.studies.families import EncoderFamily
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.diagnosis.first_divergence import (

@@ -9,8 +9,8 @@ from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from transformers import AutoModelForSequenceClassification
 
-from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.benchmarks.studies.imports import GRAPH_INPUTS, LABELS, save_classifier, save_graph
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.errors import ConfigError
 from pipework.export.config import ImportSettings
 from pipework.export.importing.onnx_source import OnnxSource

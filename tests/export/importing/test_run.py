@@ -19,13 +19,14 @@ from transformers import (
     pipeline,
 )
 
-from pipework.benchmarks.studies.families import EncoderFamily
 from pipework.benchmarks.studies.imports import LABELS, save_classifier
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing import run as importing
-from pipework.export.importing.run import FOREIGN_TEXTS, import_source
+from pipework.export.importing.imported_data import FOREIGN_TEXTS
+from pipework.export.importing.run import import_source
 from pipework.export.importing.source_checks import open_tokenizer
 from pipework.export.importing.transformers_source import CONVERTED, open_source
 from pipework.export.inference import evaluate_run, predict_run
@@ -40,8 +41,8 @@ from pipework.run_folder.engine_record import (
     Variant,
 )
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric, TaskKind
 from pipework.settings import load_settings
+from pipework.tasks.kinds import Metric, TaskKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS
 from pipework.train.model.packed_encoder import PACKABLE

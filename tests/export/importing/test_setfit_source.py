@@ -21,7 +21,7 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import TaskKind
 from pipework.train.config.data import TaskSettings
 from tests.commands import pipe
 from tests.export.importing.conftest import edit_json

@@ -8,9 +8,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipework.data.examples import Example
+from pipework.data.splits import split_source
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import TOLERANCES, ExportSettings
-from pipework.export.inference import split_source
 from pipework.export.parity.case import SIZES, EngineFailedError, batch_mixes
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.rows.edge_cases import EDGE_TEXTS, edge_case_rows

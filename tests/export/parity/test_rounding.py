@@ -17,11 +17,12 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Precision, Scaling
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.model.checkpoint_engine import open_reference
 from tests.export.conftest import INT8_LAYERS
 
-LABELS = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+LABELS = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
 DYNAMIC, STATIC = (
     NumberFormat(precision=Precision.INT8, scaling=scaling, int8_layers=INT8_LAYERS)
     for scaling in (Scaling.DYNAMIC, Scaling.STATIC)

@@ -4,9 +4,11 @@ import pytest
 from pipework.export.config import TOLERANCES
 from pipework.export.parity.score_change import compare_scores
 from pipework.run_folder.engine_record import Precision
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.tasks.kinds import Metric
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
 
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+TASK = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
 ROWS = 408
 TRUTH = np.random.default_rng(0).integers(2, size=ROWS)
 RIGHT = np.eye(2, dtype=np.float32)[TRUTH]
@@ -48,7 +50,7 @@ def test_nan_logits_have_a_score():
 
 
 def test_a_regression_is_scored_by_its_correlation():
-    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
     values = np.random.default_rng(0).random((50, 1), np.float32)
     found = compare_scores(values, values[::-1], values[:, 0], task)
     assert found.before == pytest.approx(1)
@@ -56,7 +58,7 @@ def test_a_regression_is_scored_by_its_correlation():
 
 
 def test_rounding_keeps_a_correlation_within_the_tolerance():
-    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
     chance = np.random.default_rng(0)
     truth, noise = chance.normal(size=(2, 400))
     values = (truth + noise)[:, None].astype(np.float32)
@@ -68,7 +70,7 @@ def test_rounding_keeps_a_correlation_within_the_tolerance():
 
 @pytest.mark.parametrize("metric", [Metric.PEARSON, Metric.SPEARMAN])
 def test_a_correlation_drop_by_one_value_does_not_count(metric):
-    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=metric)
+    task = RegressionTask(labels=("score",), metric=metric)
     truth = np.arange(40, dtype=np.float32)
     one, two = truth.copy(), truth.copy()
     one[20] += 5.5

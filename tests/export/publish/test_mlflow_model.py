@@ -13,7 +13,7 @@ import pytest
 from pipework.data.examples import Example
 from pipework.export.inference import predict_run
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric
+from pipework.tasks.kinds import Metric
 from tests.commands import pipe
 
 TEXTS = ["The match went to extra time", "明天下午有雷阵雨", ""]

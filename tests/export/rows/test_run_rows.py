@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from pipework.data.splits import split_source
 from pipework.errors import DataError
 from pipework.export.config import ExportSettings
-from pipework.export.inference import split_source
 from pipework.export.rows.run_rows import RunRows, spread_over_groups
 from pipework.run_folder.manifest import read_manifest
 from pipework.text.encoding import open_encoder

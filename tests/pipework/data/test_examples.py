@@ -4,7 +4,7 @@ from pipework.data.examples import Example, Source, parse_columns, split_pair
 from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.run_folder.manifest import Part
-from pipework.run_folder.task import TaskKind, resolve_label
+from pipework.tasks.kinds import TaskKind
 
 NUMBERS = Columns(text=0, label=1)
 
@@ -108,22 +108,6 @@ def test_an_unlabelled_source_still_skips_the_header(tmp_path):
     path.write_text("text\ttopic\nx\t1\n")
     source = Source(path=path, columns=Columns(text=0, label="topic"))
     assert list(source.unlabelled().rows()) == [Example(text="x")]
-
-
-@pytest.mark.parametrize("text", ["3", "0", "9"])
-def test_a_number_is_never_an_index_if_names_are_numbers(text):
-    assert resolve_label(text, {"1": 0, "2": 1, "4": 2}) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "index"), [("sport", 0), ("1", 1), ("2", None), ("-1", None), ("\u0661", None)]
-)
-def test_a_label_is_resolved_by_name_or_index(text, index):
-    assert resolve_label(text, {"sport": 0, "finance": 1}) == index
-
-
-def test_a_name_that_is_a_number_is_resolved_as_name():
-    assert resolve_label("1", {"1": 0, "0": 1}) == 0
 
 
 def test_a_tab_separates_the_texts_of_a_pair():

@@ -6,7 +6,7 @@ from pipework.data.examples import Example
 from pipework.data.kept_rows import keep_rows, kept_source, sample_evenly, spread
 from pipework.errors import ChangedFileError
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import TaskKind
 
 ROWS = {
     "text": (("text",), TaskKind.SINGLE_LABEL, Example(text='a\t"b"\u2028 é\n雨', label="3")),

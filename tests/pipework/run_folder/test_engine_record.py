@@ -17,7 +17,7 @@ from pipework.run_folder.engine_record import (
     engine_digest,
 )
 from pipework.run_folder.files import FileRecord
-from pipework.run_folder.task import Metric
+from pipework.tasks.kinds import Metric
 
 TOLERANCE = Tolerance(max_abs=1e-4, spread=1e-4, flips_outside=0, score_drop=0)
 

@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from pipework.errors import RunFolderError, as_pipe_error
+from pipework.record import Record
 from pipework.run_folder.files import (
     FileRecord,
-    Record,
     exclusive_lock,
     file_digest,
     record_file,

@@ -13,7 +13,7 @@ from pipework.run_folder.files import (
     write_atomically,
 )
 from pipework.run_folder.manifest import LockedRun, read_manifest, write_manifest
-from pipework.run_folder.task import Metric
+from pipework.tasks.kinds import Metric
 
 
 def test_a_written_manifest_reads_back_equal(run):

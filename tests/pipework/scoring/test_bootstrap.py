@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.bootstrap import TaskLogits, paired_interval, paired_runs_interval, scorer
+from pipework.scoring.bootstrap import TaskLogits, paired_interval, paired_runs_interval
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
 
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+TASK = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
 random = np.random.default_rng(0)
 TRUTH = random.integers(2, size=500)
 
@@ -43,6 +44,6 @@ def test_the_interval_of_a_single_pair_of_runs_is_the_paired_interval():
 
 
 def test_any_rows_are_scored_and_may_repeat():
-    score = scorer(outputs(1.0), TRUTH)
+    score = outputs(1.0).scorer(TRUTH)
     assert score(np.array([3, 3, 5])) == 1
     assert score(np.arange(len(TRUTH))) == pytest.approx(1)

@@ -5,14 +5,15 @@ import pytest
 
 from pipework.export.config import TOLERANCES
 from pipework.run_folder.engine_record import LengthBand, Precision, Tolerance
-from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.scoring.logit_diff import Comparison
+from pipework.tasks.kinds import Metric
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
 
-LABELS = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b", "c"), metric=Metric.ACCURACY)
-MULTI = Task(
-    kind=TaskKind.MULTI_LABEL, labels=("a", "b"), metric=Metric.MICRO_F1, thresholds=(0.5, 0.9)
-)
-VALUE = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+LABELS = SingleLabelTask(labels=("a", "b", "c"), metric=Metric.ACCURACY)
+MULTI = MultiLabelTask(labels=("a", "b"), metric=Metric.MICRO_F1, thresholds=(0.5, 0.9))
+VALUE = RegressionTask(labels=("score",), metric=Metric.PEARSON)
 random = np.random.default_rng(0)
 
 
@@ -248,4 +249,4 @@ def test_labels_and_probabilities_are_compared_on_the_same_inputs(task, width):
 def test_the_change_of_a_value_is_a_share_of_the_range_of_the_targets():
     changed = compare([[1], [2]], [[1], [2.5]], VALUE).change(4)
     assert (changed.max_change, changed.target_range, changed.flips) == (0.125, 4, 0)
-    assert changed.describe_change(VALUE.kind) == "values by up to 0.5 (12.5% of the target range)"
+    assert VALUE.describe_change(changed) == "values by up to 0.5 (12.5% of the target range)"

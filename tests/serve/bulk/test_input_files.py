@@ -13,14 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.asyn import AsyncFileSystem
 
+from pipework.data import records
 from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
+from pipework.data.records import numbered_records
 from pipework.errors import ConfigError, DataError, MissingDependencyError
 from pipework.serve.bulk import input_files
 from pipework.serve.bulk.input_files import find_files, plan_file
 from pipework.serve.bulk.job_folder import LocalFolder
 from pipework.serve.bulk.ledger import digest
-from pipework.serve.bulk.records import numbered_records
 
 COLUMNS = Columns(text="text", label=None)
 
@@ -177,7 +178,7 @@ def test_a_quote_inside_an_unquoted_field_is_part_of_the_text(tmp_path):
 
 def test_a_row_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(input_files, "ITEM_BYTES", 10)
-    monkeypatch.setattr(input_files, "MAX_RECORD", 2**20)
+    monkeypatch.setattr(records, "MAX_RECORD", 2**20)
     (tmp_path / "x.jsonl").write_text("x" * 2_000_000)
     with pytest.raises(DataError, match=r"x.jsonl: a row is longer than 1 MiB"):
         plan(tmp_path / "x.jsonl")

@@ -1,6 +1,7 @@
 """Jobs: parts are written once and completely, and a job continues after any interruption."""
 
 import errno
+import io
 import json
 import os
 import random
@@ -19,6 +20,7 @@ import pytest
 from pipework.errors import ChangedFileError, ConfigError, DataError
 from pipework.progress import NullProgress
 from pipework.serve.bulk import input_files, job, job_folder
+from pipework.serve.bulk.input_files import StoredFile, WorkItem
 from pipework.serve.bulk.job import BulkOptions, score_files
 from pipework.serve.bulk.records import RowReader
 from tests.commands import ForkedPipe, ForkedProcess, pipe
@@ -96,7 +98,7 @@ def test_all_rows_are_scored_in_the_order_of_the_input(run, files, tmp_path):
         label, score_, _ = line.split("\t")
         assert table["predicted_label"][row].as_py() == label
         assert table["predicted_score"][row].as_py() == pytest.approx(float(score_), abs=1e-4)
-    assert (summary.items, summary.skipped, summary.rejected) == (8, 0, 0)
+    assert (summary.items, summary.skipped, summary.counts.rejected) == (8, 0, 0)
     assert summary.counts.rows == 2 * rows == sum(summary.counts.labels.values())
     metadata = pq.read_schema(part_files(tmp_path / "out")[0]).metadata
     assert json.loads(metadata[b"pipework.engine"])["name"] == "onnx"
@@ -255,7 +257,7 @@ def test_a_job_in_an_object_store_has_the_files_of_a_local_job(run, files, tmp_p
     local = to(tmp_path / "out")
     first, again = to("memory://bucket/out", shard="1/2"), to("memory://bucket/out")
     assert (first.items, again.items, again.skipped) == (3, 5, 3)
-    assert (again.counts, again.rejected) == (local.counts, local.rejected)
+    assert (again.counts, again.counts.rejected) == (local.counts, local.counts.rejected)
     expected = snapshot(tmp_path / "out")
     assert {name.partition("/")[0] for name in expected} == {
         "parts",
@@ -284,6 +286,65 @@ def test_a_finished_job_in_an_object_store_downloads_no_part(run, files, store, 
     store.pipe("/bucket/out/finished/part-000004.json", b"{")
     assert score(run, files, "memory://bucket/out").skipped == 5
     assert objects(store, "/bucket/out/") == before
+
+
+def test_a_finished_job_downloads_no_input_that_has_its_version(
+    run, files, tmp_path, store, monkeypatch
+):
+    store.put(f"{files}/", "/bucket/rows/", recursive=True)
+    first = score(run, "memory://bucket/rows", tmp_path / "out")
+    read, ranges = StoredFile.read, list[int]()
+
+    def count(self, start, end):
+        ranges.append(start)
+        return read(self, start, end)
+
+    monkeypatch.setattr(StoredFile, "read", count)
+    assert score(run, "memory://bucket/rows", tmp_path / "out").counts == first.counts
+    assert ranges == []
+    content = store.cat("/bucket/rows/file1.parquet")
+    store.pipe("/bucket/rows/file1.parquet", content)  # the same bytes, at another time
+    assert score(run, "memory://bucket/rows", tmp_path / "out").skipped == 8
+    assert len(ranges) == 4
+    changed = bytearray(content)
+    changed[50] ^= 1  # not in the footer
+    store.pipe("/bucket/rows/file1.parquet", bytes(changed))
+    with pytest.raises(ChangedFileError, match=r"file1.parquet has changed since part-000004 was"):
+        score(run, "memory://bucket/rows", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv"])
+def test_the_bytes_of_an_item_are_read_once(run, tmp_path, monkeypatch, name):
+    path = tmp_path / name
+    if name == "rows.csv":
+        path.write_text("text\n" + "rain\n" * 20_000)
+    else:
+        write_parquet(path, [2000] * 4)
+    items, reads = list[WorkItem](), list[tuple[int, int]]()
+
+    class Counted(io.FileIO):
+        def read(self, size=-1):
+            start = self.tell()
+            data = super().read(size)
+            reads.append((start, start + len(data)))
+            return data
+
+    score_item = job.BulkJob.score
+
+    def score_counted(self, item, progress):
+        items.append(item)
+        monkeypatch.setattr(StoredFile, "open", lambda stored: Counted(stored.path))
+        return score_item(self, item, progress)
+
+    monkeypatch.setattr(job.BulkJob, "score", score_counted)
+    score(run, path, tmp_path / "out", columns="text=text")
+    # The footer of parquet is read with the 64 KiB before it.
+    tail = path.stat().st_size - 2**16 if name == "rows.parquet" else 2**20
+    checked = [item for item in items if item.end <= tail]
+    assert checked
+    for item in checked:
+        inside = [min(end, item.end) - max(start, item.start) for start, end in reads]
+        assert sum(size for size in inside if size > 0) == item.end - item.start
 
 
 def test_another_job_in_an_object_store_is_refused(run, files, store):
@@ -388,6 +449,19 @@ def test_a_txt_file_has_the_columns_of_the_training_data_or_a_text_per_line(run,
     assert pq.read_table(tmp_path / "list/parts")["source_row"].to_pylist() == [1, 2, 3]
 
 
+def test_a_list_of_texts_has_its_own_column_name(run, tmp_path):
+    named = Path(shutil.copytree(run, tmp_path / "run"))
+    manifest = json.loads((named / "manifest.json").read_text())
+    manifest["data"]["reading"] |= {"text": "sentence", "header": True}
+    (named / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "list.txt").write_text("goal\nrain, sun\n")
+    (tmp_path / "table.txt").write_text("sentence\ngoal\n")
+    score(named, tmp_path / "list.txt", tmp_path / "list")
+    assert pq.read_table(tmp_path / "list/parts")["text"].to_pylist() == ["goal", "rain, sun"]
+    score(named, tmp_path / "table.txt", tmp_path / "table")
+    assert pq.read_table(tmp_path / "table/parts")["sentence"].to_pylist() == ["goal"]
+
+
 def test_a_url_without_its_slashes_is_refused(run, files):
     with pytest.raises(ConfigError, match=r"--out s3:/bucket: expected a path, or a URL such as"):
         score(run, files, Path("s3://bucket"))
@@ -435,7 +509,7 @@ def test_an_empty_file_has_no_rows_and_the_others_are_scored(run, tmp_path, empt
     (tmp_path / "in" / "b.csv").write_text("text,id\nrain,x\ngoal,y\n")
     (tmp_path / "in" / "c.csv").write_text("text,id\n")
     summary = score(run, tmp_path / "in", tmp_path / "out", columns="text=text")
-    assert (summary.items, summary.counts.rows, summary.rejected) == (1, 2, 0)
+    assert (summary.items, summary.counts.rows, summary.counts.rejected) == (1, 2, 0)
     table = pq.read_table(tmp_path / "out" / "parts")
     assert table["id"].to_pylist() == ["x", "y"]
     assert table["predicted_label"].to_pylist() == ["weather", "sport"]
@@ -465,7 +539,7 @@ def test_rows_that_cannot_be_read_are_set_aside(run, tmp_path):
     pq.write_table(table, tmp_path / "in" / "a.parquet")
     (tmp_path / "in" / "b.csv").write_bytes(b"id,text\nd,sun\ne\nf,\xff\ng,bank\n")
     summary = score(run, tmp_path / "in", tmp_path / "out", columns="text=text", keep=["id"])
-    assert (summary.counts.rows, summary.rejected) == (4, 3)
+    assert (summary.counts.rows, summary.counts.rejected) == (4, 3)
     rejects = sorted((tmp_path / "out" / "rejects").glob("*.jsonl"))
     lines = [json.loads(line) for path in rejects for line in path.read_text().splitlines()]
     assert [(line["file"], line["row"]) for line in lines] == [

@@ -8,10 +8,10 @@ import pytest
 
 from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
-from pipework.errors import ConfigError, InputError
+from pipework.errors import ConfigError
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.bulk import records
-from pipework.serve.bulk.records import RowReader, parse_record
+from pipework.serve.bulk.records import RowReader
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def read(reader: RowReader, data: bytes, first_line: int = 2):
     rows = [row for window in windows for row in window.rows]
     texts = [example.text for window in windows for example in window.examples]
     rejects = [(each.row, each.reason) for window in windows for each in window.rejects]
-    kept = [cells for window in windows for cells in window.kept]
+    kept = [[*cells.values()] for window in windows for cells in window.kept.to_pylist()]
     return list(zip(rows, texts, strict=True)), rejects, kept
 
 
@@ -103,7 +103,10 @@ def test_missing_columns_are_reported(reader, columns, keep, text, message):
         reader("x.csv", columns, keep, text).check()
 
 
-def test_a_record_is_decoded_alone():
-    assert parse_record(b"\xef\xbb\xbfid,text\r\n", Format.CSV) == ["id", "text"]
-    with pytest.raises(InputError, match=r"not CSV: unexpected end of data"):
-        parse_record(b'"rain', Format.CSV)
+def test_a_window_of_parquet_may_have_only_rejected_rows(reader, tmp_path):
+    table = pa.table({"text": pa.array([None, None], pa.string()), "id": [1, 2]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    with (tmp_path / "x.parquet").open("rb") as stream:
+        (window,) = reader("x.parquet", ("text", "id"), ("id",)).table_rows(stream, 0, 1)
+    assert (window.rows, window.kept.num_rows) == ([], 0)
+    assert [reject.row for reject in window.rejects] == [1, 2]

@@ -8,10 +8,10 @@ import pytest
 from pipework.data.examples import Example, split_pair
 from pipework.errors import InputError
 from pipework.run_folder.manifest import read_manifest
-from pipework.scoring.predictions import MultiLabel, RegressionValue, SingleLabel, decide
 from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.engines import base, collate, open_proven
 from pipework.serve.engines.collate import CPU, Costs
+from pipework.tasks.predictions import MultiLabel, RegressionValue, SingleLabel
 from pipework.text.encoding import TextEncoder
 
 TEXTS = ["rain", "goal team match", "", "bank rate", "sun goal bank wind", "rain " * 40] * 5
@@ -29,20 +29,23 @@ def test_predictions_equal_those_of_decide(request, name):
         type_ids=manifest.input.type_ids,
     )
     with open_proven(run, manifest) as engine, Scorer(run) as scorer:
-        expected = decide(engine.infer(encoder.encode(examples)), manifest.task)
-        scored = scorer.score(examples)
+        expected = manifest.task.decode(engine.infer(encoder.encode(examples)))
+        scored = scorer.model.columns(examples)
+    columns = {name: column.values for name, column in scored.items()}
     for row, prediction in enumerate(expected):
         match prediction:
             case SingleLabel(label=label, score=score):
-                assert scored.labels[row] == label
-                assert scored.scores[row] == pytest.approx(score, abs=1e-6)
+                assert columns["predicted_label"][row] == label
+                assert columns["predicted_score"][row] == pytest.approx(score, abs=1e-6)
             case MultiLabel(labels=labels, scores=scores):
-                assert tuple(scored.labels[row]) == labels
-                assert scored.scores[row] == pytest.approx([scores[each] for each in labels])
+                assert tuple(columns["predicted_label"][row]) == labels
+                assert columns["predicted_score"][row] == pytest.approx(
+                    [scores[each] for each in labels]
+                )
             case RegressionValue(score=score):
-                assert scored.labels == []
-                assert scored.scores[row] == pytest.approx(score, abs=1e-6)
-        assert scored.truncated[row] == (len(TEXTS[row]) > 150)
+                assert "predicted_label" not in columns
+                assert columns["predicted_score"][row] == pytest.approx(score, abs=1e-6)
+        assert columns["truncated"][row] == (len(TEXTS[row]) > 150)
 
 
 def test_a_batch_of_columns(run):
@@ -80,7 +83,7 @@ def test_a_pickled_scorer_holds_the_path_and_opens_once(run):
     assert len(content) < 500
     first, second = pickle.loads(content), pickle.loads(content)
     assert first is second
-    assert first.score([Example(text="rain")]).labels == ["weather"]
+    assert first.model.columns([Example(text="rain")])["predicted_label"].values == ["weather"]
 
 
 def test_batches_are_cut_by_fixed_costs(run, monkeypatch):
@@ -91,6 +94,6 @@ def test_batches_are_cut_by_fixed_costs(run, monkeypatch):
         monkeypatch.setattr(
             collate, "pad", lambda texts, padding: sizes.append(len(texts)) or pad(texts, padding)
         )
-        scorer.score([Example(text="rain")] * 1000)  # of three tokens each
+        scorer.model.columns([Example(text="rain")] * 1000)  # of three tokens each
     assert sizes == [341, 341, 318]
     assert CPU.most_tokens // 3 == 341

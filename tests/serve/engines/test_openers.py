@@ -7,7 +7,7 @@ from pipework.data.examples import Example
 from pipework.errors import PipeError
 from pipework.machine import cpu_limit
 from pipework.run_folder.manifest import read_manifest
-from pipework.serve.engines.openers import LocalOpener, TritonOpener
+from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.text.encoding import TextEncoder
 
@@ -40,7 +40,3 @@ def test_a_proof_is_made_on_the_reference_rows(kept_run):
 def test_a_cpu_has_at_most_two_engines():
     expected = 1 if gpu_or_none() is not None else min(2, cpu_limit())
     assert LocalOpener().instances == expected
-
-
-def test_a_tritonserver_manages_its_own_instances():
-    assert TritonOpener(tensor_model=None, url="127.0.0.1:8001").instances == 1

@@ -162,7 +162,7 @@ def test_the_check_measures_the_change_of_a_regression_by_the_recorded_range(
             changed = prove_here(engine, known, rows, manifest.task)
         used = target_range or np.ptp(rows.logits_NC)
         assert changed.max_change == pytest.approx(1 / used, rel=1e-3)
-        assert changed.describe_change(manifest.task.kind).startswith("values by up to 1 (")
+        assert manifest.task.describe_change(changed).startswith("values by up to 1 (")
 
 
 class Failing:

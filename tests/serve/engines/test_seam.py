@@ -9,7 +9,6 @@ from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.run_folder.change_limits import ChangeLimits
 from pipework.run_folder.engine_record import Precision, Speed, TensorRt
 from pipework.run_folder.manifest import read_manifest, write_manifest
-from pipework.run_folder.task import TaskKind
 from pipework.serve.engines import (
     choose_engine,
     faster_engines,
@@ -17,6 +16,8 @@ from pipework.serve.engines import (
     open_proven,
     usable_engines,
 )
+from pipework.tasks.kinds import Metric
+from pipework.tasks.regression import RegressionTask
 
 
 @pytest.fixture
@@ -120,12 +121,12 @@ def test_one_label_may_change_however_few_the_rows(ranked):
     for flips, rows, allowed in ((1, 10, True), (2, 999, False), (2, 1000, True), (3, 1000, False)):
         change = {"flips": flips, "argmax_agreement": 1 - flips / rows, "max_change": 0.1}
         record = ranked.engines[0].model_copy(update={"parity": parity.model_copy(update=change)})
-        assert ChangeLimits().allow(record, TaskKind.SINGLE_LABEL) is allowed
-        assert not ChangeLimits(label_changes=0).allow(record, TaskKind.SINGLE_LABEL)
+        assert ChangeLimits().allow(record, ranked.task) is allowed
+        assert not ChangeLimits(label_changes=0).allow(record, ranked.task)
 
 
 def test_the_limit_of_a_regression_is_a_share_of_the_range_of_its_targets(ranked):
-    task = ranked.task.model_copy(update={"kind": TaskKind.REGRESSION})
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
     assert choose_engine(ranked.model_copy(update={"task": task})).name == "fp32"
 
 

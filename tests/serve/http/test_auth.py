@@ -7,9 +7,9 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from pipework.client import Client
+from pipework.client.transport import KEY_HINT
 from pipework.errors import PipeError
-from pipework.serve.client import Client
-from pipework.serve.client.transport import KEY_HINT
 from pipework.serve.http.auth import is_public
 
 KEYS = {"PIPEWORK_API_KEYS": "first-key-0123456789,second-key-0123456789"}

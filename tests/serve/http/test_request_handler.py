@@ -19,7 +19,6 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 
 from pipework.errors import NotReadyError
-from pipework.scoring.predictions import Prediction, RegressionValue
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.event_loop import TickShare
@@ -28,6 +27,7 @@ from pipework.serve.http.request_parser import RequestHead
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import StageTimings, TimedResult, current_request
 from pipework.serve.scheduling.predictor import Predictor, open_predictor
+from pipework.tasks.predictions import Prediction, RegressionValue
 from tests.serve.servers import TIMEOUT_S, MemoryServer, MemoryTransport, parsed
 
 KEY = "first-key-0123456789"

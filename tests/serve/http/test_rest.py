@@ -1,7 +1,6 @@
 import pytest
 
 from pipework.errors import InputError, TooLargeError
-from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.rest import (
     NotJsonError,
@@ -9,7 +8,8 @@ from pipework.serve.http.rest import (
     read_request,
     write_response,
 )
-from pipework.serve.schemas import PredictResponse
+from pipework.tasks.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
+from pipework.wire.schemas import PredictResponse
 
 HOSTILE = {
     "not JSON": b"rain",

@@ -9,7 +9,6 @@ from fastapi.testclient import TestClient
 
 from pipework import __version__
 from pipework.run_folder.manifest import TrainingReadOptions, read_manifest
-from pipework.run_folder.task import TaskKind
 from pipework.serve.http.status import ServerStatus, build_status_router
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.recent_latency import RecentLatency
@@ -17,7 +16,9 @@ from pipework.serve.request.context import Endpoint, RequestContext, StageTiming
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.serve.scheduling.predictor import open_predictor
-from pipework.serve.schemas import STATUS_PATH
+from pipework.tasks.kinds import TaskKind
+from pipework.tasks.registry import task_type
+from pipework.wire.schemas import STATUS_PATH
 
 LABELS = ("a", "b")
 
@@ -31,9 +32,7 @@ class Version:
     def __init__(self, name, version, kind=TaskKind.SINGLE_LABEL, thresholds=()):
         self.name, self.version = name, version
         self.card = ModelCard(
-            kind=kind,
-            labels=LABELS,
-            thresholds=thresholds,
+            task=task_type(kind)(labels=LABELS, metric="accuracy", thresholds=thresholds),
             precision="int8",
             reading=TrainingReadOptions.of_inputs(self.inputs),
         )

@@ -14,8 +14,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from pipework.client import Client
 from pipework.errors import ConfigError, PipeError
-from pipework.serve.client import Client
 from pipework.serve.config import SecuritySettings
 from pipework.serve.http.tls import read_certificate
 

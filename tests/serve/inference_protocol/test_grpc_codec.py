@@ -10,7 +10,6 @@ from tritonclient.grpc.service_pb2 import (
 )
 
 from pipework.errors import TooLargeError
-from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.grpc_codec import (
     check_values,
@@ -32,9 +31,11 @@ from pipework.serve.inference_protocol.metadata import (
     StatisticsResponse,
     TensorConfig,
 )
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR, OutputTensors
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, OutputTensors
 
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+TASK = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
 ANSWER = OutputTensors.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
 ONE, PAIR = (TEXT,), (TEXT, TEXT_PAIR)
 LIMITS = LimitSettings()

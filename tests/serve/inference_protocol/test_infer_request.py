@@ -3,7 +3,7 @@ import pytest
 from pipework.errors import TooLargeError
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.infer_request import check_texts
-from pipework.serve.text_tensors import InputTexts
+from pipework.wire.text_tensors import InputTexts
 
 LIMITS = LimitSettings(texts=2, characters=3)
 

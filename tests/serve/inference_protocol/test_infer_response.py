@@ -4,7 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipework.run_folder.task import Metric, Task, TaskKind
 from pipework.serve.inference_protocol.infer_request import (
     OUTPUTS,
     ParsedRequest,
@@ -12,9 +11,11 @@ from pipework.serve.inference_protocol.infer_request import (
     elements,
 )
 from pipework.serve.inference_protocol.json_codec import write_response
-from pipework.serve.text_tensors import InputTexts, OutputTensors
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.wire.text_tensors import InputTexts, OutputTensors
 
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+TASK = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
 ANSWER = OutputTensors.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
 
 

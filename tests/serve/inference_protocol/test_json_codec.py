@@ -11,7 +11,7 @@ from pipework.serve.inference_protocol.infer_request import (
 )
 from pipework.serve.inference_protocol.json_codec import read_infer
 from pipework.serve.request.context import RequestOptions
-from pipework.serve.text_tensors import TEXT, TEXT_PAIR
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR
 
 ONE = (TEXT,)
 

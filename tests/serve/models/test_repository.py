@@ -7,7 +7,6 @@ import pytest
 
 from pipework.errors import RunFolderError
 from pipework.run_folder.manifest import read_manifest
-from pipework.serve.engines.remote import TensorModel
 from pipework.serve.models.repository import Policy, is_repository, read_repository
 
 
@@ -108,18 +107,6 @@ def test_models_without_text_inputs_are_skipped(shelf):
     (shelf.folder / "notes").mkdir()
     (shelf.folder / ".hidden").mkdir()
     assert [one.name for one in read_repository(shelf.folder)] == ["topics"]
-
-
-def test_the_config_names_the_tensor_model(shelf):
-    parameters = "".join(
-        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
-        for key, value in (("tensor_model", "topics-engine"), ("first_only", "true"))
-    )
-    shelf.add(1, policy=f"max_batch_size: 64 {parameters}")
-    (model,) = read_repository(shelf.folder)
-    assert model.versions[0].tensor_model == TensorModel(
-        name="topics-engine", first_only=True, batch=64
-    )
 
 
 def test_a_version_is_not_equal_after_a_file_changes(shelf):

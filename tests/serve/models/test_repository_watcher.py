@@ -348,7 +348,7 @@ def test_clients_cannot_load_models_without_control(shelf):
 def test_a_model_that_needs_a_tritonserver_is_reported(shelf, models):
     key = 'parameters { key: "tensor_model" value { string_value: "asked-engine" } }'
     shelf.add(1, name="asked", policy=key)
-    with pytest.raises(LoadError, match="computed by asked-engine, a model of a"):
+    with pytest.raises(LoadError, match="asked-engine, a model of a tritonserver: serve it"):
         load(models, "asked")
     assert models.names == ["topics"]
 

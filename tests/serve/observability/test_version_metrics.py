@@ -7,11 +7,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.run_folder.task import TaskKind
 from pipework.serve.observability.metrics import COUNTERS, GAUGES, VersionMetrics
 from pipework.serve.request.context import StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.serve.scheduling.model_protocol import ModelCard
+from pipework.tasks.single_label import SingleLabelTask
+
+TASK = SingleLabelTask(labels=("sport", "money"), metric="accuracy")
 
 LOAD = EngineLoad(
     waiting_requests=1,
@@ -34,7 +36,7 @@ def version(number, load=LOAD):
         name="topics",
         version=number,
         engine="onnx-int8",
-        card=ModelCard(kind=TaskKind.SINGLE_LABEL, precision="int8", reading=reading),
+        card=ModelCard(task=TASK, precision="int8", reading=reading),
         load=load,
         totals=Statistics().totals,
     )

@@ -3,15 +3,13 @@ import time
 import pytest
 
 from pipework.serve.request.context import (
-    MAX_TIMEOUT_MS,
-    PRIORITY,
-    TIMEOUT,
     HeaderError,
     RequestOptions,
     StageTimings,
     read_options,
     timing_headers,
 )
+from pipework.wire.headers import MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 
 
 def fields(headers):

@@ -1,8 +1,8 @@
 import pytest
 
 from pipework.run_folder.manifest import TrainingReadOptions, read_manifest
-from pipework.run_folder.task import TaskKind
 from pipework.serve.scheduling.model_protocol import ModelCard
+from pipework.tasks.single_label import SingleLabelTask
 
 
 def card(run):
@@ -12,8 +12,7 @@ def card(run):
 
 def test_a_card_describes_a_run_with_its_engine(run):
     assert card(run) == ModelCard(
-        kind=TaskKind.SINGLE_LABEL,
-        labels=("weather", "sport", "money"),
+        task=SingleLabelTask(labels=("weather", "sport", "money"), metric="accuracy"),
         precision="fp32",
         reading=TrainingReadOptions(text=0, text_pair=None, label=None, format="tsv", header=False),
     )
@@ -21,9 +20,8 @@ def test_a_card_describes_a_run_with_its_engine(run):
 
 def test_the_thresholds_are_in_the_order_of_the_labels(multi_run):
     found = card(multi_run)
-    assert found.kind is TaskKind.MULTI_LABEL
-    thresholds = dict(zip(found.labels, found.thresholds, strict=True))
-    assert thresholds == {"weather": 0.75, "sport": 0.75, "money": 0.25}
+    assert found.task.kind == "multi_label"
+    assert found.task.label_thresholds == {"weather": 0.75, "sport": 0.75, "money": 0.25}
 
 
 @pytest.mark.parametrize(("fixture", "entities"), [("entity_run", True), ("pair_run", False)])

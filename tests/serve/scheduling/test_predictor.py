@@ -7,13 +7,13 @@ import pytest
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, RunFolderError
 from pipework.run_folder.manifest import read_manifest
-from pipework.scoring.predictions import MultiLabel, Prediction, RegressionValue
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.scheduling.predictor import Predictor, open_predictor
-from pipework.serve.text_tensors import InputTexts
+from pipework.tasks.predictions import MultiLabel, Prediction, RegressionValue
 from pipework.text.encoding import TextEncoder
+from pipework.wire.text_tensors import InputTexts
 
 
 @pytest.fixture

@@ -18,10 +18,11 @@ from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.export.config import TritonSettings
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.progress import NullProgress
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.serve.text_tensors import OutputTensors
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import TritonServer
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.wire.text_tensors import OutputTensors
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_truncated_texts_are_a_parameter_of_the_response(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stand_in)
     monkeypatch.delitem(sys.modules, "pipework.serve.triton.python_model", raising=False)
     model = importlib.import_module("pipework.serve.triton.python_model")
-    task = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+    task = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
     whole = OutputTensors.of(np.zeros((4, 2), np.float32), task, truncated=(0, 3))
     names = ["label", "score", "probabilities", "logits"]
     assert model._response(whole) == (names, {"truncated": "0,3"})  # noqa: SLF001

@@ -21,11 +21,11 @@ import numpy as np
 import psutil
 import pytest
 
+from pipework.client import Client as PipeClient
 from pipework.closeable import Closeable
 from pipework.errors import ConfigError
 from pipework.machine import cpu_limit, cuda_devices
 from pipework.scoring.evaluation import Engine
-from pipework.serve.client import Client as PipeClient
 from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.models import open_models
 from pipework.serve.workers.supervisor import worker_count

@@ -3,7 +3,7 @@ import pytest
 from pipework.data.readers import Format
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
-from pipework.run_folder.task import Metric, TaskKind
+from pipework.tasks.kinds import Metric, TaskKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.run_config import load_config
 

@@ -8,7 +8,7 @@ from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import TaskKind
 from pipework.train.data.labels import class_labels
 
 

@@ -9,14 +9,15 @@ from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.model import ModelSettings
 from pipework.train.data.disk_cache import cache_folder
 from pipework.train.data.token_cache import open_token_cache
 from pipework.train.data.tokenizer import learn_wordpiece
 
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("no", "yes"), metric=Metric.ACCURACY)
+TASK = SingleLabelTask(labels=("no", "yes"), metric=Metric.ACCURACY)
 
 
 @pytest.fixture

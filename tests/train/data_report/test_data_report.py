@@ -12,7 +12,7 @@ from pipework.data.readers import Columns
 from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import TaskKind
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import recipes
 from pipework.train.data_report import file_stats

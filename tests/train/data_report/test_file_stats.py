@@ -1,12 +1,13 @@
 import random
 
 from pipework.data.examples import Example
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import TaskKind
+from pipework.tasks.registry import task_type
 from pipework.train.data_report.file_stats import FileStats, Lengths
 
 
 def stats_of(kind, *rows, names=None):
-    stats = FileStats(names, kind)
+    stats = FileStats(names, task_type(kind))
     for row in rows:  # chunks of one row: statistics may not depend on chunk boundaries
         stats.add([row])
     return stats

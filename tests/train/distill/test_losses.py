@@ -5,10 +5,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import TaskKind
 from pipework.train.config.train import TrainSettings
-from pipework.train.distill.losses import DistillationLosses, distillation_losses
-from pipework.train.loop.losses import LabelLosses, Objective
+from pipework.train.distill.losses import DistillationLosses
+from pipework.train.loop.losses import LabelLosses
+from pipework.train.objectives import Objective, distillation_losses
 
 KINDS = [kind for kind in TaskKind if kind is not TaskKind.PRETRAIN]
 

@@ -7,14 +7,15 @@ import torch
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.data.batches import BATCH_TOKENS
 from pipework.train.data.disk_cache import cache_folder
 from pipework.train.distill import teacher as module
 from pipework.train.distill.teacher import open_teachers, teacher_logits
 from pipework.train.model.checkpoint_engine import open_reference
 
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("0", "1"), metric=Metric.ACCURACY)
+TASK = SingleLabelTask(labels=("0", "1"), metric=Metric.ACCURACY)
 CPU = torch.device("cpu")
 
 

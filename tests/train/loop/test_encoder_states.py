@@ -8,13 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pipework.benchmarks.studies.families import (
-    EncoderFamily,
-    SampleRows,
-    open_tiny,
-    optimizer_of,
-    publish,
-)
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
 from pipework.errors import DataError
 from pipework.progress import NullProgress
 from pipework.train.config.model import Head
@@ -23,6 +17,7 @@ from pipework.train.data.token_cache import TokenSet
 from pipework.train.loop.encoder_states import encoder_states
 from pipework.train.model.checkpoint_engine import model_inputs
 from pipework.train.model.classifier import padding_of
+from tests.tiny_models import SampleRows, open_tiny, optimizer_of
 
 
 class RowCounter(NullProgress):

@@ -3,13 +3,16 @@ import pytest
 import torch
 
 from pipework.progress import NullProgress
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.tasks.kinds import Metric
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.loop.distributed import World
-from pipework.train.loop.evaluator import ClassifierEvaluator, with_thresholds
+from pipework.train.loop.evaluator import ClassifierEvaluator
 
-SINGLE = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
-MULTI = Task(kind=TaskKind.MULTI_LABEL, labels=("a", "b"), metric=Metric.MICRO_F1)
-VALUE = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+SINGLE = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
+MULTI = MultiLabelTask(labels=("a", "b"), metric=Metric.MICRO_F1)
+VALUE = RegressionTask(labels=("score",), metric=Metric.PEARSON)
 
 
 class NumberedRows:
@@ -68,7 +71,7 @@ def test_the_training_mode_of_the_model_is_restored():
 def test_thresholds_are_chosen_for_multi_label_tasks_only():
     logits_NC = np.array([[2.0, -1.0], [1.0, -2.0], [-1.0, -3.0]], np.float32)
     truth_NC = np.array([[1, 1], [1, 1], [0, 0]], np.int8)
-    task = with_thresholds(MULTI, logits_NC, truth_NC)
+    task = MULTI.with_thresholds(logits_NC, truth_NC)
     assert len(task.thresholds) == 2
     assert task.thresholds[1] < 0.2  # the best threshold of the second label is far below 0.5
-    assert with_thresholds(VALUE, logits_NC[:, :1], np.zeros(3, np.float32)) is VALUE
+    assert VALUE.with_thresholds(logits_NC[:, :1], np.zeros(3, np.float32)) is VALUE

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from pipework.errors import CheckFailedError
-from pipework.run_folder.task import Loss, Metric
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.kinds import Loss, Metric
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop import loop
 from pipework.train.loop.loop import LogWindow, check_finite, is_better, total_steps

@@ -5,17 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from pipework.benchmarks.studies.documents.readme import RESULTS, read_all
-from pipework.benchmarks.studies.families import (
-    EncoderFamily,
-    SampleRows,
-    open_tiny,
-    publish,
-    steps_to_fit,
-)
-from pipework.benchmarks.studies.records.training_results import FamiliesResult
+from pipework.benchmarks.studies.tiny_encoders import WIDTH, EncoderFamily, publish
 from pipework.errors import ConfigError
-from pipework.run_folder.task import TargetScale
+from pipework.tasks.task import TargetScale
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head
 from pipework.train.config.train import TrainSettings
@@ -24,8 +16,9 @@ from pipework.train.model.checkpoint_engine import CheckpointEngine, model_input
 from pipework.train.model.classifier import open_checkpoint, padding_of, unused_parameters
 from pipework.train.model.families import layer_stack, pooled
 from tests.repetitions import repeated
+from tests.tiny_models import SampleRows, open_tiny, steps_to_fit
 
-# Each family once and each head at least once; `benchmarks.studies.families` trains them all.
+# Each family once and each head at least once; the slow tests train them all.
 CROSS = list(zip(EncoderFamily, list(Head) * 3, strict=False))
 PAIRS = [
     pytest.param(family, head, marks=() if (family, head) in CROSS else pytest.mark.slow)
@@ -76,7 +69,7 @@ def logits_of(model, encodings, *, one_by_one=False):
 
 @pytest.mark.parametrize(
     ("family", "head"),
-    [  # each head once; the stored results have all families
+    [  # each head once; the slow ones have all families
         *repeated(CROSS[: len(Head)], quick=2),
         *(pytest.param(*pair, marks=pytest.mark.slow) for pair in CROSS[len(Head) :]),
     ],
@@ -86,11 +79,22 @@ def test_each_family_learns_64_rows(models, family, head):
     assert steps_to_fit(model, rows) is not None
 
 
-def test_the_stored_results_have_every_family_with_every_head():
-    (stored,) = (result for result in read_all(RESULTS) if isinstance(result, FamiliesResult))
-    learned = {(fit.family, fit.head) for fit in stored.fits if fit.steps is not None}
-    assert learned == {(family, head) for family in EncoderFamily for head in Head}
-    assert stored.rows == 64
+def test_the_rows_cover_every_topic_and_entities_are_inside_the_text():
+    rows = SampleRows.of(EncoderFamily.XLNET)
+    assert {example.label for example in rows.examples} == set(rows.task.labels)
+    for encoding in rows.encodings(type_ids=True, marked=True):
+        (first, middle), (again, last) = encoding.entity_spans
+        assert first < middle == again < last < len(encoding)
+        assert encoding.type_ids[-1] == 2  # XLNet's own type for its last token
+
+
+def test_a_model_with_constant_states_does_not_learn(models, monkeypatch):
+    rows, model = models(EncoderFamily.BERT, Head.CNN)
+    monkeypatch.setattr(
+        "pipework.train.model.classifier.Classifier.states",
+        lambda self, ids, mask, types=None: mask[..., None].float().repeat(1, 1, WIDTH),  # noqa: ARG005
+    )
+    assert steps_to_fit(model, rows, steps=30) is None
 
 
 @pytest.mark.parametrize(("family", "head"), PAIRS)

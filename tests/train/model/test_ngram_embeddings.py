@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
-from pipework.benchmarks.studies.families import EncoderFamily, SampleRows, open_tiny, publish, tiny
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish, tiny
 from pipework.data.examples import Example
 from pipework.errors import ConfigError
 from pipework.progress import NullProgress
@@ -17,6 +17,7 @@ from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.model.classifier import build, open_checkpoint
 from pipework.train.model.ngram_embeddings import NgramEmbedding, attach, start_id
 from pipework.train.run import train
+from tests.tiny_models import SampleRows, open_tiny
 
 CLS, SEP = 2, 3
 

@@ -10,7 +10,11 @@ from transformers import BertConfig, BertForPreTraining, BertModel, PreTrainedTo
 from transformers.models.bert.modeling_bert import BertEncoder
 
 from pipework.errors import ConfigError
-from pipework.run_folder.task import Metric, TargetScale, Task, TaskKind
+from pipework.tasks.kinds import Metric
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import TargetScale
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, check_unknown_rate, make_tokenizer
 from pipework.train.model.classifier import build
@@ -27,7 +31,7 @@ SIZES = {
     "max_position_embeddings": 20,
     "type_vocab_size": 2,
 }
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("no", "yes"), metric=Metric.ACCURACY)
+TASK = SingleLabelTask(labels=("no", "yes"), metric=Metric.ACCURACY)
 SOURCE = None  # the tokenizer of a checkpoint needs no texts
 
 
@@ -167,9 +171,9 @@ def test_too_many_unknown_tokens_are_refused_with_the_name_of_the_vocabulary():
     ("task", "problem"),
     [
         (TASK, "single_label_classification"),
-        (TASK.model_copy(update={"kind": TaskKind.MULTI_LABEL}), "multi_label_classification"),
+        (MultiLabelTask(labels=TASK.labels, metric=Metric.MICRO_F1), "multi_label_classification"),
         (
-            Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON),
+            RegressionTask(labels=("score",), metric=Metric.PEARSON),
             "regression",
         ),
     ],
@@ -185,7 +189,7 @@ def test_labels_and_problem_type_are_stored_in_the_checkpoint(tmp_path, task, pr
 
 
 def test_a_regression_that_is_trained_further_starts_with_the_values_of_its_checkpoint(tmp_path):
-    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
     settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
     first = open_classifier(settings, task)
     first.standardise(TargetScale(mean=300, std=5))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from pipework.benchmarks.studies.families import EncoderFamily, tiny
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, tiny
 from pipework.errors import ConfigError
 from pipework.train.config.run_config import load_config
 from pipework.train.model.families import layer_stack, parameters_by_depth, reinitialise

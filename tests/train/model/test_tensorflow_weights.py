@@ -21,7 +21,8 @@ from transformers import (
 )
 
 from pipework.errors import ConfigError
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.model import ModelSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, make_tokenizer
 from pipework.train.model.classifier import build
@@ -36,7 +37,7 @@ WORDS = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(45))]
 IDS_1T = torch.tensor([[2, 7, 8, 9, 3, 30, 3]])
 TYPES_1T = torch.tensor([[0, 0, 0, 0, 0, 1, 1]])
 SLOTS = ("adam_m", "adam_v", "Adam", "Adam_1", "AdamWeightDecayOptimizer", "LAMBOptimizer_1")
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b", "c"), metric=Metric.ACCURACY)
+TASK = SingleLabelTask(labels=("a", "b", "c"), metric=Metric.ACCURACY)
 ALBERT = {key: GOOGLE[key] for key in (*SIZES, "embedding_size")} | {"hidden_act": "gelu_new"}
 
 

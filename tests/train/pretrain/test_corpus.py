@@ -9,7 +9,7 @@ from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import TaskKind
 from pipework.train.config.model import ModelSettings, Preset
 from pipework.train.data.tokenizer import learn_wordpiece
 from pipework.train.pretrain import corpus as code

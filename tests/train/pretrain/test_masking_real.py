@@ -9,7 +9,7 @@ import torch
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.progress import NullProgress
-from pipework.run_folder.task import TaskKind
+from pipework.tasks.kinds import TaskKind
 from pipework.text.padding import Padding
 from pipework.text.special_tokens import SpecialTokens
 from pipework.train.config.model import ModelSettings, Preset

@@ -8,11 +8,14 @@ from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import MissingDependencyError, as_pipe_error
 from pipework.progress import NullProgress
-from pipework.run_folder.task import Metric, Task, TaskKind
+from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.report import linear_baseline as baseline
 from pipework.train.report.linear_baseline import linear_baseline, sample
 
-TOPICS = Task(kind=TaskKind.SINGLE_LABEL, labels=("food", "sport", "never"), metric=Metric.ACCURACY)
+TOPICS = SingleLabelTask(labels=("food", "sport", "never"), metric=Metric.ACCURACY)
 WORDS = {"food": ("soup", "bread", "salt"), "sport": ("goal", "race", "team")}
 PAIRS = Columns(text_pair="text_pair")
 
@@ -98,7 +101,7 @@ def pairs(tmp_path, rows, **kwargs):
 
 
 def test_the_order_of_a_text_pair_matters(tmp_path):
-    task = Task(kind=TaskKind.SINGLE_LABEL, labels=("up", "down"), metric=Metric.ACCURACY)
+    task = SingleLabelTask(labels=("up", "down"), metric=Metric.ACCURACY)
     rows = [("small", "large", "up"), ("large", "small", "down")] * 5
     result = linear_baseline(
         splits(*pairs(tmp_path, {"train": rows, "dev": rows})), task, NullProgress()
@@ -115,7 +118,7 @@ def test_a_regression_learns_the_similarity_of_two_texts(tmp_path):
         similarity = generator.randrange(11)
         texts = (" ".join(common[:similarity] + mine[similarity:]) for mine in (own, other))
         rows.append((*texts, f"{similarity / 2}"))
-    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
     files = pairs(tmp_path, {"train": rows[:150], "dev": rows[150:]}, kind=TaskKind.REGRESSION)
     result = linear_baseline(splits(*files), task, NullProgress())
     assert result.logits_NC.shape == (50, 1)
@@ -129,9 +132,7 @@ def test_a_multi_label_baseline_has_its_own_thresholds(tmp_path):
     lines = (f'{{"text": "{t}", "label": {n.split(",") if n else []!s}}}' for t, n in rows)
     path.write_text("\n".join(lines).replace("'", '"') + "\n")
     source = Source(path=path, columns=Columns(), kind=TaskKind.MULTI_LABEL)
-    task = Task(
-        kind=TaskKind.MULTI_LABEL, labels=("food", "sport", "never"), metric=Metric.MICRO_F1
-    )
+    task = MultiLabelTask(labels=("food", "sport", "never"), metric=Metric.MICRO_F1)
     result = linear_baseline(splits(source, source), task, NullProgress())
     assert result.evaluation.score == 1
     assert len(result.task.thresholds) == 3
@@ -150,7 +151,7 @@ def test_the_position_of_entities_matters(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(lines) + "\n")
     source = Source(path=path, columns=Columns(entities="entities"))
-    task = Task(kind=TaskKind.SINGLE_LABEL, labels=("first", "last"), metric=Metric.ACCURACY)
+    task = SingleLabelTask(labels=("first", "last"), metric=Metric.ACCURACY)
     assert linear_baseline(splits(source, source), task, NullProgress()).evaluation.score == 1
 
 

@@ -13,8 +13,11 @@ import pytest
 from pipework.data.examples import Example
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.evaluation import evaluate, label_array
+from pipework.scoring.evaluation import label_array
+from pipework.tasks.kinds import Metric
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import run_config
 from pipework.train.data_report.data_report import ValueStats, data_report
@@ -37,7 +40,7 @@ def linear(logits_NC, truth_N, task):
     return LinearBaseline(
         name="a linear SVM on TF-IDF of words",
         split="dev",
-        evaluation=evaluate(logits_NC, truth_N, task),
+        evaluation=task.evaluate(logits_NC, truth_N),
         logits_NC=logits_NC,
         task=task,
         rows=100,
@@ -70,7 +73,7 @@ def page(trained_run):
         manifest=manifest,
         config=(trained_run / "config.toml").read_text(),
         report=data_report(sources, encoder, manifest.task.labels, NullProgress()),
-        evaluation=evaluate(logits_NC, truth_N, manifest.task),
+        evaluation=manifest.task.evaluate(logits_NC, truth_N),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -104,7 +107,7 @@ def of_task(page, task, logits_NC, truth_N):
     return replace(
         page,
         manifest=page.manifest.model_copy(update={"task": task}),
-        evaluation=evaluate(logits_NC, truth_N, task),
+        evaluation=task.evaluate(logits_NC, truth_N),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -115,7 +118,7 @@ def of_task(page, task, logits_NC, truth_N):
 
 @pytest.fixture(scope="module")
 def regression(page):
-    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
     generator = np.random.default_rng(0)
     truth_N = generator.random(3000, dtype=np.float32)
     logits = (truth_N + 0.1 * generator.standard_normal(3000)).astype(np.float32)[:, None]
@@ -130,11 +133,8 @@ def regression(page):
 
 @pytest.fixture(scope="module")
 def several(page):
-    task = Task(
-        kind=TaskKind.MULTI_LABEL,
-        labels=("urgent", "spam"),
-        metric=Metric.MACRO_F1,
-        thresholds=(0.25, 0.75),
+    task = MultiLabelTask(
+        labels=("urgent", "spam"), metric=Metric.MACRO_F1, thresholds=(0.25, 0.75)
     )
     truth_N = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.int8)
     logits = np.array([[3, -3], [0.5, 3], [3, 0.5], [-3, -3]], np.float32)
@@ -146,7 +146,7 @@ def crowded(page):
     """A task of 150 classes."""
     generator = np.random.default_rng(0)
     labels = tuple(f"a class with the number {number}" for number in range(150))
-    task = Task(kind=TaskKind.SINGLE_LABEL, labels=labels, metric=Metric.MACRO_F1)
+    task = SingleLabelTask(labels=labels, metric=Metric.MACRO_F1)
     truth_N = generator.integers(150, size=2000).astype(np.int32)
     logits = generator.standard_normal((2000, 150)).astype(np.float32)
     logits[np.arange(2000), truth_N] += 3

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.evaluation import evaluate
+from pipework.tasks.kinds import Metric
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.verdict import (
     Outcome,
@@ -16,7 +18,7 @@ from pipework.train.report.verdict import (
     judge,
 )
 
-TASK = Task(kind=TaskKind.SINGLE_LABEL, labels=("a", "b"), metric=Metric.ACCURACY)
+TASK = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
 ROWS = 2000
 generator = np.random.default_rng(0)
 TRUTH = generator.integers(2, size=ROWS)
@@ -36,7 +38,7 @@ def baseline(logits, task=TASK, truth=TRUTH):
     return LinearBaseline(
         name="a linear SVM",
         split="test",
-        evaluation=evaluate(logits, truth, task),
+        evaluation=task.evaluate(logits, truth),
         logits_NC=logits,
         task=task,
         rows=10,
@@ -209,7 +211,7 @@ def test_a_run_without_a_baseline_is_compared_with_a_constant():
 
 def test_the_constant_of_several_labels_has_as_many_as_a_row():
     labels = ("a", "b", "c")
-    task = Task(kind=TaskKind.MULTI_LABEL, labels=labels, metric=Metric.MICRO_F1)
+    task = MultiLabelTask(labels=labels, metric=Metric.MICRO_F1)
     truth = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 1]], np.int8)
     name, outputs = constant_prediction(truth, task)
     assert name == "predicting 'c', 'a' for every row"
@@ -234,7 +236,7 @@ def test_identical_logits_have_no_difference():
 
 
 def test_a_regression_is_compared_by_its_own_metric():
-    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
     truth = generator.random(ROWS, dtype=np.float32)
     near, far = (
         (truth + size * generator.standard_normal(ROWS)).astype(np.float32)[:, None]
@@ -249,7 +251,7 @@ def test_a_regression_is_compared_by_its_own_metric():
 
 
 def test_the_baseline_keeps_its_own_thresholds():
-    task = Task(kind=TaskKind.MULTI_LABEL, labels=("a",), metric=Metric.MICRO_F1, thresholds=(0.5,))
+    task = MultiLabelTask(labels=("a",), metric=Metric.MICRO_F1, thresholds=(0.5,))
     own = task.model_copy(update={"thresholds": (0.1,)})
     truth = TRUTH[:, None].astype(np.int8)
     logits = np.where(truth == 1, 1, -1).astype(np.float32)

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 
 from pipework.data.examples import Example
-from pipework.run_folder.task import Metric, Task, TaskKind
-from pipework.scoring.evaluation import evaluate
+from pipework.tasks.kinds import Metric
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.report.wrong_predictions import (
     MAX_CLASSES,
     MAX_ERRORS,
@@ -15,7 +17,7 @@ from pipework.train.report.wrong_predictions import (
 )
 
 LABELS = ("a", "b", "c")
-SINGLE = Task(kind=TaskKind.SINGLE_LABEL, labels=LABELS, metric=Metric.ACCURACY)
+SINGLE = SingleLabelTask(labels=LABELS, metric=Metric.ACCURACY)
 
 
 def rows(count):
@@ -41,7 +43,7 @@ def test_the_number_of_errors_is_limited():
 
 def test_missing_and_superfluous_labels_are_errors():
     thresholds = (0.5, 0.9, 0.5)
-    task = SINGLE.model_copy(update={"kind": TaskKind.MULTI_LABEL, "thresholds": thresholds})
+    task = MultiLabelTask(labels=SINGLE.labels, metric=Metric.MICRO_F1, thresholds=thresholds)
     logits = np.array([[-9, 1, -9], [-9, -9, -4], [9, -9, -9], [-9, -9, -9]], np.float32)
     truth = np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 1, 0]], np.int8)
     errors = worst_errors(rows(4), logits, truth, task)
@@ -55,7 +57,7 @@ def test_missing_and_superfluous_labels_are_errors():
 
 
 def test_the_largest_regression_errors_are_first():
-    task = Task(kind=TaskKind.REGRESSION, labels=("score",), metric=Metric.PEARSON)
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
     logits = np.array([[1.0], [4.0], [2.5]], np.float32)
     errors = worst_errors(rows(3), logits, np.array([1, 2, 5], np.float32), task)
     assert [error.score for error in errors] == [-2.5, 2]
@@ -63,9 +65,9 @@ def test_the_largest_regression_errors_are_first():
 
 
 def evaluation(truth, predicted, labels):
-    task = Task(kind=TaskKind.SINGLE_LABEL, labels=tuple(labels), metric=Metric.ACCURACY)
+    task = SingleLabelTask(labels=tuple(labels), metric=Metric.ACCURACY)
     logits = np.eye(len(labels), dtype=np.float32)[predicted]
-    return evaluate(logits, np.array(truth, np.int32), task)
+    return task.evaluate(logits, np.array(truth, np.int32))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pipework.errors import RunFolderError
-from pipework.run_folder.task import Metric
+from pipework.tasks.kinds import Metric
 from pipework.train.tune.report import (
     RESULT,
     SplitComparison,

@@ -5,8 +5,8 @@ import optuna
 import pytest
 
 from pipework.errors import CheckFailedError
-from pipework.run_folder.task import Metric
-from pipework.scoring.evaluation import Evaluation
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.kinds import Metric
 from pipework.train.tune.search_space import ChoiceRange
 from pipework.train.tune.trials import (
     JOURNAL,

@@ -42,13 +42,6 @@ def test_the_offline_table_shows_the_fastest_engine(offline):
     assert [stage for stage, *_ in rows(521.0)[:3]] == ["tokenizing"] * 3
 
 
-def test_the_families_table_has_a_row_per_family_and_a_column_per_head(fitted):
-    text = fill("<!-- table:families -->\n<!-- /table:families -->", [fitted])
-    assert "| family | linear | cnn |" in text
-    assert "| bert | 70 | 30 |" in text
-    assert "| xlnet | no | - |" in text
-
-
 def test_the_matrix_has_a_row_per_family_and_head_and_lists_failure_reasons(filled):
     text = fill("<!-- table:matrix -->\n<!-- /table:matrix -->", [filled])
     assert "**Tiny**: 3 passed parity, 1 built but not run, 2 failed." in text
@@ -65,12 +58,3 @@ def test_the_engine_table_ends_with_the_baseline(proven_engines):
     assert row in text
     assert "| MRPC | openvino-bf16-packed | 87 |" in text
     assert "| MRPC | baseline |  |  |  |  |  | 100 | 1 | 12.0 |" in text
-
-
-def test_the_training_tables_show_speedups_and_phases(compared):
-    training = fill("<!-- table:peers_training -->\n<!-- /table:peers_training -->", [compared])
-    assert "| MRPC | 3,668 | pipework | 2 | 63.0 |  | accuracy 81.00 ± 1.41 | 1,200 |" in training
-    assert "| Trainer, best | 2 | 47.0 | **1.35** |" in training
-    phases = fill("<!-- table:peers_phases -->\n<!-- /table:peers_phases -->", [compared])
-    assert "| data | forward | backward | other |" in phases
-    assert "| MRPC | 30.0% | 45.0% | 25.0% |" in phases

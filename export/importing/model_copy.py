@@ -1,0 +1,58 @@
+"""The copy of a foreign model in a run folder: weights, tokenizer and their records."""
+
+from pathlib import Path
+
+from pipework.export.importing.comparison import ImportedModel
+from pipework.export.importing.transformers_source import SourceModel
+from pipework.run_folder.files import record_file
+from pipework.run_folder.manifest import Input, Model
+from pipework.tasks.task import Task
+from pipework.text.encoding import TextEncoder
+from pipework.text.padding import Padding
+from pipework.train.model import checkpoint
+from pipework.train.model.checkpoint_engine import CheckpointEngine
+from pipework.train.model.classifier import open_checkpoint, padding_of
+from pipework.train.run_folder import TOKENIZER
+
+
+def copy_source(source: SourceModel, folder: Path, pair: bool, max_length: int) -> Input:
+    """Write weights and tokenizer into the run folder; return the record of the input."""
+    source.tokenizer.save(str(folder / TOKENIZER))
+    padding = padding_of(source.classifier)
+    input_ = Input(
+        fields=("text", "text_pair") if pair else ("text",),
+        tokenizer=record_file(folder, folder / TOKENIZER),
+        max_length=max_length,
+        pad_id=padding.pad_id,
+        type_ids=source.type_ids,
+        pad_type_id=padding.pad_type_id,
+        pad_left=padding.left,
+    )
+    source.classifier.save(folder / checkpoint.FOLDER)
+    checkpoint.add_tokenizer(folder, input_)
+    return input_
+
+
+def open_copy(task: Task, form: Input, folder: Path) -> ImportedModel:
+    """Open the weights and the tokenizer that `copy_source` wrote."""
+    model = open_checkpoint(folder / checkpoint.FOLDER)
+    return ImportedModel(
+        task=task,
+        encoder=TextEncoder.open(
+            folder / TOKENIZER, max_length=form.max_length, type_ids=form.type_ids
+        ),
+        engine=CheckpointEngine(model, padding=Padding.of(form)),
+    )
+
+
+def model_record(source: SourceModel, folder: Path) -> Model:
+    """Return the record of the copied checkpoint."""
+    classifier = source.classifier
+    return Model(
+        family=str(classifier.config.model_type),
+        head=classifier.settings.head,
+        base=source.name,
+        parameters=sum(parameter.numel() for parameter in classifier.parameters()),
+        dtype="float32",
+        checkpoint=checkpoint.records(folder),
+    )

@@ -1,0 +1,164 @@
+"""Converts texts to tensors of the Open Inference Protocol, and output tensors to predictions.
+
+The protocol has no metadata for class names. If the server supports classifications
+(`value:index:label`), the names are read from one; otherwise predictions have only their label.
+
+Shapes: N texts, C classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.data.examples import Example
+from pipework.errors import PipeError
+from pipework.tasks.predictions import (
+    MultiLabel,
+    Prediction,
+    RegressionValue,
+    SingleLabel,
+    mark_truncated,
+)
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, TRUNCATED
+
+DATATYPES = {"label": "BYTES", "score": "FP32", "probabilities": "FP32"}
+OUTPUTS = tuple(DATATYPES)
+SUM_TOLERANCE = 1e-3  # of the sum of single-label probabilities, which should be 1
+Tensors = Mapping[str, Sequence[bytes]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class InferOutputs:
+    """The output tensors of a response.
+
+    Attributes:
+        version: version of the model; "" if the server sends none.
+        truncated: the response parameter `truncated`: the indices of texts that the model did not
+            read completely, separated by commas.
+    """
+
+    label_N: Sequence[str]
+    score_N: NDArray[np.float32]
+    probabilities_NC: NDArray[np.float32]
+    version: str = ""
+    truncated: str = ""
+
+    @property
+    def truncated_rows(self) -> list[int]:
+        """The indices of the truncated texts."""
+        return [int(row) for row in filter(None, self.truncated.split(","))]
+
+    def check(self, count: int) -> None:
+        """Check that there are outputs for each of `count` texts.
+
+        Raises:
+            ValueError: the shapes are different, or there is no such truncated text.
+        """
+        shape = self.probabilities_NC.shape
+        rows = {len(self.label_N), len(self.score_N), *shape[:1]}
+        if len(shape) != len("NC") or rows != {count}:
+            message = f"expected probabilities [{count}, C], found {[*shape]}"
+            raise ValueError(message)
+        if not {*self.truncated_rows} <= {*range(count)}:
+            message = f"{TRUNCATED}: expected indices of {count} texts, found {self.truncated:.50}"
+            raise ValueError(message)
+
+
+def check_datatypes(found: Mapping[str, str]) -> None:
+    """Check the datatypes of the outputs, by name; "" if the server sends none.
+
+    Raises:
+        ValueError: one is different.
+    """
+    for name, expected in DATATYPES.items():
+        if found[name] not in ("", expected):
+            message = f"expected {name} as {expected}, found {found[name]:.20}"
+            raise ValueError(message)
+
+
+def tensors(examples: Sequence[Example]) -> Tensors:
+    """Return the input tensors by name; entities are marked in their text."""
+    inputs = {TEXT: [_marked(example).encode() for example in examples]}
+    pairs = [example.text_pair for example in examples if example.text_pair is not None]
+    if pairs:
+        inputs[TEXT_PAIR] = [pair.encode() for pair in pairs]
+    return inputs
+
+
+def label_names(classified: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels in class order, from the `value:index:label` elements of one text.
+
+    Empty if a class has no name.
+    """
+    parts = [element.split(":", 2) for element in classified]
+    named = {int(part[1]): part[2] for part in parts if len(part) == len(OUTPUTS)}
+    return tuple(named[index] for index in sorted(named)) if len(named) == len(parts) else ()
+
+
+def predictions(
+    outputs: InferOutputs, names_C: Sequence[str], top_k: int | None
+) -> list[Prediction]:
+    """Return predictions in the form of our own API; `scores` has the `top_k` best.
+
+    Raises:
+        PipeError: the number of classes differs from the number of names.
+    """
+    return mark_truncated(_predictions(outputs, names_C, top_k), outputs.truncated_rows)
+
+
+def _predictions(
+    outputs: InferOutputs, names_C: Sequence[str], top_k: int | None
+) -> list[Prediction]:
+    classes = outputs.probabilities_NC.shape[1]
+    if classes == 1 and not any(outputs.label_N):
+        return [RegressionValue(score=float(score)) for score in outputs.score_N]
+    if not names_C:
+        return [
+            SingleLabel(label=label, score=float(score), scores={label: float(score)})
+            for label, score in zip(outputs.label_N, outputs.score_N, strict=True)
+        ]
+    if len(names_C) != classes:
+        message = f"the server has {len(names_C)} class names but returned {classes} classes"
+        raise PipeError(message, "retry: another version may have been loaded in between")
+    single_label = bool((np.abs(outputs.probabilities_NC.sum(axis=1) - 1) < SUM_TOLERANCE).all())
+    order_NC = np.argsort(-outputs.probabilities_NC, axis=1, kind="stable")
+    return [
+        _prediction(
+            label, {names_C[index]: float(row_C[index]) for index in order_C}, single_label, top_k
+        )
+        for label, row_C, order_C in zip(
+            outputs.label_N, outputs.probabilities_NC, order_NC, strict=True
+        )
+    ]
+
+
+def _prediction(
+    label: str, ranked: Mapping[str, float], single_label: bool, top_k: int | None
+) -> Prediction:
+    scores = dict([*ranked.items()][:top_k])
+    if single_label and label in ranked:
+        return SingleLabel(label=label, score=ranked[label], scores=scores)
+    return MultiLabel(labels=_split(label, ranked), scores=scores)
+
+
+def _split(joined: str, ranked: Mapping[str, float]) -> tuple[str, ...]:
+    """Split labels that are joined by commas, best first; a label may contain a comma itself."""
+    labels = []
+    for name in ranked:
+        if joined == name or joined.startswith(f"{name}, "):
+            labels.append(name)
+            joined = joined[len(name) :].removeprefix(", ")
+    return tuple(labels)
+
+
+def _marked(example: Example) -> str:
+    if example.entities is None:
+        return example.text
+    text = example.text
+    (start1, end1), (start2, end2) = example.entities
+    spans = sorted([(start1, end1, "e1"), (start2, end2, "e2")], reverse=True)
+    for start, end, name in spans:  # backwards, so that earlier offsets stay valid
+        text = f"{text[:start]}<{name}>{text[start:end]}</{name}>{text[end:]}"
+    return text

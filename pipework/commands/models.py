@@ -1,0 +1,161 @@
+"""The commands `pipe import`, `pipe export` and `pipe publish`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipework.commands.options import Run, Sets
+from pipework.errors import ConfigError
+from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
+
+TARGETS = "folder:DIR, hf://ORG/NAME[@REVISION], oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME"
+
+
+def import_(
+    source: Annotated[str, typer.Argument(help="folder or hub id of a checkpoint")],
+    out: Annotated[Path, typer.Option("--out", help="run folder to write")],
+    data: Annotated[
+        list[Path] | None, typer.Option(help="rows for the proof, with labels or without")
+    ] = None,
+    overrides: Sets = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="run Python code of the source (auto_map)")
+    ] = False,
+) -> None:
+    """Make a run folder from the checkpoint of another program, and prove that it is the same.
+
+    SOURCE is a sequence classifier of transformers, its ONNX graph, a TensorFlow 1 checkpoint, a
+    LoRA adapter, a SetFit classifier, or a cross-encoder of sentence-transformers. With labelled
+    rows (csv, tsv or jsonl with the columns text, text_pair and label) the model and its engines
+    are scored.
+    """
+    from pipework import console
+    from pipework.export.config import ImportSettings
+    from pipework.settings import load_settings
+    from pipework.terminal import show_imported
+
+    settings = load_settings(ImportSettings, None, overrides or [])
+    with console.progress() as progress:
+        progress.note("loading torch")
+        from pipework.export.importing.run import import_source  # imports torch: seconds
+
+        manifest = import_source(
+            source, out, data or [], settings, progress, trust_remote_code=trust_remote_code
+        )
+    show_imported(out, manifest)
+
+
+def export(
+    run: Run,
+    to: Annotated[ExportTarget, typer.Option("--to", help="engine format to build")],
+    precision: Annotated[Precision | None, typer.Option(help="numeric precision")] = None,
+    layout: Annotated[
+        Layout | None, typer.Option(help="batch layout: a text per row, or several")
+    ] = None,
+    repository: Annotated[
+        Path | None, typer.Option(help="Triton repository to add a proven engine to")
+    ] = None,
+    overrides: Sets = None,
+) -> None:
+    """Build engines from the checkpoint, prove their parity with it, and record them."""
+    if (to is ExportTarget.TRITON) != (repository is not None):
+        message = "--to triton and --repository must be used together, found one of them"
+        raise ConfigError(message, "pipe export RUN --to triton --repository DIR")
+    if repository is not None:
+        _add_version(run, repository, overrides or [], precision, layout)
+        return
+    from pipework import console
+    from pipework.export.config import ExportSettings
+    from pipework.export.plan import select_variants
+    from pipework.run_folder.manifest import LockedRun
+    from pipework.settings import load_settings
+    from pipework.terminal import show_exported
+
+    settings = load_settings(ExportSettings, None, overrides or [])
+    with LockedRun.open(run) as locked:
+        variants = select_variants(locked.manifest, to, precision, layout)
+        with console.progress() as progress:
+            progress.note("loading torch")
+            from pipework.export.ranking import keep_best
+            from pipework.export.run import export_locked  # imports torch: seconds
+
+            built = export_locked(locked, progress, variants, settings=settings)
+            keep = settings.keep if to is ExportTarget.AUTO and settings.rebuild else 0
+            records = keep_best(locked, built, keep, progress)
+        show_exported(run, locked.manifest, records)
+
+
+def _add_version(
+    run: Path,
+    repository: Path,
+    overrides: list[str],
+    precision: Precision | None,
+    layout: Layout | None,
+) -> None:
+    from pipework import console
+    from pipework.export.config import ExportSettings
+    from pipework.export.triton.model_repository import EngineChoice, add_version
+    from pipework.settings import load_settings
+
+    settings = load_settings(ExportSettings, None, overrides)
+    choice = EngineChoice(precision=precision, layout=layout)
+    added = add_version(run, repository, settings.triton, choice, console.progress())
+    status = "added" if added.new else "already present"
+    console.print_line(f"{status}: {added.engine}, {added.folder}")
+    console.print_line(f"next: pipe serve {repository} --backend triton")
+
+
+def publish(
+    run: Run,
+    to: Annotated[str, typer.Option("--to", help=TARGETS)],
+) -> None:
+    """Write the model and its proven engines in a layout that other programs read.
+
+    hf://ORG/NAME uploads the folder of folder:DIR to a model hub with the token of HF_TOKEN or of
+    `hf auth login`. With HF_HUB_OFFLINE=1 it writes the folder NAME, which is uploaded later.
+    """
+    from pipework import console
+
+    kind, remote, place = _target(to)
+    command: str | None = None
+    with console.progress() as progress:
+        if kind == "folder":
+            from pipework.export.publish.folder import publish_folder
+
+            lines = publish_folder(run, Path(place), progress).lines(place)
+        elif kind == "hf":
+            from pipework.export.publish.hub import HubRepository, publish_hub
+
+            upload = publish_hub(run, HubRepository.parse(place), progress)
+            lines, command = upload.lines, upload.command
+        elif kind == "mlflow":
+            from pipework.export.publish.mlflow_model import publish_mlflow
+
+            model = publish_mlflow(run, place, progress)
+            lines = (f"{model.uri} with {', '.join(model.engines)}",)
+        else:
+            from pipework.export.publish.oci import publish_oci, push_image
+
+            image = (
+                push_image(run, place, progress)
+                if remote
+                else publish_oci(run, Path(place), progress)
+            )
+            lines = (f"{to} with {', '.join(image.engines)}, {image.digest}",)
+    for line in lines:
+        console.print_line(f"published: {line}")
+    if command is not None:
+        console.print_line(f"next: {command}")
+
+
+def _target(to: str) -> tuple[str, bool, str]:
+    """Return the kind of a target, whether it is remote, and its place."""
+    kind, _, place = to.partition(":")
+    remote = place.startswith("//")
+    place = place.removeprefix("//")
+    local = kind in ("folder", "oci", "mlflow")
+    if not place or not (kind in ("oci", "hf") if remote else local):
+        message = f"--to {to}: expected {TARGETS}"
+        raise ConfigError(message, "for example --to folder:published")
+    return kind, remote, place

@@ -1,0 +1,159 @@
+"""The command `pipe predict`."""
+
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from pipework.commands.options import Columns, EngineName
+from pipework.errors import ConfigError, StoppedError, without_password
+
+if TYPE_CHECKING:
+    from pipework.serve.bulk.job import BulkOptions
+
+
+def predict(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN|TEXT",
+            help="run folder (not with --url), then texts; a tab separates the texts of a pair",
+        ),
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option("--in", help="files to score into the folder --out: path, folder or 'GLOB'"),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(help=".csv, .tsv or .jsonl file; with --in a folder or s3:// URL")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
+    columns: Columns = None,
+    engine: EngineName = None,
+    keep: Annotated[
+        str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
+    ] = None,
+    shard: Annotated[str | None, typer.Option(help="part I of N of the work of --in: I/N")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
+    ] = None,
+) -> None:
+    """Classify texts from the command line, a file, standard input (a text per line), or files.
+
+    With --in, parquet, csv, tsv, jsonl and txt files of any size are scored into a folder. The
+    same command continues after an interruption, and skips what is finished.
+    """
+    if inputs is None:
+        _check_without_in(out, keep, shard, on)
+    else:
+        run, out = _check_with_in(words or [], out, file, url)
+        from pipework.serve.bulk.job import BulkOptions
+
+        kept = None if keep is None else [name for name in keep.split(",") if name]
+        options = BulkOptions(
+            pattern=inputs, out=out, engine=engine, columns=columns, keep=kept, shard=shard, on=on
+        )
+        _score_files(run, options)
+        return
+    from pipework import console
+    from pipework.export.inference import format_prediction, write_predictions
+    from pipework.export.predict import PredictionSource, predict_inputs
+
+    with console.progress() as progress:
+        source = PredictionSource(url=url, columns=columns, engine=engine)
+        predicted = predict_inputs(words or [], file, source, progress=progress)
+        if out is not None:
+            write_predictions(predicted.predictions, Path(out), progress, predicted.file)
+            return
+        for example, prediction in predicted.predictions:
+            sys.stdout.write(format_prediction(example, prediction) + "\n")
+
+
+def _check_without_in(out: str | None, *options: str | None) -> None:
+    """Check that no option was given that needs --in."""
+    if any(option is not None for option in options):
+        message = "--keep, --shard and --on need --in"
+        raise ConfigError(message, "pipe predict RUN --in FILES --out FOLDER")
+    if out is not None and "://" in out:
+        message = f"--out {without_password(out)}: expected a path, found a URL"
+        raise ConfigError(message, "a URL needs --in: pipe predict RUN --in FILES --out URL")
+
+
+def _check_with_in(
+    words: list[str], out: str | None, file: Path | None, url: str | None
+) -> tuple[Path, str]:
+    """Return the run folder and the output of a bulk job; check that --in fits the others."""
+    hint = "pipe predict RUN --in 'FILES' --out FOLDER, with quotes around a pattern"
+    if file is not None or url is not None:
+        message = "--in: expected neither --file nor --url"
+        raise ConfigError(message, hint)
+    if len(words) != 1:
+        found = ", ".join(words) or "none"
+        message = f"--in: expected a run folder and no other argument, found {found}"
+        raise ConfigError(message, hint)
+    if out is None:
+        message = "--in needs --out FOLDER"
+        raise ConfigError(message, hint)
+    return Path(words[0]), out
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Raise StoppedError if SIGINT or SIGTERM ends the block, also through another exception.
+
+    The first process of a container would ignore SIGTERM. Libraries replace exceptions that are
+    raised in their callbacks.
+    """
+    received = list[int]()
+
+    def stop(number: int, _: object) -> NoReturn:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except BaseException as error:
+        if not received:
+            raise
+        message, hint = "the command was stopped", "the same command continues with the next item"
+        raise StoppedError(message, hint, received[0]) from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _score_files(run: Path, options: "BulkOptions") -> None:
+    from pipework import console
+    from pipework.progress import counted
+    from pipework.serve.bulk.job import score_files
+
+    with console.progress() as progress, _stopped_by_signals():
+        summary = score_files(run, options, progress)
+    counts, out = summary.counts, without_password(str(options.out))
+    console.print_line(
+        f"scored: {out}, {counted(counts.rows, 'row')} in "
+        f"{counted(summary.items, 'work item')} "
+        f"({summary.skipped:,} were finished before)"
+    )
+    if summary.items < summary.planned:
+        console.print_line(
+            f"finished work items of the job: {summary.finished:,} of {summary.planned:,}"
+        )
+    if not summary.items:
+        console.print_line("this shard has no work item: there are more shards than work items")
+    if counts.rejected:
+        console.print_line(f"{counted(counts.rejected, 'row')} could not be read: {out}/rejects")
+    if counts.truncated:
+        console.print_line(
+            f"truncated, because the model reads fewer tokens: {counted(counts.truncated, 'row')}"
+        )
+    if counts.labels:
+        rows = [(label, number) for label, number in Counter(counts.labels).most_common()]
+        console.table("labels", ("label", "rows"), rows)

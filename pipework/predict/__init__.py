@@ -1,0 +1,1 @@
+"""Text to prediction: the encoder, the engine and the task of a run as one object."""

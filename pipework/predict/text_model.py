@@ -1,0 +1,152 @@
+"""Predicts from texts: the only place where an engine gets texts and returns predictions.
+
+Shapes: N inputs, C classes.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.closeable import Closeable
+from pipework.data.examples import Example, chunks, fit_examples
+from pipework.progress import NullProgress, Progress
+from pipework.run_folder.manifest import Manifest
+from pipework.scoring.evaluation import CHUNK, Engine, infer_all
+from pipework.tasks.predictions import (
+    TRUNCATED,
+    ColumnType,
+    PredictedColumn,
+    PredictedColumns,
+    Prediction,
+    mark_truncated,
+)
+from pipework.text.encoding import TextEncoder, open_encoder, truncated_rows
+
+
+class TextModel(Protocol):
+    """A model that predicts from texts, with one engine or with several."""
+
+    def predict(self, examples: Sequence[Example], *, top_k: int | None = None) -> list[Prediction]:
+        """Return a prediction for each example; `scores` has the `top_k` best labels, or all.
+
+        The examples fit the model: `fit_examples` has checked and parsed them.
+        """
+
+    def columns(self, examples: Sequence[Example]) -> PredictedColumns:
+        """Return the predictions for examples, which fit the model, as columns."""
+
+    def close(self) -> None:
+        """Release the resources."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ModelOutputs:
+    """The outputs of an engine for N inputs.
+
+    Attributes:
+        logits_NC: float32.
+        truncated: indices of the inputs that are longer than the model reads.
+    """
+
+    logits_NC: NDArray[np.float32]
+    truncated: tuple[int, ...] = ()
+
+
+class TextCodec:
+    """The steps before and after an engine: validate and encode examples, decode logits.
+
+    The server computes between them asynchronously. Thread-safe.
+
+    Attributes:
+        input: the form of the inputs.
+        task: the task.
+        encode: returns the encodings of examples that fit the model.
+    """
+
+    def __init__(self, manifest: Manifest, encoder: TextEncoder) -> None:
+        self.input = manifest.input
+        self.task = manifest.task
+        self.encode = encoder.encode
+
+    def fit(self, examples: Iterable[Example]) -> list[Example]:
+        """Check and parse examples.
+
+        Raises:
+            InputError: an example does not fit the model; the message has its index.
+        """
+        return [*fit_examples(examples, self.input)]
+
+    def predictions(
+        self, logits_NC: NDArray[np.float32], truncated: Sequence[int], top_k: int | None = None
+    ) -> list[Prediction]:
+        """Return a prediction for each row of logits, and mark the truncated ones."""
+        return mark_truncated(self.task.decode(logits_NC, top_k), truncated)
+
+
+class EngineModel(Closeable):
+    """A text model with one engine. Thread-safe: the engine computes one batch at a time.
+
+    Attributes:
+        codec: the steps before and after the engine.
+        engine: the engine.
+    """
+
+    def __init__(self, codec: TextCodec, engine: Engine) -> None:
+        """Take ownership of an engine."""
+        self.codec = codec
+        self.engine = engine
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, run: Path, manifest: Manifest, engine: Engine) -> "EngineModel":
+        """Take ownership of an engine, which is closed if the tokenizer cannot be opened.
+
+        Raises:
+            RunFolderError: the tokenizer is missing or has changed.
+        """
+        try:
+            codec = TextCodec(manifest, open_encoder(run, manifest))
+        except BaseException:
+            engine.close()
+            raise
+        return cls(codec, engine)
+
+    def infer(self, examples: Sequence[Example], progress: Progress | None = None) -> ModelOutputs:
+        """Return the outputs for examples that fit the model; memory is bounded."""
+        encodings = self.codec.encode(examples)
+        with self._lock:
+            logits_NC = infer_all(self.engine, encodings, progress or NullProgress())
+        return ModelOutputs(logits_NC=logits_NC, truncated=truncated_rows(encodings))
+
+    def predict(self, examples: Sequence[Example], *, top_k: int | None = None) -> list[Prediction]:
+        """Return a prediction for each example; see `TextModel`."""
+        outputs = self.infer(examples)
+        return self.codec.predictions(outputs.logits_NC, outputs.truncated, top_k)
+
+    def columns(self, examples: Sequence[Example]) -> PredictedColumns:
+        """Return the predictions for examples as columns; see `TextModel`."""
+        outputs = self.infer(examples)
+        flags_N = np.zeros(len(outputs.logits_NC), np.bool_)
+        flags_N[list(outputs.truncated)] = True
+        truncated = PredictedColumn(type=ColumnType.FLAG, values=flags_N.tolist())
+        return {**self.codec.task.columns(outputs.logits_NC), TRUNCATED: truncated}
+
+    def close(self) -> None:
+        """Free the engine. Closing twice is allowed."""
+        self.engine.close()
+
+
+def predict_stream(
+    model: TextModel, examples: Iterable[Example]
+) -> Iterator[tuple[Example, Prediction]]:
+    """Yield examples in order with their predictions; memory is bounded.
+
+    The examples fit the model: `fit_examples` has checked and parsed them.
+    """
+    for chunk in chunks(examples, CHUNK):
+        yield from zip(chunk, model.predict(chunk), strict=True)

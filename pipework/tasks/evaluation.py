@@ -1,0 +1,89 @@
+"""The scores of a model over a split, as results and as records of a manifest."""
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipework.record import Record
+from pipework.tasks.kinds import Loss, Metric
+from pipework.tasks.metrics import Tally
+
+
+class SplitMetrics(Record):
+    """Scores of the checkpoint on a split; `losses` are set for pretraining.
+
+    `tokens` is the digest of the token ids of all rows, see `pipework.text.encoding.token_digest`.
+    """
+
+    rows: int
+    scores: dict[Metric, float]
+    tokens: str | None = None
+    losses: dict[Loss, float] = Field(default_factory=dict)
+
+
+class ClassReport(BaseModel):
+    """Precision, recall and F1 of a class; `support` is the number of rows with this label."""
+
+    model_config = ConfigDict(frozen=True)
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+class LeakedRows(BaseModel):
+    """The rows whose text is also in train: their number, and the scores by the task's metric.
+
+    `score` belongs to the leaked rows, `others` to all other rows; None without such rows.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: int
+    score: float
+    others: float | None
+
+
+class Evaluation(BaseModel):
+    """Scores over a split; `metric` is the task's metric.
+
+    `classes` is empty for a regression. `confusion` holds the counts [true][predicted] in label
+    order for a single-label task, else it is empty. `losses` are set for pretraining. `leaked` is
+    None if no row is known to be in train, too.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: int
+    metric: Metric
+    scores: dict[Metric, float]
+    classes: tuple[ClassReport, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+    losses: dict[Loss, float] = {}
+    leaked: LeakedRows | None = None
+
+    def metrics(self) -> SplitMetrics:
+        """Return the part of the evaluation that a manifest stores."""
+        return SplitMetrics(rows=self.rows, scores=self.scores, losses=self.losses)
+
+    @property
+    def score(self) -> float:
+        """The score by the task's metric."""
+        return self.scores[self.metric]
+
+
+def class_reports(tally: Tally, labels: Sequence[str]) -> tuple[ClassReport, ...]:
+    """Return the report of each class."""
+    columns = (tally.precision, tally.recall, tally.f1, tally.true_C)
+    return tuple(
+        ClassReport(
+            label=label,
+            precision=float(precision),
+            recall=float(recall),
+            f1=float(f1),
+            support=int(support),
+        )
+        for label, precision, recall, f1, support in zip(labels, *columns, strict=True)
+    )

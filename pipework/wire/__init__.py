@@ -1,0 +1,1 @@
+"""The data that clients and servers exchange: schemas, tensors of texts, names of headers."""

@@ -1,0 +1,129 @@
+"""Input and output tensors of a text classifier in the Open Inference Protocol.
+
+They are the same on Triton and on this server. Inputs: `text` (and `text_pair`). Outputs: `label`,
+`score`, `probabilities` and `logits`.
+
+Shapes: N texts, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.data.examples import Example, fit_examples
+from pipework.errors import InputError, TooLargeError
+from pipework.run_folder.manifest import Input
+from pipework.tasks.task import Task
+
+TEXT, TEXT_PAIR = "text", "text_pair"
+# Parameter of a response: the indices of the texts that were truncated, separated by commas.
+TRUNCATED = "truncated"
+MAX_CHARACTERS = 100_000  # per text, on Triton and on this server
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class InputTexts:
+    """Inputs of a request: N texts as UTF-8 bytes, and N second texts for a pair model."""
+
+    text: Sequence[bytes]
+    text_pair: Sequence[bytes] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all texts."""
+        return sum(map(len, (*self.text, *(self.text_pair or ()))))
+
+    def examples(self, model_input: Input) -> list[Example]:
+        """Return the inputs as examples, checked against the model's input.
+
+        Raises:
+            InputError: a text is not UTF-8 or does not fit the model; the message has its index
+                in the request, from 0.
+            TooLargeError: a text is longer than MAX_CHARACTERS.
+        """
+        texts = [_decoded(text, TEXT, row) for row, text in enumerate(self.text)]
+        pairs: list[str | None] = [None] * len(texts)
+        if self.text_pair is not None:
+            pairs = [_decoded(text, TEXT_PAIR, row) for row, text in enumerate(self.text_pair)]
+        examples = (
+            Example(text=text, text_pair=pair) for text, pair in zip(texts, pairs, strict=True)
+        )
+        return [*fit_examples(examples, model_input)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class OutputTensors:
+    """Outputs for N texts.
+
+    Attributes:
+        label_N: label as UTF-8 bytes. Several labels are joined as in `pipe predict`; empty if
+            there is no label, as for a regression.
+        score_N: float32, the highest probability; for a regression, its value.
+        probabilities_NC: float32, from `Task.probabilities`.
+        logits_NC: float32.
+        labels_C: names of the classes.
+        truncated: indices of the texts that were longer than the model reads.
+    """
+
+    label_N: NDArray[np.object_]
+    score_N: NDArray[np.float32]
+    probabilities_NC: NDArray[np.float32]
+    logits_NC: NDArray[np.float32]
+    labels_C: tuple[str, ...]
+    truncated: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls, logits_NC: NDArray[np.float32], task: Task, truncated: tuple[int, ...] = ()
+    ) -> "OutputTensors":
+        """Compute the outputs from logits."""
+        probabilities_NC = task.probabilities(logits_NC)
+        predictions = task.decode(logits_NC, top_k=1)
+        labels = [task.label_text(prediction).encode() for prediction in predictions]
+        return cls(
+            label_N=np.array(labels, np.object_),
+            score_N=probabilities_NC.max(axis=1, initial=-np.inf),
+            probabilities_NC=probabilities_NC,
+            logits_NC=logits_NC,
+            labels_C=task.labels,
+            truncated=truncated,
+        )
+
+    def rows(self, start: int, stop: int) -> "OutputTensors":
+        """Return the outputs for a range of the texts."""
+        return OutputTensors(
+            label_N=self.label_N[start:stop],
+            score_N=self.score_N[start:stop],
+            probabilities_NC=self.probabilities_NC[start:stop],
+            logits_NC=self.logits_NC[start:stop],
+            labels_C=self.labels_C,
+            truncated=tuple(row - start for row in self.truncated if start <= row < stop),
+        )
+
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of the response: the truncated texts, if there are any."""
+        return {TRUNCATED: ",".join(map(str, self.truncated))} if self.truncated else {}
+
+    def tensors(self) -> dict[str, NDArray[np.generic]]:
+        """Return the tensors by name. Each has two dimensions, the first of which is N."""
+        return {
+            "label": self.label_N[:, None],
+            "score": self.score_N[:, None],
+            "probabilities": self.probabilities_NC,
+            "logits": self.logits_NC,
+        }
+
+
+def _decoded(text: bytes, name: str, row: int) -> str:
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError as error:
+        message = f"input {row}: {name} is not UTF-8: {error.reason} at byte {error.start}"
+        raise InputError(message) from error
+    if len(decoded) > MAX_CHARACTERS:
+        length = len(decoded)
+        message = f"input {row}: expected at most {MAX_CHARACTERS} characters, found {length}"
+        raise TooLargeError(message)
+    return decoded

@@ -1,8 +1,0 @@
-"""Client for `pipe serve` and other servers of the Open Inference Protocol.
-
-Importing it loads neither server nor engines.
-"""
-
-from pipework.serve.client.client import Client
-
-__all__ = ["Client"]

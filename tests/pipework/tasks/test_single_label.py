@@ -1,0 +1,32 @@
+"""Decoding of a single label."""
+
+import numpy as np
+
+from pipework.tasks.kinds import Metric
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
+
+TASK = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY)
+MULTI = MultiLabelTask(labels=("x", "y", "z"), metric=Metric.MICRO_F1)
+REGRESSION = RegressionTask(labels=("score",), metric=Metric.PEARSON)
+
+
+def test_single_label_scores_are_a_softmax_also_for_huge_logits():
+    logits_NC = np.array([[0, 0, np.log(2)], [1e4, 0, -1e4]], np.float32)
+    scores_NC = TASK.probabilities(logits_NC)
+    np.testing.assert_allclose(scores_NC, [[0.25, 0.25, 0.5], [1, 0, 0]], atol=1e-6)
+
+
+def test_scores_are_sorted_and_limited_to_top_k():
+    (prediction,) = TASK.decode(np.array([[1, 3, 2]], np.float32), top_k=2)
+    assert (prediction.label, list(prediction.scores)) == ("y", ["y", "z"])
+    assert prediction.score == prediction.scores["y"]
+
+
+def test_the_first_of_several_labels_with_equal_scores_is_predicted():
+    (prediction,) = TASK.decode(np.array([[1, 1, 1]], np.float32))
+    assert list(prediction.scores) == ["x", "y", "z"]
+    assert TASK.predicted_labels(np.array([[1, 1, 1]], np.float32)).tolist() == [
+        [True, False, False]
+    ]
