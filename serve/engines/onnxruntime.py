@@ -63,18 +63,14 @@ class OnnxRuntime(Runtime):
             Precision.INT8: "onnx/model_quantized.onnx",
         }
     )
-    triton = TritonForm(
-        backend="onnxruntime", platform="onnxruntime_onnx", model_file="model.onnx"
-    )
+    triton = TritonForm(backend="onnxruntime", platform="onnxruntime_onnx", model_file="model.onnx")
 
     def examine(self, precision: Precision) -> tuple[Usability, str]:
         """Return where it computes; fp16 is slow on a CPU."""
         import onnxruntime as ort  # noqa: PLC0415  (optional)
 
         runtime = f"onnxruntime {ort.__version__}"
-        import onnxruntime as ort  # noqa: PLC0415  (optional)
-
-    if CUDA not in ort.get_available_providers():
+        if CUDA not in ort.get_available_providers():
             where = f"{runtime} on the CPU"
         else:
             gpu = cuda_gpu()
@@ -185,6 +181,8 @@ def cuda_gpu() -> Gpu | None:
     Raises:
         MissingDependencyError: the package supports CUDA, but cuda-python or its driver does not.
     """
+    import onnxruntime as ort  # noqa: PLC0415  (optional)
+
     if CUDA not in ort.get_available_providers():
         return None
     try:

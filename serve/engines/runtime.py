@@ -105,14 +105,14 @@ class Runtime(ABC):
         del built
         return True
 
-    def check_converter(self) -> None:
+    def check_converter(self) -> None:  # noqa: B027  (some runtimes need no check)
         """Check that engines can be built here.
 
         Raises:
             MissingDependencyError: a package is missing.
         """
 
-    def check_triton(self, built: Built) -> None:
+    def check_triton(self, built: Built) -> None:  # noqa: B027
         """Check that the backend of `triton` reads an engine.
 
         Raises:

@@ -9,6 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from pipework.export.diagnosis.intermediates import (
+    OpenVinoIntermediates,
+    open_intermediates,
+    reference_activations,
+)
 
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.export.build import build
@@ -18,11 +23,6 @@ from pipework.export.diagnosis.first_divergence import (
     compare_layers,
     locate_input,
     smallest_failing_call,
-)
-from pipework.export.diagnosis.intermediates import (
-    OpenVinoIntermediates,
-    open_intermediates,
-    reference_activations,
 )
 from pipework.export.parity.case import Case
 from pipework.export.rows.run_rows import RunRows

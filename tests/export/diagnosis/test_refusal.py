@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from pipework.export.diagnosis.intermediates import open_intermediates
 
 from pipework.errors import CheckFailedError
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.export.diagnosis import reproduce
-from pipework.export.diagnosis.intermediates import open_intermediates
 from pipework.export.run import export
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
