@@ -19,6 +19,7 @@ from pipework.progress import Progress
 from pipework.run_folder.engine_record import Built, EngineBuild, Precision, Variant
 from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Manifest
+from pipework.serve.engines.runtimes import RUNTIMES
 
 COPIES, MB = 2, 10**6  # of the weights on the disk: a graph, and the same graph with fusions
 FLOAT_GRAPH = "fp32.onnx"
@@ -65,7 +66,8 @@ def build(
     runtime = converter.runtime
     if variant.precision not in runtime.precisions:
         message = f"{variant.format} does not support {variant.precision}"
-        raise ConfigError(message, f"supported precisions: {', '.join(runtime.precisions)}")
+        others = (other.format for other in RUNTIMES if variant.precision in other.precisions)
+        raise ConfigError(message, f"use --to {next(others)} --precision {variant.precision}")
     path, plain = folder / GRAPH, folder / FLOAT_GRAPH
     checkpoint_to_onnx(run_rows.run, run_rows.manifest, plain, variant.layout)
     digest = file_digest(plain)

@@ -123,7 +123,7 @@ def add_version(
     manifest = read_classifier(run)
     record = choice.choose(run, manifest, settings.backend)
     if settings.backend is not TritonBackend.PYTHON:
-        runtime_of(record.format).check_triton(record.built)
+        runtime_of(record.format).check_triton(record)
     _check_paths(run, manifest, record)
     verify_files(run, (manifest.input.tokenizer, *record.files))
     served = manifest.model_copy(update={"engines": (record,)})

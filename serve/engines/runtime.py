@@ -14,6 +14,7 @@ from pipework.machine import sums_int8
 from pipework.run_folder.engine_record import (
     Built,
     EngineFormat,
+    EngineRecord,
     Layout,
     Precision,
     Scaling,
@@ -112,7 +113,7 @@ class Runtime(ABC):
             MissingDependencyError: a package is missing.
         """
 
-    def check_triton(self, built: Built) -> None:  # noqa: B027
+    def check_triton(self, record: EngineRecord) -> None:  # noqa: B027
         """Check that the backend of `triton` reads an engine.
 
         Raises:

@@ -19,6 +19,7 @@ from pipework.errors import ConfigError, RunFolderError
 from pipework.run_folder.engine_record import (
     Built,
     EngineFormat,
+    EngineRecord,
     Precision,
     TensorRtBuild,
     Variant,
@@ -88,11 +89,14 @@ class TensorRt(Runtime):
         """Check that a package that builds engines is installed."""
         builder_flavour()
 
-    def check_triton(self, built: Built) -> None:
+    def check_triton(self, record: EngineRecord) -> None:
         """Check that TensorRT built an engine: Triton has no backend for TensorRT-RTX."""
+        built = record.built
         flavour = built.flavour if isinstance(built, TensorRtBuild) else None
         if flavour != Flavour.TENSORRT:
-            message = f"the engine was built by {flavour}, but Triton's backend needs tensorrt"
+            message = (
+                f"engine {record.name} was built by {flavour}, but Triton's backend needs tensorrt"
+            )
             hint = "build it with tensorrt, or use --set triton.backend=onnxruntime"
             raise ConfigError(message, hint)
 

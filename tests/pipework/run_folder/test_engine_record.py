@@ -7,6 +7,7 @@ from pipework.run_folder.engine_record import (
     EngineFormat,
     EngineRecord,
     Layout,
+    OnnxBuild,
     Parity,
     ParityScores,
     Precision,
@@ -56,8 +57,7 @@ def record(parity):
         precision=Precision.FP32,
         layout=Layout.PADDED,
         files=(file("engines/onnx-fp32/model.onnx"),),
-        opset=17,
-        built_with={},
+        built=OnnxBuild(opset=17, built_with={}),
         parity=parity,
         tolerance=TOLERANCE,
     )
