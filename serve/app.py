@@ -22,7 +22,6 @@ from pipework.serve.http.status import build_status_router
 from pipework.serve.inference_protocol.http import build_protocol_router
 from pipework.serve.inference_protocol.repository import build_repository_router
 from pipework.serve.models.registry import Models
-from pipework.serve.observability.metrics import ServerMetrics
 from pipework.serve.observability.observers import Observers
 from pipework.wire.schemas import READY_PATH, ErrorResponse, StatusResponse
 
@@ -53,9 +52,9 @@ def build_app(
     for router in inference:
         app.include_router(router)
     app.include_router(build_repository_router(models, keys=bool(keys)))
-    app.include_router(build_status_router(models, observers.recent))
+    app.include_router(build_status_router(models, observers))
     _add_health(app, models)
-    _add_metrics(app, observers.metrics)
+    _add_metrics(app, observers)
     add_page(app)
     add_docs(app)
     examples = {} if keys else {"name": next(iter(models.names), "")}
@@ -88,9 +87,9 @@ def _add_health(app: FastAPI, models: Models) -> None:
         return StatusResponse(status="ready")
 
 
-def _add_metrics(app: FastAPI, metrics: ServerMetrics) -> None:
+def _add_metrics(app: FastAPI, observers: Observers) -> None:
     summary = "Metrics in the Prometheus text format"
 
     @app.get("/metrics", summary=summary, response_class=PlainTextResponse)
     async def show_metrics() -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(observers.metrics_text(), media_type=CONTENT_TYPE_LATEST)

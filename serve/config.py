@@ -23,14 +23,14 @@ class QueueSettings(Settings):
             padding, because more texts of similar length meet, but a small request waits longer for
             the batch in progress.
         tokens: maximum tokens in the queue; further requests are rejected. The size of a single
-            request is not checked here (see `limits`).
+            request is not checked here (see `limits`). Workers share this number and `requests`.
         requests: maximum requests in the queue; further requests are rejected.
-        instances: engines per model and process; default: two on a CPU with at least two cores,
+        instances: engines per model and worker; default: two on a CPU with at least two cores,
             else one. Engines on a CPU share its cores. A single engine needs memory for the weights
             only once and computes a single request on all cores.
-        processes: engine processes of a server with several front processes (`--workers`), each
-            with all models; default: one per CUDA device, without a device one per NUMA node, and
-            one if a quota allows fewer CPUs than there are.
+        stuck_s: seconds that an engine may take for a batch before its process ends, to be
+            replaced; default: 10 times the seconds for its tokens at the lowest measured rate, at
+            least 5, and 60 for the first batch.
     """
 
     # Cost above the ideal without padding: 16 % at 1024, 21 % at 512, 26 % at 256.
@@ -39,7 +39,7 @@ class QueueSettings(Settings):
     requests: Positive = 1024
     # Two engines overlap the work between engine calls (README, Results, Serving).
     instances: Positive | None = None
-    processes: Positive | None = None
+    stuck_s: AboveZero | None = None
 
 
 class LimitSettings(Settings):

@@ -8,8 +8,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -21,7 +21,6 @@ import uvicorn
 # Otherwise gRPC logs each failed TLS handshake. It reads the variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-from pipework.errors import ConfigError
 from pipework.machine import MemoryTrimmer
 from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
@@ -36,6 +35,7 @@ from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.open_models import open_models
 from pipework.serve.models.registry import Models
+from pipework.serve.models.watchdog import Watchdog
 from pipework.serve.observability.observers import Observers
 from pipework.serve.sockets import (
     BoundAddress,
@@ -87,9 +87,6 @@ def serve(
         ConfigError: the host and port cannot be bound; the keys or the certificate are not valid.
     """
     settings = set_up_process(settings or ServeSettings())
-    if (processes := settings.queue.processes or 1) > 1:
-        message = f"queue.processes: expected 1 without several front processes, found {processes}"
-        raise ConfigError(message, "add --workers N with N >= 2")
     address = address or ListenAddress()
     keys = read_keys(settings.security.keys_file, os.environ)
     certificate = read_certificate(settings.security)
@@ -162,7 +159,8 @@ def run_server(
         lifecycle,
         sockets.address,
     )
-    server.run(sockets=[sockets.http])
+    with Watchdog(models, settings.queue.stuck_s):
+        server.run(sockets=[sockets.http])
 
 
 def set_up_process(settings: ServeSettings) -> ServeSettings:
@@ -265,6 +263,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         grace_s = self.config.timeout_graceful_shutdown
         grpc_stop = asyncio.create_task(self._grpc_server.stop(grace_s))
+        await self._accept_last(sockets or [])
         await super().shutdown(sockets)
         for connection in list(self._connections.state.connections):
             connection.cancel()
@@ -276,6 +275,25 @@ class _Server(uvicorn.Server):
             await asyncio.wait(tasks, timeout=POLL_S)
         await asyncio.sleep(0)  # responses are sent at the end of a tick
         await self._lifecycle.ended()
+
+    async def _accept_last(self, listeners: Sequence[socket.socket]) -> None:
+        """Stop to listen, and accept the connections that the system has established before."""
+        loop, context = asyncio.get_running_loop(), self.config.ssl
+        last = []
+        for listener in listeners:
+            with suppress(OSError):  # there are no more
+                while True:
+                    last.append(listener.accept()[0])
+        for server in self.servers:  # no await before: the system would establish others
+            server.close()
+        timeout_s = self._connections.limits.header_s if context else None
+        accepting = [
+            loop.connect_accepted_socket(
+                self._connections, client, ssl=context, ssl_handshake_timeout=timeout_s
+            )
+            for client in last
+        ]
+        await asyncio.gather(*accepting, return_exceptions=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # Unlike uvicorn's handler this does not store the signal: uvicorn raises stored signals

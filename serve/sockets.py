@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pipework.errors import ConfigError
@@ -122,8 +122,10 @@ def _format(listener: socket.socket) -> str:
 
 
 @contextmanager
-def shared_sockets(host: str, port: int, option: str, count: int) -> Iterator[list[socket.socket]]:
-    """Bind several sockets to one address; the system spreads connections over those that listen.
+def shared_socket(host: str, port: int, option: str) -> Iterator[socket.socket]:
+    """Bind a socket to an address that other sockets of this user may share.
+
+    It reserves the address as long as it is open, and does not listen.
 
     Raises:
         ConfigError: the address is in use or cannot be bound.
@@ -131,12 +133,15 @@ def shared_sockets(host: str, port: int, option: str, count: int) -> Iterator[li
     with bound_socket(host, port, option) as first:
         address = host, int(first.getsockname()[1])
         family = first.family
-    with ExitStack() as stack:
-        sockets = []
-        for _ in range(count):
-            own = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-            stack.enter_context(own)
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            _bind(own, address, option)
-            sockets.append(own)
-        yield sockets
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as shared:
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        _bind(shared, address, option)
+        yield shared
+
+
+def another_socket(shared: socket.socket) -> socket.socket:
+    """Return another socket of a shared address; the system spreads connections over them."""
+    other = socket.socket(shared.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    other.bind(shared.getsockname())
+    return other

@@ -29,7 +29,8 @@ def record_blocks(
     Raises:
         DataError: a quoted field does not end, or a record is longer than MAX_RECORD.
     """
-    rest, quoted = b"", file_format is Format.CSV
+    rest = b""
+    quoted = file_format is Format.CSV
     while data := stream.read(block_bytes):
         rest += data
         end = _last_end(rest, quoted=quoted)

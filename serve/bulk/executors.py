@@ -30,7 +30,9 @@ SHARDS = (
     ),
     ("RANK", "", "", "WORLD_SIZE"),
 )
-RAY, RAY_URL, CLIENT_PORT = "ray", "ray://", 10001
+RAY = "ray"
+RAY_URL = "ray://"
+CLIENT_PORT = 10001  # of a Ray client server, if the URL has none
 AHEAD = 2  # work items for each task that can run: one runs, and one is in the queue
 RETRIES = 10  # of a work item whose worker or node ends
 WAIT_S = 60.0
@@ -266,8 +268,9 @@ def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int
             message = f"{name} is set, but {total} is not: the number of shards is unknown"
             raise ConfigError(message, f"set {total}, or use --shard I/N")
         try:
-            start, width = int(environment.get(first, "0")), int(environment.get(step, "1"))
-            shard = (int(environment[name]) - start) // width, int(environment[total])
+            start = int(environment.get(first, "0"))
+            index = (int(environment[name]) - start) // int(environment.get(step, "1"))
+            shard = index, int(environment[total])
         except (ValueError, ZeroDivisionError):
             shard = -1, 0
         if 0 <= shard[0] < shard[1]:

@@ -96,8 +96,11 @@ class RangeInMemory:
     closed = False
 
     def __init__(self, stream: IO[bytes], start: int, data: bytes) -> None:
-        self._stream, self._start, self._data = stream, start, data
-        self.seek, self.tell = stream.seek, stream.tell
+        self._stream = stream
+        self._start = start
+        self._data = data
+        self.seek = stream.seek
+        self.tell = stream.tell
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes, at most `size`."""
@@ -254,7 +257,8 @@ def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile
         except (pa.ArrowException, OSError) as error:
             raise unreadable(stored.name, error) from error
     schema = metadata.schema.to_arrow_schema()
-    items, row = list[WorkItem](), 1
+    items = list[WorkItem]()
+    row = 1
     for group in range(metadata.num_row_groups):
         parts = metadata.row_group(group)
         chunks = [parts.column(column) for column in range(parts.num_columns)]
@@ -287,7 +291,10 @@ def _plan_text(
 ) -> tuple[InputFile, list[WorkItem]]:
     options = source.read_options()
     file_format = Format(options.format)
-    columns, items, row, start = dict[str, None](), list[WorkItem](), 1, 0
+    columns = dict[str, None]()
+    items = list[WorkItem]()
+    row = 1
+    start = 0
     with stored.open() as stream:
         for part in record_blocks(stream, stored.name, file_format, ITEM_BYTES):
             skipped = 0

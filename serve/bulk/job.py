@@ -135,9 +135,11 @@ class BulkJob:
             ConfigError: a column is missing, or the folder belongs to another job.
             DataError: a file is damaged, or all are empty.
         """
-        self._scorer, self._stored = scorer, stored
+        self._scorer = scorer
+        self._stored = stored
         sources = [self._source(file, options.columns) for file in stored]
-        files, items = list[InputFile](), list[WorkItem]()
+        files = list[InputFile]()
+        items = list[WorkItem]()
         for index, (file, source) in enumerate(zip(stored, sources, strict=True)):
             planned, parts = plan_file(file, source, index, len(items))
             files.append(planned)
@@ -210,7 +212,8 @@ class BulkJob:
         Raises:
             DataError: some items could not be read; all others are finished.
         """
-        planned, damaged = len(self.ledger.plan.items), list[DataError]()
+        planned = len(self.ledger.plan.items)
+        damaged = list[DataError]()
         summary = BulkSummary(items=len(items), planned=planned, finished=planned)
         missing = self._missing(items, summary, progress)
         for outcome in place.score(self, missing, progress):
@@ -253,7 +256,8 @@ class BulkJob:
         sha256 = hashlib.sha256(data).hexdigest()
         if item.sha256 not in (None, sha256):
             raise _changed(stored)
-        rejects, counts = list[Reject](), RowCounts()
+        rejects = list[Reject]()
+        counts = RowCounts()
         path = f"{PARTS}/{part_name(item)}.parquet"
         with self.ledger.folder.new_file(path) as part, ExitStack() as stack:
             writer = None
@@ -311,7 +315,8 @@ class BulkJob:
 
     def _metadata(self) -> dict[str, str]:
         """Return the metadata of a part: model, engine and proof."""
-        plan, parity = self.ledger.plan, self._scorer.record.parity
+        plan = self.ledger.plan
+        parity = self._scorer.record.parity
         proof = None if parity is None else parity.model_dump(mode="json")
         return {
             "pipework.model": plan.model,

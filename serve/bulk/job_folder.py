@@ -178,7 +178,8 @@ class StoreFolder:
     def __init__(self, name: str, files: Any, path: str) -> None:  # noqa: ANN401  (no types)
         """Use the folder `path` of an fsspec file system."""
         self.name = name.rstrip("/")
-        self._files, self._path = files, path.rstrip("/")
+        self._files = files
+        self._path = path.rstrip("/")
 
     def prepare(self, folders: Sequence[str]) -> None:  # noqa: ARG002  (a store has none)
         """Forget cached listings, because other processes write to the folder, too."""
@@ -226,7 +227,8 @@ class StoreFolder:
         return bool(files == self._files) and path.startswith(f"{self._path}/")
 
     def _publish(self, stream: BufferedRandom, path: str, first: bool) -> None:
-        local, target = f"/dev/fd/{stream.fileno()}", f"{self._path}/{path}"
+        local = f"/dev/fd/{stream.fileno()}"  # the file has no name
+        target = f"{self._path}/{path}"
         if first:
             with suppress(Exception):  # it exists, or the store has no conditional writes
                 self._files.put_file(local, target, mode="create")

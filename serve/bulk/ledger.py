@@ -134,7 +134,8 @@ class Ledger:
             ConfigError: the folder belongs to a job with another model, engine, option or input,
                 holds other files, or cannot be used.
         """
-        self.folder, self.plan = folder, plan
+        self.folder = folder
+        self.plan = plan
         self.plan_sha256 = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()
         # In this order: another process may write the plan, and after that its parts.
         if self._foreign() and folder.read(PLAN) is None:
@@ -158,7 +159,8 @@ class Ledger:
         Raises:
             ConfigError: it has another plan, or none.
         """
-        content, name = self.folder.read(PLAN), self.folder.name
+        content = self.folder.read(PLAN)
+        name = self.folder.name
         if content is None:
             message = f"{name} has no {PLAN} on {platform.node()}, a node of the cluster"
             raise ConfigError(message, "--out must be the same folder on all nodes")
@@ -168,7 +170,8 @@ class Ledger:
             message = f"{name}/{PLAN} is not the plan of a bulk job of this version"
             raise ConfigError(message, OTHER) from error
         if plan != known:
-            message, first = f"{name}: {_difference(known, plan)}", known.engine.name
+            message = f"{name}: {_difference(known, plan)}"
+            first = known.engine.name
             same = "repeat the first command with its options"
             hint = same if plan.engine.name == first else f"add --engine {first}"
             raise ConfigError(message, f"{hint}, or {OTHER}")
@@ -248,10 +251,12 @@ def digest(stored: StoredFile, item: WorkItem) -> str:
 def _difference(known: BulkPlan, plan: BulkPlan) -> str:
     """Describe the first difference between the plan of a job and another."""
     for name in ("model", "task", "engine", "tokenizer", "columns", "keep"):
-        before, now = getattr(known, name), getattr(plan, name)
+        before = getattr(known, name)
+        now = getattr(plan, name)
         if before != now:
             if isinstance(before, EngineIdentity) and before.name != now.name:
-                before, now = before.name, now.name
+                before = before.name
+                now = now.name
             return f"the job was started with {name} {_short(before)}, found {_short(now)}"
     files = {file.name: file for file in known.files}
     for file in plan.files:

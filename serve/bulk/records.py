@@ -13,7 +13,8 @@ from pipework.record import Record
 from pipework.run_folder.manifest import Input
 from pipework.serve.bulk.input_files import RangeInMemory
 
-WINDOW, WINDOW_BYTES = 2048, 4 * 2**20  # rows, and bytes of their values
+WINDOW = 2048  # rows
+WINDOW_BYTES = 4 * 2**20  # of the values of the rows
 
 
 class Reject(Record):
@@ -77,7 +78,8 @@ class RowReader:
 
         file_format = Format(self.source.read_options().format)
         for records in _windows(numbered_records(data, first_line, file_format)):
-            window, kept = RowWindow(), list[list[str | None]]()
+            window = RowWindow()
+            kept = list[list[str | None]]()
             for line, record in records:
                 try:
                     cells = self._cells(record, file_format)

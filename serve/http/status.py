@@ -1,5 +1,6 @@
 """GET /v1/status: models, load and recent latency, for the page."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from fastapi import APIRouter
@@ -8,6 +9,7 @@ from pydantic import BaseModel, Field
 from pipework import __version__
 from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.models.registry import Models, ServedModel
+from pipework.serve.observability.observers import Observers
 from pipework.serve.observability.recent_latency import RecentLatency
 from pipework.tasks.kinds import TaskKind
 from pipework.wire.schemas import STATUS_PATH
@@ -82,20 +84,71 @@ class ServerStatus(BaseModel):
     recent: RecentStatus
 
 
-def build_status_router(models: Models, recent: RecentLatency) -> APIRouter:
+def build_status_router(models: Models, observers: Observers) -> APIRouter:
     """Create the route."""
     router = APIRouter()
 
     @router.get(STATUS_PATH, summary="Models, load and recent latency")
     async def status() -> ServerStatus:
-        return ServerStatus(
-            server=__version__,
-            stopping=models.stopping.is_set(),
-            models=_by_name(models.serving()),
-            recent=_recent(recent),
-        )
+        own = server_status(models, observers.recent)
+        others = [] if observers.others is None else observers.others()
+        return _added(own, [ServerStatus.model_validate(o.status) for o in others if o.status])
 
     return router
+
+
+def server_status(models: Models, recent: RecentLatency) -> ServerStatus:
+    """Return the status of this process."""
+    return ServerStatus(
+        server=__version__,
+        stopping=models.stopping.is_set(),
+        models=_by_name(models.serving()),
+        recent=_recent(recent),
+    )
+
+
+def _added(own: ServerStatus, others: Sequence[ServerStatus]) -> ServerStatus:
+    """Return the status of a worker with the counts of the others."""
+    found: dict[tuple[str, str], list[VersionStatus]] = {}
+    for model in (model for other in others for model in other.models):
+        for version in model.versions:
+            found.setdefault((model.name, version.version), []).append(version)
+    models = []
+    for model in own.models:
+        versions = [
+            _added_version(v, found.get((model.name, v.version), [])) for v in model.versions
+        ]
+        models.append(model.model_copy(update={"versions": versions}))
+    recent = own.recent
+    for other in others:
+        recent = _added_recent(recent, other.recent)
+    return own.model_copy(update={"models": models, "recent": recent})
+
+
+def _added_version(own: VersionStatus, others: Sequence[VersionStatus]) -> VersionStatus:
+    load, totals = own.load.model_dump(), own.totals.model_dump()
+    for other in others:
+        refused = Counter(load["refused"]) + Counter(other.load.refused)
+        for name, count in other.totals:
+            totals[name] += count
+        for name, count in other.load:
+            load[name] = dict(refused) if name == "refused" else load[name] + count
+    sums = {"load": LoadStatus(**load), "totals": TotalsStatus(**totals)}
+    return own.model_copy(update=sums)
+
+
+def _added_recent(own: RecentStatus, other: RecentStatus) -> RecentStatus:
+    """Add rates. The median is weighted by requests, and the 99th percentile is the larger one."""
+    requests_per_s = own.requests_per_s + other.requests_per_s
+    medians = [(part.p50_ms, part.requests_per_s) for part in (own, other)]
+    weighted = [median * rate for median, rate in medians if median is not None]
+    return RecentStatus(
+        window_s=own.window_s,
+        requests_per_s=requests_per_s,
+        texts_per_s=own.texts_per_s + other.texts_per_s,
+        p50_ms=sum(weighted) / requests_per_s if weighted else None,
+        p99_ms=max((own.p99_ms, other.p99_ms), key=lambda value: value or 0),
+    )
 
 
 def _by_name(serving: Sequence[ServedModel]) -> list[ModelStatus]:

@@ -1,6 +1,5 @@
 """Opens the models of a run folder or a model repository."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,18 +12,18 @@ from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
 from pipework.serve.models.repository_watcher import RepositoryWatcher
 from pipework.serve.scheduling.model_protocol import ServedModel
-from pipework.serve.scheduling.predictor import Predictor, open_predictor
-
-Opened = Callable[[Predictor, Path], None]
+from pipework.serve.scheduling.predictor import open_predictor
 
 
-def open_models(target: Path, settings: ServeSettings, opened: Opened | None = None) -> Models:
+def open_models(
+    target: Path, settings: ServeSettings, unloaded: frozenset[str] = frozenset()
+) -> Models:
     """Open the model of a run folder, or every model of a repository.
 
     Args:
         target: the run folder or the repository.
         settings: the settings of the server.
-        opened: called with each opened version and its folder, before it is served.
+        unloaded: models of a repository that clients have unloaded.
 
     Raises:
         ConfigError: the settings name an engine of a repository.
@@ -39,14 +38,13 @@ def open_models(target: Path, settings: ServeSettings, opened: Opened | None = N
         predictor = open_predictor(
             target, settings.engine.name, queue=settings.queue, opener=opener
         )
-        if opened is not None:
-            opened(predictor, target)
         return Models([predictor], control=control)
     if settings.engine.name is not None:
         message = f"{target} is a repository, whose versions have one engine each"
         raise ConfigError(message, "remove --engine")
-    open_one = partial(open_version, settings=settings, opened=opened)
-    watcher = RepositoryWatcher(target, open_one, poll_s=settings.models.poll_s)
+    open_one = partial(open_version, settings=settings)
+    poll_s = settings.models.poll_s
+    watcher = RepositoryWatcher(target, open_one, poll_s=poll_s, unloaded=unloaded)
     return Models((), watcher, control=control)
 
 
@@ -60,9 +58,7 @@ def _check_run(target: Path) -> None:
         raise RunFolderError(message, hint)
 
 
-def open_version(
-    folder: VersionFolder, settings: ServeSettings, opened: Opened | None = None
-) -> ServedModel:
+def open_version(folder: VersionFolder, settings: ServeSettings) -> ServedModel:
     """Open a version of a repository, check its parity on the stored rows and warm it up.
 
     Raises:
@@ -80,8 +76,6 @@ def open_version(
     )
     try:
         predictor.warm()
-        if opened is not None:
-            opened(predictor, folder.folder)
     except BaseException:
         predictor.close()
         raise

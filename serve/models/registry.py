@@ -6,6 +6,7 @@ A version stays open while a request has a lease on it, even after it was replac
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from threading import Event
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from pipework.serve.models.repository_watcher import UNLOADED
 from pipework.serve.request.context import set_model
 from pipework.serve.scheduling.model_protocol import ServedModel
 
-__all__ = ["ControlError", "Entry", "Models", "ServedModel", "State"]
+__all__ = ["Change", "ControlError", "Entry", "Models", "ServedModel", "State"]
 
 
 class ControlError(PipeError):
@@ -26,8 +27,15 @@ class ControlError(PipeError):
     http_status = 403
 
 
+class Change(StrEnum):
+    """What a client does with a model."""
+
+    LOAD = "load"
+    UNLOAD = "unload"
+
+
 class ModelSource(Protocol):
-    """Provides models that change: a watched repository, or the engine process of a server."""
+    """Provides models that change: a watched repository."""
 
     leases: VersionLeases
 
@@ -51,7 +59,11 @@ class ModelSource(Protocol):
 
 
 class Models(Closeable):
-    """The served models: a fixed list, or the models of a source."""
+    """The served models: a fixed list, or the models of a source.
+
+    Attributes:
+        change: applies a change that a client wants; in a server of several workers, in all.
+    """
 
     def __init__(
         self,
@@ -71,6 +83,7 @@ class Models(Closeable):
         self._source = source
         self._control = control
         self.stopping = Event()
+        self.change = self.apply
 
     @property
     def names(self) -> list[str]:
@@ -137,7 +150,8 @@ class Models(Closeable):
         Raises:
             PipeError: see `ModelSource.load` and `check_control`.
         """
-        await asyncio.to_thread(self._controlled_source().load, name)
+        self.check_control()
+        await asyncio.to_thread(self.change, Change.LOAD, name)
 
     async def unload(self, name: str) -> None:
         """Unload a model on request of a client.
@@ -145,7 +159,20 @@ class Models(Closeable):
         Raises:
             PipeError: see `ModelSource.unload` and `check_control`.
         """
-        await asyncio.to_thread(self._controlled_source().unload, name)
+        self.check_control()
+        await asyncio.to_thread(self.change, Change.UNLOAD, name)
+
+    def apply(self, change: Change, name: str) -> None:
+        """Load or unload a model in this process. Blocks until done.
+
+        Raises:
+            PipeError: see `ModelSource.load`, `ModelSource.unload` and `check_control`.
+        """
+        source = self._controlled_source()
+        if change is Change.LOAD:
+            source.load(name)
+        else:
+            source.unload(name)
 
     def check_alive(self) -> None:
         """Check that every model has an engine or will get one.

@@ -2,7 +2,7 @@
 
 A new version is opened while the old one still serves, and replaces it after its parity check and
 a warm-up request. If it cannot be opened, the old version stays and the new one is retried when
-its files change, or at each poll if the error is temporary (another server is not ready).
+its files change, or at each poll if the error is temporary (an engine is not ready yet).
 """
 
 import logging
@@ -60,13 +60,21 @@ class RepositoryWatcher(Closeable):
     # One thread at a time reads the repository and opens versions (`_working`). Fields that other
     # threads read are replaced as a whole and never changed.
 
-    def __init__(self, repository: Path, open_version: Open, *, poll_s: float = 0) -> None:
+    def __init__(
+        self,
+        repository: Path,
+        open_version: Open,
+        *,
+        poll_s: float = 0,
+        unloaded: frozenset[str] = frozenset(),
+    ) -> None:
         """Load all models.
 
         Args:
             repository: folder of the repository.
             open_version: returns a version that passed its parity check and warm-up, or raises.
             poll_s: seconds between polls; 0 to poll never.
+            unloaded: names of models that clients have unloaded; they may be all models.
 
         Raises:
             RunFolderError: no model can be served; the message has the reason for each.
@@ -78,14 +86,15 @@ class RepositoryWatcher(Closeable):
         self._working = threading.Lock()
         self._stop = threading.Event()
         self._models: dict[str, ModelFolder] = {}
-        self._unloaded: frozenset[str] = frozenset()
+        self._unloaded = unloaded
         self._failed: dict[Key, _Failure] = {}
         self._opened_folders: dict[Key, VersionFolder] = {}
         self._loading: Key | None = None
         self._last_warning = ""
         try:
             self.poll()
-            self._check_any()
+            if not unloaded:
+                self._check_any()
         except BaseException:
             self.leases.close()
             raise

@@ -8,28 +8,25 @@ version is loaded, and no series remains for an unloaded version.
 https://prometheus.io/docs/practices/naming/
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate
-from pathlib import Path
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest, values
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from pipework import __version__
 from pipework.serve.models.registry import Models, ServedModel
+from pipework.serve.observability.summed_metrics import MetricValues
 from pipework.serve.request.context import RequestContext
 from pipework.serve.request.statistics import BUCKETS_S, EngineLoad, Totals
 
@@ -73,24 +70,15 @@ C = TypeVar("C", EngineLoad, Totals)
 class VersionMetrics(Collector):
     """Collects the counters of the loaded versions at each scrape."""
 
-    def __init__(
-        self, models: Models, rejected: Callable[[], Iterable[Metric]] | None = None
-    ) -> None:
-        """Collect from the models.
-
-        Args:
-            models: the served models.
-            rejected: returns the REJECTED metric of all processes of a server; by default that of
-                this process.
-        """
+    def __init__(self, models: Models) -> None:
+        """Collect from the models."""
         self._models = models
         description = "Requests that were rejected before a version was chosen"
-        self._own = Counter(REJECTED, description, ["model", "reason"], registry=None)
-        self._rejected = rejected or self._own.collect
+        self._rejected = Counter(REJECTED, description, ["model", "reason"], registry=None)
 
     def reject(self, model: str, reason: str) -> None:
         """Count a request that was rejected before a version was chosen."""
-        self._own.labels(model, reason).inc()
+        self._rejected.labels(model, reason).inc()
 
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics of all versions."""
@@ -121,7 +109,7 @@ class VersionMetrics(Collector):
         for labels, load in loads.items():
             for reason, count in load.refused.items():
                 family.add_metric((*labels, reason), count)
-        for sample in (sample for metric in self._rejected() for sample in metric.samples):
+        for sample in (sample for metric in self._rejected.collect() for sample in metric.samples):
             if sample.name == f"{REJECTED}_total":
                 model, reason = sample.labels["model"], sample.labels["reason"]
                 family.add_metric((model, "", reason), sample.value)
@@ -164,7 +152,6 @@ def _info(serving: Sequence[ServedModel]) -> Metric:
     return family
 
 
-STARTED, CPU = "process_start_time_seconds", "process_cpu_seconds"
 REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # Rejections before a model version is reached, by response status; versions count the rest.
 REASONS = {
@@ -175,37 +162,12 @@ REASONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SharedMetrics:
-    """Metrics that several processes of a server count in files.
-
-    Attributes:
-        folder: folder of the files.
-        processes: returns the ids of the processes.
-        ended_cpu_s: returns the CPU seconds of processes that have ended.
-    """
-
-    folder: Path
-    processes: Callable[[], Sequence[int]]
-    ended_cpu_s: Callable[[], float]
-
-    def count_as(self, process: int) -> None:
-        """Let the metrics that this process creates from now on count in its own files.
-
-        A process that replaces another continues its counts if it has the same number.
-        """
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self.folder)
-        values.ValueClass = values.MultiProcessValue(lambda: process)  # type: ignore[no-untyped-call]
-
-
 class ServerMetrics:
     """The metrics of one server, in their own registry."""
 
-    def __init__(self, models: Models, shared: SharedMetrics | None = None) -> None:
-        """Create the metrics; with `shared` their text is about all processes."""
-        self._text = self._registry = CollectorRegistry()
-        if shared is not None:
-            self._text = CollectorRegistry()
+    def __init__(self, models: Models) -> None:
+        """Create the metrics of the models."""
+        self._registry = CollectorRegistry()
         self._requests = Counter(
             "pipework_requests",
             "Inference requests, by endpoint (label door) and response status",
@@ -221,16 +183,10 @@ class ServerMetrics:
         )
         # The lookup of a series in prometheus_client is slow, so series are cached.
         self._count, self._time = cache(self._requests.labels), cache(self._seconds.labels)
-        if shared is None:
-            self._versions = VersionMetrics(models)
-            ProcessCollector(registry=self._text)
-        else:
-            counts = _SharedCounts(shared.folder)
-            self._text.register(counts)
-            self._versions = VersionMetrics(models, counts.rejected)
-            self._text.register(_Processes(shared))
-        self._text.register(self._versions)
-        self._text.register(_BuildInfo())
+        self._versions = VersionMetrics(models)
+        ProcessCollector(registry=self._registry)
+        self._registry.register(self._versions)
+        self._registry.register(_BuildInfo())
 
     def finished(self, request: RequestContext) -> None:
         """Count a request; only successful requests count for the latency."""
@@ -246,7 +202,11 @@ class ServerMetrics:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._text)
+        return generate_latest(self._registry)
+
+    def values(self) -> tuple[MetricValues, ...]:
+        """Return all metrics as values."""
+        return tuple(map(MetricValues.of, self._registry.collect()))
 
 
 class _BuildInfo(Collector):
@@ -254,40 +214,3 @@ class _BuildInfo(Collector):
         info = GaugeMetricFamily("pipework_build_info", "Version of the server", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
-
-
-class _SharedCounts(Collector):
-    """The sums of the files of all processes; VersionMetrics adds REJECTED to its own metric."""
-
-    def __init__(self, folder: Path) -> None:
-        self._files = MultiProcessCollector(None, str(folder))  # type: ignore[no-untyped-call]
-
-    def collect(self) -> Iterator[Metric]:
-        return (metric for metric in self._metrics() if metric.name != REJECTED)
-
-    def rejected(self) -> Iterator[Metric]:
-        return (metric for metric in self._metrics() if metric.name == REJECTED)
-
-    def _metrics(self) -> Iterable[Metric]:
-        return self._files.collect()  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _Processes(Collector):
-    """The metrics of ProcessCollector over several processes: sums, and the earliest start."""
-
-    def __init__(self, shared: SharedMetrics) -> None:
-        self._shared = shared
-
-    def collect(self) -> Iterator[Metric]:
-        families: dict[str, list[Metric]] = {}
-        for process in self._shared.processes():
-            for family in ProcessCollector(pid=partial(int, process), registry=None).collect():
-                families.setdefault(family.name, []).append(family)
-        for name, members in families.items():
-            numbers = [member.samples[0].value for member in members]
-            number = min(numbers) if name == STARTED else sum(numbers)
-            if name == CPU:
-                number += self._shared.ended_cpu_s()
-            first = members[0]
-            first.samples = [first.samples[0]._replace(value=number)]
-            yield first

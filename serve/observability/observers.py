@@ -1,6 +1,6 @@
 """Observers of requests: metrics, recent latency, request log and traces."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from pipework.serve.models.registry import Models
 from pipework.serve.observability.logs import RequestLog
 from pipework.serve.observability.metrics import ServerMetrics
 from pipework.serve.observability.recent_latency import RecentLatency
+from pipework.serve.observability.summed_metrics import WorkerCounts, summed_text
 from pipework.serve.request.context import Endpoint, RequestContext, activate, new_context
 
 
@@ -30,30 +31,19 @@ class Observers(Closeable):
     Attributes:
         metrics: the Prometheus metrics.
         recent: latency of the requests of the last seconds.
+        others: returns the counts of the other workers of the server; None if there are none.
     """
 
-    def __init__(
-        self,
-        models: Models,
-        settings: ServeSettings | None = None,
-        *,
-        metrics: ServerMetrics | None = None,
-        recent: RecentLatency | None = None,
-    ) -> None:
-        """Create the observers that the settings enable.
-
-        Args:
-            models: the served models.
-            settings: the settings.
-            metrics: the metrics; by default those of this process.
-            recent: recent latency; by default that of this process.
+    def __init__(self, models: Models, settings: ServeSettings | None = None) -> None:
+        """Create the observers of models that the settings enable.
 
         Raises:
             MissingDependencyError: traces are enabled, but OpenTelemetry is not installed.
         """
         settings = settings or ServeSettings()
-        self.metrics = metrics or ServerMetrics(models)
-        self.recent = recent or RecentLatency()
+        self.metrics = ServerMetrics(models)
+        self.recent = RecentLatency()
+        self.others: Callable[[], Sequence[WorkerCounts]] | None = None
         self._observers: list[Observer] = [self.metrics, self.recent]
         if settings.logs.requests:
             self._observers.append(RequestLog())
@@ -84,6 +74,12 @@ class Observers(Closeable):
         if context.endpoint is not None:
             for observer in self._observers:
                 observer.finished(context)
+
+    def metrics_text(self) -> bytes:
+        """Return the metrics of all workers in Prometheus' text format."""
+        if self.others is None:
+            return self.metrics.text()
+        return summed_text([WorkerCounts(metrics=self.metrics.values()), *self.others()])
 
     def close(self) -> None:
         """Flush buffers."""

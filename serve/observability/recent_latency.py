@@ -1,6 +1,6 @@
 """Throughput and latency of the requests of the last seconds.
 
-Shapes: P processes, R requests of a process.
+Shapes: R requests.
 """
 
 import threading
@@ -8,12 +8,11 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipework.serve.request.context import RequestContext
 
 WINDOW_S = 5.0
-MAX_REQUESTS = 20_000  # per process; bounds the memory and the time for sorting
+MAX_REQUESTS = 20_000  # bounds the memory and the time for sorting
 SAMPLE = 3  # values of a request: time of its end, seconds that it took, number of texts
 
 
@@ -39,58 +38,39 @@ class LatencySummary:
 class RecentLatency:
     """Stores the latencies of recent successful requests. Thread-safe."""
 
-    def __init__(
-        self,
-        window_s: float = WINDOW_S,
-        samples: NDArray[np.float64] | None = None,
-        process: int = 0,
-    ) -> None:
-        """Create the store.
-
-        Args:
-            window_s: length of the window.
-            samples: [P, R, SAMPLE], which several processes may share; by default a new array.
-            process: index of this process.
-        """
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        """Store the requests of a window of this length."""
         self._window_s = window_s
         self._lock = threading.Lock()
-        self._samples = np.zeros((1, MAX_REQUESTS, SAMPLE)) if samples is None else samples
-        self._own = self._samples[process]
+        self._samples = np.zeros((MAX_REQUESTS, SAMPLE))  # [R, SAMPLE]
         self._next = 0
 
     def finished(self, request: RequestContext) -> None:
         """Store the latency of a request, if it was successful."""
         if request.succeeded:
             with self._lock:
-                self._own[self._next] = time.monotonic(), request.elapsed_s, request.texts
-                self._next = (self._next + 1) % len(self._own)
+                self._samples[self._next] = time.monotonic(), request.elapsed_s, request.texts
+                self._next = (self._next + 1) % MAX_REQUESTS
 
     def summary(self) -> LatencySummary:
-        """Return the throughput and latency of the window that ends now, over all processes."""
+        """Return the throughput and latency of the window that ends now."""
         now_s = time.monotonic()
-        requests_per_s = texts_per_s = 0.0
-        latencies_s = []
-        for samples in self._samples:
-            with self._lock:
-                recent = samples[samples[:, 0] >= max(now_s - self._window_s, 1e-9)]
-            # A full buffer covers less time than the window.
-            full = len(recent) == len(samples)
-            covered_s = max(now_s - recent[:, 0].min(), 1e-3) if full else self._window_s
-            requests_per_s += len(recent) / covered_s
-            texts_per_s += float(recent[:, 2].sum()) / covered_s
-            latencies_s += recent[:, 1].tolist()
-        latencies_s.sort()
+        with self._lock:
+            recent = self._samples[self._samples[:, 0] >= max(now_s - self._window_s, 1e-9)]
+        # A full buffer covers less time than the window.
+        full = len(recent) == MAX_REQUESTS
+        covered_s = max(now_s - recent[:, 0].min(), 1e-3) if full else self._window_s
+        latencies_s = sorted(recent[:, 1].tolist())
         return LatencySummary(
             window_s=self._window_s,
-            requests_per_s=requests_per_s,
-            texts_per_s=texts_per_s,
+            requests_per_s=len(recent) / covered_s,
+            texts_per_s=float(recent[:, 2].sum()) / covered_s,
             p50_s=_quantile(latencies_s, 0.5),
             p99_s=_quantile(latencies_s, 0.99),
         )
 
     def close(self) -> None:
-        """Delete the samples of this process."""
-        self._own[:] = 0
+        """Do nothing: there is no buffer."""
 
 
 def _quantile(sorted_s: list[float], fraction: float) -> float | None:

@@ -1,6 +1,6 @@
 """Counters of a model version since it was loaded, for the status endpoints and the metrics.
 
-Shapes: P processes, V values of a `Statistics`.
+Shapes: V values of a `Statistics`.
 """
 
 import threading
@@ -105,10 +105,10 @@ STATISTICS_SIZE = _HISTOGRAMS + len(_STAGES) * _BUCKETS
 class Statistics:
     """Counts requests. Thread-safe."""
 
-    def __init__(self, values: NDArray[np.float64] | None = None) -> None:
-        """Count in an array [STATISTICS_SIZE], which may be shared memory, or in a new one."""
+    def __init__(self) -> None:
+        """Count from 0."""
         self._lock = threading.Lock()
-        values = np.zeros(STATISTICS_SIZE) if values is None else values
+        values = np.zeros(STATISTICS_SIZE)
         # Items of a memoryview are updated faster than those of an array.
         self._values = cast("MutableSequence[float]", values.data)
 
@@ -116,7 +116,7 @@ class Statistics:
     def totals(self) -> Totals:
         """The counts so far."""
         with self._lock:
-            return totals_of(np.array(self._values))
+            return _totals(np.array(self._values))
 
     def record_success(self, texts: int, timings: StageTimings, *, truncated: int = 0) -> None:
         """Count a successful request and its texts, `truncated` of which were truncated."""
@@ -138,8 +138,7 @@ class Statistics:
             self._values[_FAILED_S] += seconds
 
 
-def totals_of(values_V: NDArray[np.float64]) -> Totals:
-    """Return the totals of the values of `Statistics`, or of a sum of several."""
+def _totals(values_V: NDArray[np.float64]) -> Totals:
     seconds = values_V[_SECONDS:_HISTOGRAMS].tolist()
     counts = values_V[_HISTOGRAMS:].astype(int).reshape(len(_STAGES), _BUCKETS).tolist()
     return Totals(
@@ -155,10 +154,3 @@ def totals_of(values_V: NDArray[np.float64]) -> Totals:
         histograms=dict(zip(_STAGES, map(tuple, counts), strict=True)),
         last_s=float(values_V[_LAST_S]),
     )
-
-
-def sum_totals(values_PV: NDArray[np.float64]) -> Totals:
-    """Return the totals over P processes from the values of their `Statistics`."""
-    values_V = values_PV.sum(axis=0)
-    values_V[_LAST_S] = values_PV[:, _LAST_S].max()
-    return totals_of(values_V)

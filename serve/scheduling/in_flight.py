@@ -39,9 +39,26 @@ class ComputedBatch:
     computed_tokens: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningBatch:
+    """A batch that an engine computes.
+
+    Attributes:
+        started_s: its start, on the clock of `time.monotonic`.
+        usual_s: seconds for its tokens at the lowest measured rate; None before the first batch.
+    """
+
+    started_s: float
+    usual_s: float | None
+
+
 @dataclass(kw_only=True, slots=True, eq=False)
 class BatchTotals:
-    """Totals over all batches; the `recent_` fields are decayed sums for the token rate."""
+    """Totals over all batches.
+
+    The `recent_` fields are decayed sums for the token rate. `slowest_s` are the most seconds per
+    token of any batch.
+    """
 
     batches: int = 0
     tokens: int = 0
@@ -50,6 +67,7 @@ class BatchTotals:
     compute_s: float = 0.0
     recent_tokens: float = 0.0
     recent_s: float = 0.0
+    slowest_s: float = 0.0
 
     def add(self, computed: ComputedBatch) -> None:
         """Add a finished batch."""
@@ -61,10 +79,15 @@ class BatchTotals:
         self.compute_s += computed.elapsed_s
         self.recent_tokens = RATE_DECAY * self.recent_tokens + size
         self.recent_s = RATE_DECAY * self.recent_s + computed.elapsed_s
+        self.slowest_s = max(self.slowest_s, computed.elapsed_s / max(1, size))
 
     def seconds(self, tokens: int) -> float:
         """Return the estimated seconds for a number of tokens; 0 before the first batch."""
         return tokens * self.recent_s / self.recent_tokens if self.recent_tokens else 0.0
+
+    def longest_s(self, tokens: int) -> float | None:
+        """Return the seconds for a number of tokens at the lowest rate; None before a batch."""
+        return tokens * self.slowest_s if self.batches else None
 
 
 class InFlightBatch:

@@ -9,8 +9,8 @@ from pipework.data.examples import Example
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest, TrainingReadOptions
 from pipework.serve.request.context import RequestOptions, TimedResult
-from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics, Totals
-from pipework.serve.scheduling.queue import Job
+from pipework.serve.request.statistics import EngineLoad, Totals
+from pipework.serve.scheduling.in_flight import RunningBatch
 from pipework.tasks.predictions import Prediction
 from pipework.tasks.task import Task
 from pipework.wire.text_tensors import InputTexts, OutputTensors
@@ -51,8 +51,12 @@ class ModelCard:
         )
 
 
-class EngineQueue(Protocol):
-    """What a scheduler and a served model have in common; the errors are those of `Scheduler`."""
+class ServedModel(Protocol):
+    """The interface between the endpoints and one version of a model."""
+
+    name: str
+    version: str
+    engine: str
 
     @property
     def alive(self) -> bool:
@@ -66,37 +70,12 @@ class EngineQueue(Protocol):
     def load(self) -> EngineLoad:
         """Queue length and engine counters."""
 
+    @property
+    def oldest_batch(self) -> RunningBatch | None:
+        """The batch that was started first of those that engines compute; None if all are idle."""
+
     def check_room(self) -> None:
         """Check that a request would be accepted now; see `Scheduler.check_room`."""
-
-
-class RequestScheduler(EngineQueue, Protocol):
-    """The interface between a predictor and the queue for its engines. Thread-safe.
-
-    Its methods and their errors are those of `pipework.serve.scheduling.scheduler.Scheduler`.
-    """
-
-    statistics: Statistics
-
-    def reserve(self) -> None:
-        """Reserve a place in the queue for a request that is prepared for `enqueue`."""
-
-    def enqueue(self, jobs: Sequence[Job], *, reserved: int) -> None:
-        """Queue requests and release reservations."""
-
-    def count(self, refused: RefusalReason) -> None:
-        """Count a request that was dropped outside of the scheduler."""
-
-    def close(self) -> None:
-        """Finish accepted requests and free the engines. Blocks until done."""
-
-
-class ServedModel(EngineQueue, Protocol):
-    """The interface between the endpoints and one version of a model."""
-
-    name: str
-    version: str
-    engine: str
 
     @property
     def card(self) -> ModelCard:

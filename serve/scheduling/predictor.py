@@ -4,7 +4,6 @@ Shapes: N texts, C classes.
 """
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -32,8 +31,9 @@ from pipework.serve.request.context import (
     start_processing,
 )
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Totals
+from pipework.serve.scheduling.in_flight import RunningBatch
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge
-from pipework.serve.scheduling.model_protocol import ModelCard, RequestScheduler, run_for_logits
+from pipework.serve.scheduling.model_protocol import ModelCard, run_for_logits
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
@@ -46,12 +46,6 @@ WARM_UP_SPANS = ((2, 6), (37, 43))
 T = TypeVar("T")
 
 
-def served_digest(manifest: Manifest, record: EngineRecord) -> str:
-    """Return the digest of all that determines predictions: engine, task and input."""
-    parts = record.digest, manifest.task.model_dump_json(), manifest.input.model_dump_json()
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
 class Predictor(Closeable):
     """A served model: the classifier of a run folder with its request queue.
 
@@ -61,10 +55,8 @@ class Predictor(Closeable):
             clients of the protocol such as perf_analyzer read versions as numbers.
         record: the engine.
         engine: its name.
-        digest: see `served_digest`.
         card: description of the version.
         scheduler: computes the logits of tokenized requests.
-        closing: called first by `close`.
     """
 
     def __init__(
@@ -72,7 +64,7 @@ class Predictor(Closeable):
         manifest: Manifest,
         record: EngineRecord,
         encoder: TextEncoder,
-        scheduler: RequestScheduler,
+        scheduler: Scheduler,
         *,
         name: str | None = None,
         version: str | None = None,
@@ -95,9 +87,7 @@ class Predictor(Closeable):
         self.version = version or str(int(record.digest[:12], 16))
         self.record = record
         self.engine = record.name
-        self.digest = served_digest(manifest, record)
         self.card = ModelCard.of(manifest, record)
-        self.closing: Callable[[], None] = _nothing
 
     @property
     def alive(self) -> bool:
@@ -113,6 +103,11 @@ class Predictor(Closeable):
     def load(self) -> EngineLoad:
         """Queue length and engine counters."""
         return self.scheduler.load
+
+    @property
+    def oldest_batch(self) -> RunningBatch | None:
+        """The batch that was started first of those that engines compute; None if all are idle."""
+        return self.scheduler.oldest_batch
 
     @property
     def totals(self) -> Totals:
@@ -249,13 +244,8 @@ class Predictor(Closeable):
 
     def close(self) -> None:
         """Reject new requests, finish accepted ones, free the engines. Blocks until done."""
-        self.closing()
         self._tokenizers.close()
         self.scheduler.close()
-
-
-def _nothing() -> None:
-    pass
 
 
 def open_predictor(

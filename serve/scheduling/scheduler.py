@@ -28,8 +28,13 @@ from pipework.scoring.evaluation import Engine
 from pipework.serve.config import QueueSettings
 from pipework.serve.request.context import deadline_error
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics
-from pipework.serve.scheduling.in_flight import BatchTotals, ComputedBatch, InFlightBatch
-from pipework.serve.scheduling.queue import Batch, BatchQueue, Job, JobResult, deliver
+from pipework.serve.scheduling.in_flight import (
+    BatchTotals,
+    ComputedBatch,
+    InFlightBatch,
+    RunningBatch,
+)
+from pipework.serve.scheduling.queue import Batch, BatchQueue, Job, JobResult, deliver, tokens
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = 3  # crashes of an engine without a finished batch in between, before it is given up
@@ -78,6 +83,7 @@ class Scheduler(Closeable):
         self._reserved = 0
         self._crashes = 0
         self._totals = BatchTotals()
+        self._running_batches: dict[int, RunningBatch] = {}  # by thread
         self._refused = dict.fromkeys(RefusalReason, 0)
         self._refusal = ""
         self._abandoned = False
@@ -117,6 +123,13 @@ class Scheduler(Closeable):
                 engines=self._running,
                 crashes=self._crashes,
             )
+
+    @property
+    def oldest_batch(self) -> RunningBatch | None:
+        """The batch that was started first of those that engines compute; None if all are idle."""
+        with self._lock:
+            batches = self._running_batches.values()
+            return min(batches, key=lambda batch: batch.started_s, default=None)
 
     def check_room(self) -> None:
         """Check that a request would be accepted now.
@@ -244,6 +257,7 @@ class Scheduler(Closeable):
         batches = failures = 0
         with ExitStack() as deliveries:  # results of the previous batch
             while batch := self._next_batch(deliveries):
+                self._started(batch)
                 in_flight = InFlightBatch(engine, batch)
                 deliveries.close()
                 try:
@@ -255,12 +269,20 @@ class Scheduler(Closeable):
                 finally:
                     with self._lock:
                         self._queue.finish(batch)
+                        del self._running_batches[threading.get_ident()]
                 batches += computed
                 failures = 0 if computed else failures + 1
                 if failures == MAX_FAILED_BATCHES:
                     message = f"the engine failed with {MAX_FAILED_BATCHES} batches in a row"
                     return batches, _EngineFailedError(message)
         return batches, None
+
+    def _started(self, batch: Batch) -> None:
+        with self._lock:
+            running = RunningBatch(
+                started_s=time.monotonic(), usual_s=self._totals.longest_s(tokens(batch))
+            )
+            self._running_batches[threading.get_ident()] = running
 
     def _next_batch(self, deliveries: ExitStack) -> Batch:
         """Deliver the last results and wait for a batch; an empty one means drained."""

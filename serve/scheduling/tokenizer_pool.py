@@ -18,9 +18,8 @@ from pipework.closeable import Closeable
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError, PipeError
 from pipework.serve.request.context import RequestOptions
-from pipework.serve.scheduling.model_protocol import RequestScheduler
 from pipework.serve.scheduling.queue import Job, JobResult, claim
-from pipework.serve.scheduling.scheduler import STOPPING
+from pipework.serve.scheduling.scheduler import STOPPING, Scheduler
 from pipework.text.encoding import Encoding
 
 log = logging.getLogger(__name__)
@@ -108,7 +107,7 @@ class _Part:
 class TokenizerPool(Closeable):
     """Tokenises requests and passes them to a scheduler, which the caller must close."""
 
-    def __init__(self, encode: Encode, scheduler: RequestScheduler) -> None:
+    def __init__(self, encode: Encode, scheduler: Scheduler) -> None:
         """Start the worker threads."""
         self._encode = encode
         self._scheduler = scheduler

@@ -1,1 +1,1 @@
-"""A server of several processes: front processes answer requests, an engine process computes."""
+"""A server of several worker processes, each with its own engines and its own queue."""

@@ -6,10 +6,9 @@ import math
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -19,11 +18,12 @@ from pathlib import Path
 from pipework.errors import PipeError
 from pipework.machine import cpu_limit, cuda_devices, numa_nodes, share_cpus
 from pipework.serve.http.shutdown import STOPPING
-from pipework.serve.workers.messages import error_content, read_error
+from pipework.serve.workers.errors import ErrorContent
 
 log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
-RETRY_S = 1.0  # before a process that ended without being ready is started again
+# Before a process that ended without being ready is started again: twice as long each time.
+RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,11 +51,11 @@ class Placement:
 
 
 def placements(processes: int | None = None) -> list[Placement]:
-    """Return where the engine processes of a server compute.
+    """Return where the workers of a server compute.
 
     Args:
-        processes: number of engine processes; by default one per CUDA device, without a device one
-            per NUMA node. A quota below the number of CPUs is not one of nodes: then it is one.
+        processes: number of workers; by default one per CUDA device, without a device one per NUMA
+            node. A quota below the number of CPUs is not one of nodes: then it is one.
     """
     places, nodes = [Placement(device=device) for device in cuda_devices()], numa_nodes()
     if not places and cpu_limit() == sum(map(len, nodes)):
@@ -76,7 +76,6 @@ class ChildProcess:
         name: for messages.
         title: for lists of processes; at most 15 characters.
         run: runs until SIGTERM; calls its argument when it is ready.
-        unused: inherited sockets that it closes.
         report: receives its errors, and None when it is ready.
         ready: whether it is ready.
         failures: how often it ended in a row without having been ready.
@@ -88,7 +87,6 @@ class ChildProcess:
     name: str
     title: str
     run: Callable[[Callable[[], None]], None]
-    unused: Sequence[socket.socket]
     process: ForkProcess | None = None
     report: Connection | None = None
     ready: bool = False
@@ -102,8 +100,8 @@ class ChildProcess:
         """Whether a process was started and its end was not noted yet."""
         return self.process is not None
 
-    def start(self) -> int:
-        """Fork the process and return its id."""
+    def start(self) -> None:
+        """Fork the process."""
         context = multiprocessing.get_context("fork")
         self.report, sender = context.Pipe(duplex=False)
         self.process = context.Process(
@@ -115,8 +113,6 @@ class ChildProcess:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         sender.close()
         self.ready, self.error = False, None
-        assert self.process.pid is not None
-        return self.process.pid
 
     def read_report(self) -> None:
         """Note that the process is ready, or its error."""
@@ -129,7 +125,7 @@ class ChildProcess:
         if error is None:
             self.ready, self.failures = True, 0
         else:
-            known = read_error(error)
+            known = error.error()
             self.error = known if isinstance(known, PipeError) else None
 
     def end(self) -> str:
@@ -142,7 +138,8 @@ class ChildProcess:
         self.process = self.report = None
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         self.failures = 0 if self.ready else self.failures + 1
-        self.start_s = time.monotonic() + (0 if self.ready else RETRY_S)
+        pause_s = min(RETRY_S * 2 ** (self.failures - 1), LONGEST_RETRY_S)
+        self.start_s = time.monotonic() + (0 if self.ready else pause_s)
         return f"{self.name} {how}"
 
     def signal(self, number: signal.Signals) -> None:
@@ -159,12 +156,10 @@ def _run_child(child: ChildProcess, report: Connection, main_process: int) -> No
     _end_with(main_process)
     with suppress(OSError):  # not on Linux; the name in `ps -eo comm` and `top`
         Path("/proc/self/comm").write_text(child.title, encoding="utf-8")
-    for unused in child.unused:
-        unused.close()
     try:
         child.run(lambda: report.send(None))
     except PipeError as error:
-        report.send(error_content(error))
+        report.send(ErrorContent.of(error))
         log.error("%s: %s", child.name, error)  # noqa: TRY400  (the user can fix it)
         sys.exit(error.exit_code)
 

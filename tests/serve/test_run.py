@@ -252,13 +252,6 @@ def test_an_engine_without_parity_is_rejected_by_name(
     assert "engine onnx did not pass parity" in fails_with(make_run(passed=False))
 
 
-def test_engine_processes_need_front_processes(run, launch):
-    done = launch(run, settings=["queue.processes=2"]).finish()
-    assert (done.returncode, done.stdout) == (1, "")
-    message = "queue.processes: expected 1 without several front processes, found 2\n"
-    assert done.stderr == message
-
-
 def test_the_file_limit_is_raised_for_the_connections():
     program = (
         "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (256, 6000))\n"

@@ -125,13 +125,18 @@ def _check_folder(space: SearchSpace, out: Path) -> None:
 
 def _settings(config: Config) -> dict[str, object]:
     """Return all settings by section and key."""
-    sections = {**config.model_dump(mode="json", exclude_none=True)}
-    sections["tune"] = config.tune.model_dump(mode="json")
     return {
         f"{section}.{key}": value
-        for section, values in sections.items()
+        for section, values in _sections(config).items()
         for key, value in values.items()
     }
+
+
+def _sections(config: Config) -> dict[str, dict[str, object]]:
+    sections = config.model_dump(mode="json", exclude_none=True)
+    # A dump leaves [tune] out, because the config.toml of a run must not have it.
+    sections["tune"] = config.tune.model_dump(mode="json")
+    return sections
 
 
 def _open_journal(space: SearchSpace, out: Path, fingerprint: Mapping[str, str]) -> TrialJournal:
@@ -143,9 +148,7 @@ def _open_journal(space: SearchSpace, out: Path, fingerprint: Mapping[str, str])
         raise RunFolderError(message, NEW_FOLDER) from error
     with lock(out, "folder", wait=True):
         _check_folder(space, out)  # another process may have created it
-        config = space.config.model_dump(mode="json", exclude_none=True)
-        config["tune"] = space.config.tune.model_dump(mode="json")
-        write_atomically(out / CONFIG, tomli_w.dumps(config).encode())
+        write_atomically(out / CONFIG, tomli_w.dumps(_sections(space.config)).encode())
         journal = TrialJournal(out, space)
         before = journal.study.user_attrs.get(FINGERPRINT)
         if before is None:

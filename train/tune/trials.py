@@ -2,7 +2,8 @@
 
 The journal is Optuna's. A trial is claimed under the lock of the folder, and its process holds the
 lock of the trial until the result is recorded. A running trial whose lock is free has lost its
-process, and the next claim takes it over. The kernel releases the locks of a killed process.
+process, and the next claim takes it over. The kernel releases the locks of a killed process at
+once. Optuna's heartbeats, with their callback that retries a trial, need a relational database.
 """
 
 import math
@@ -242,11 +243,13 @@ class TrialJournal:
             CheckFailedError: no trial is complete.
         """
         trials = self.finished()
-        complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-        if not complete:
+        try:
+            number = self.study.best_trial.number
+        except ValueError as error:
             message = f"all {len(trials)} trials failed, the first because: {trials[0].reason}"
-            raise CheckFailedError(message, "change the ranges in [tune], and choose another --out")
-        return max(complete, key=lambda trial: (trial.score or float("-inf"), -trial.number))
+            hint = "change the ranges in [tune], and choose another --out"
+            raise CheckFailedError(message, hint) from error
+        return next(trial for trial in trials if trial.number == number)
 
     def importances(self) -> dict[str, float]:
         """Return the share of each setting in the variance of the scores; empty if unknown.

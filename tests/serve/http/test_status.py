@@ -9,9 +9,11 @@ from fastapi.testclient import TestClient
 
 from pipework import __version__
 from pipework.run_folder.manifest import TrainingReadOptions, read_manifest
-from pipework.serve.http.status import ServerStatus, build_status_router
+from pipework.serve.http.status import ServerStatus, build_status_router, server_status
 from pipework.serve.models.registry import Models
+from pipework.serve.observability.observers import Observers
 from pipework.serve.observability.recent_latency import RecentLatency
+from pipework.serve.observability.summed_metrics import WorkerCounts
 from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.serve.scheduling.model_protocol import ModelCard
@@ -52,7 +54,9 @@ def status(*versions, recent=None, stopping=False):
         if stopping:
             models.stopping.set()
         app = FastAPI()
-        app.include_router(build_status_router(models, recent or RecentLatency()))
+        observers = Observers(models)
+        observers.recent = recent or observers.recent
+        app.include_router(build_status_router(models, observers))
         answer = TestClient(app).get(STATUS_PATH)
     assert answer.status_code == 200
     return ServerStatus.model_validate(answer.json())
@@ -107,6 +111,21 @@ def test_without_requests_there_is_no_latency():
     assert (found.recent.p50_ms, found.recent.p99_ms, found.models) == (None, None, [])
 
 
+def test_the_status_of_a_worker_has_the_counts_of_the_others():
+    version = Version("topics", "1")
+    version.statistics.record_success(5, StageTimings(infer_s=0.1))
+    with Models([version]) as models:
+        observers = Observers(models)
+        other = server_status(models, RecentLatency()).model_dump(mode="json")
+        observers.others = lambda: [WorkerCounts(status=other), WorkerCounts()]
+        app = FastAPI()
+        app.include_router(build_status_router(models, observers))
+        found = ServerStatus.model_validate(TestClient(app).get(STATUS_PATH).json())
+    (added,) = found.models[0].versions
+    assert (added.totals.answered, added.totals.texts) == (2, 10)
+    assert (added.load.waiting_requests, added.load.refused) == (6, {"queue_full": 8})
+
+
 def test_a_stopping_server_is_shown():
     assert status(Version("topics", "1"), stopping=True).stopping
 
@@ -121,7 +140,7 @@ def test_a_server_has_the_endpoint(server):
 def test_the_status_has_the_columns_of_the_training_data_and_no_path(exported_run):
     with Models([open_predictor(exported_run)]) as models:
         app = FastAPI()
-        app.include_router(build_status_router(models, RecentLatency()))
+        app.include_router(build_status_router(models, Observers(models)))
         answer = TestClient(app).get(STATUS_PATH)
     data = read_manifest(exported_run).data
     (version,) = ServerStatus.model_validate(answer.json()).models[0].versions

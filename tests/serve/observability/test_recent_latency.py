@@ -48,7 +48,7 @@ def test_memory_is_limited_and_the_rate_stays_correct() -> None:
     for _ in range(MAX_REQUESTS + 1000):
         recent.finished(request(0.001))
     rate = recent.summary().requests_per_s
-    assert recent._samples.shape == (1, MAX_REQUESTS, SAMPLE)  # noqa: SLF001  (the limited buffer)
+    assert recent._samples.shape == (MAX_REQUESTS, SAMPLE)  # noqa: SLF001  (the limited buffer)
     # Higher than the rate of a full buffer over the whole window of 60 s.
     assert rate > MAX_REQUESTS / 60
     assert rate <= (MAX_REQUESTS + 1) / (time.monotonic() - start_s) * 10

@@ -1,0 +1,83 @@
+"""Ends a process whose engine is stuck in a batch: no other thread can stop the computation."""
+
+import logging
+import os
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from pipework.serve.models.registry import Models
+from pipework.serve.scheduling.model_protocol import ServedModel
+
+log = logging.getLogger(__name__)
+POLL_S = 0.25
+# A longer interval between two polls: the process was stopped, and its engines too.
+STOPPED_S = 4 * POLL_S
+USUAL_TIMES, SHORTEST_S = 10, 5.0
+FIRST_S = 60.0  # before a batch has been measured: the first may compile kernels
+EXIT_CODE = 1
+
+
+class Watchdog:
+    """Ends the process when the batch of an engine takes too long.
+
+    A supervisor, a service manager or Kubernetes starts another one.
+    """
+
+    def __init__(self, models: Models, stuck_s: float | None) -> None:
+        """Watch the engines of models.
+
+        Args:
+            models: the served models.
+            stuck_s: seconds for a batch; None for USUAL_TIMES the slowest measured time for its
+                number of tokens, at least SHORTEST_S.
+        """
+        self._models = models
+        self._stuck_s = stuck_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start to watch."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop watching."""
+        self._ended.set()
+
+    def _watch(self) -> None:
+        resumed_s = polled_s = time.monotonic()
+        while not self._ended.wait(POLL_S):
+            now_s = time.monotonic()
+            if now_s - polled_s > STOPPED_S:
+                resumed_s = now_s
+            polled_s = now_s
+            for model in self._models.serving():
+                self._check(model, resumed_s)
+
+    def _check(self, model: ServedModel, resumed_s: float) -> None:
+        oldest = model.oldest_batch
+        if oldest is None:
+            return
+        seconds = time.monotonic() - max(oldest.started_s, resumed_s)
+        limit_s = self._limit_s(oldest.usual_s)
+        if seconds > limit_s:
+            log.error(
+                "the engine of %s %s is stuck: a batch has taken %.1f s, expected at most %.1f s "
+                "(queue.stuck_s); the process ends",
+                *(model.name, model.version, seconds, limit_s),
+            )
+            logging.shutdown()
+            os._exit(EXIT_CODE)
+
+    def _limit_s(self, usual_s: float | None) -> float:
+        if self._stuck_s is not None:
+            return self._stuck_s
+        return FIRST_S if usual_s is None else max(SHORTEST_S, USUAL_TIMES * usual_s)

@@ -1,0 +1,220 @@
+"""The workers of a server, as one of them sees them: models that clients load, and sums of counts.
+
+All workers have a folder. In it, each has a socket for calls of the others, and a file with its
+counts, which it replaces every second. No inference request is passed on.
+"""
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pipework.errors import NotReadyError, PipeError
+from pipework.serve.http.status import server_status
+from pipework.serve.models.registry import Change, Models
+from pipework.serve.observability.observers import Observers
+from pipework.serve.observability.summed_metrics import WorkerCounts
+from pipework.serve.sockets import BoundAddress
+from pipework.serve.workers.errors import ErrorContent
+
+log = logging.getLogger(__name__)
+SNAPSHOT_S = 1.0
+LINE_BYTES = 2**20  # of a reply: an error may list all models
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerFolder:
+    """The files of the workers of a server.
+
+    Attributes:
+        folder: the folder, which only this user may open.
+        workers: number of workers.
+    """
+
+    folder: Path
+    workers: int
+
+    def socket(self, worker: int) -> Path:
+        """Return the path of the socket of a worker."""
+        return self.folder / f"worker-{worker}"
+
+    def counts(self, worker: int) -> Path:
+        """Return the path of the counts of a worker."""
+        return self.folder / f"worker-{worker}.json"
+
+    def read(self, worker: int) -> WorkerCounts:
+        """Return the counts of a worker: of the last second, or those that it has left."""
+        try:
+            return WorkerCounts.model_validate_json(self.counts(worker).read_bytes())
+        except FileNotFoundError:
+            return WorkerCounts()
+
+    def keep_counters(self, worker: int) -> None:
+        """Delete the load of a worker that has ended, and keep its counters."""
+        replace(self.counts(worker), self.read(worker).left().model_dump_json())
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Let the workers change models one after the other. The lock ends with the process."""
+        with (self.folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def unloaded(self) -> frozenset[str]:
+        """Return the models that clients have unloaded and not loaded again."""
+        try:
+            return frozenset(json.loads((self.folder / "unloaded.json").read_text()))
+        except FileNotFoundError:
+            return frozenset()
+
+    def changed(self, change: Change, name: str) -> None:
+        """Note that a client has loaded or unloaded a model. The caller has the lock."""
+        unloaded = self.unloaded() - {name}
+        if change is Change.UNLOAD:
+            unloaded |= {name}
+        replace(self.folder / "unloaded.json", json.dumps(sorted(unloaded)))
+
+
+def replace(path: Path, text: str) -> None:
+    """Replace a file at once: no reader sees a part of it."""
+    partial_path = path.with_name(f"{path.name}.{os.getpid()}")
+    partial_path.write_text(text)
+    partial_path.replace(path)
+
+
+class WorkerGroup:
+    """Applies changes of models in all workers, and adds up their counts.
+
+    It is the `Lifecycle` of the server of its worker.
+    """
+
+    def __init__(self, files: WorkerFolder, number: int) -> None:
+        """Join the group as a worker; a worker that replaces another has its number."""
+        self._files = files
+        self._number = number
+        # A pool of its own: calls of clients, which wait for the lock, may fill the default one.
+        self._applying = ThreadPoolExecutor(1, thread_name_prefix="change")
+        self._left = files.read(number)
+
+    def attach(self, models: Models, observers: Observers, unloaded: frozenset[str]) -> None:
+        """Use the models and counts of this worker.
+
+        Args:
+            models: its models.
+            observers: its counts.
+            unloaded: names of the models that it did not open, because clients had unloaded them.
+        """
+        self._models, self._observers, self._unloaded = models, observers, unloaded
+        models.change = self.change
+        observers.others = self.others
+
+    async def started(self, _: BoundAddress) -> None:
+        """Answer calls of other workers, and apply the changes since the models were opened."""
+        path = self._files.socket(self._number)
+        path.unlink(missing_ok=True)  # of an earlier worker with this number
+        self._server = await asyncio.start_unix_server(self._answer, path, limit=LINE_BYTES)
+        # Not in the pool: the worker that holds the lock may wait for an answer from there.
+        await asyncio.to_thread(self._catch_up)
+        self._writing = asyncio.create_task(self._write_forever())
+
+    async def ended(self) -> None:
+        """Answer no more calls."""
+        self._server.close()
+        self._writing.cancel()
+
+    def change(self, change: Change, name: str) -> None:
+        """Load or unload a model in all workers. Blocks until done.
+
+        Raises:
+            PipeError: of the first worker that failed; see `Models.load` and `Models.unload`.
+        """
+        others = [worker for worker in range(self._files.workers) if worker != self._number]
+        with self._files.lock(), ThreadPoolExecutor(len(others)) as pool:
+            calls = [pool.submit(self._call, worker, change, name) for worker in others]
+            error: Exception | None = None
+            try:
+                self._models.apply(change, name)
+            except PipeError as own:
+                error = own
+            for call in calls:
+                error = error or call.result()
+            if error is None or change is Change.LOAD:
+                self._files.changed(change, name)
+        if error is not None:
+            raise error
+
+    def others(self) -> list[WorkerCounts]:
+        """Return the counts of the other workers, and those of earlier workers."""
+        workers = range(self._files.workers)
+        return [
+            self._left,
+            *(self._files.read(worker) for worker in workers if worker != self._number),
+        ]
+
+    def _call(self, worker: int, change: Change, name: str) -> Exception | None:
+        """Return the error of another worker. One that is being started catches up later."""
+        with socket.socket(socket.AF_UNIX) as connection, suppress(OSError, ValueError):
+            connection.connect(str(self._files.socket(worker)))
+            connection.sendall(json.dumps([change, name]).encode() + b"\n")
+            with connection.makefile() as reply:
+                content = ErrorContent.model_validate_json(reply.readline())
+            return content.error()
+        return None
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        change, name = json.loads(await reader.readline())
+        error: Exception | None = None
+        apply = partial(self._models.apply, Change(change), name)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._applying, apply)
+        except Exception as reason:  # noqa: BLE001  (the client gets it)
+            error = reason
+        writer.write(ErrorContent.of(error).model_dump_json().encode() + b"\n")
+        writer.close()
+
+    def _catch_up(self) -> None:
+        with self._files.lock():
+            unloaded = self._files.unloaded()
+            changes = dict.fromkeys(unloaded - self._unloaded, Change.UNLOAD)
+            changes |= dict.fromkeys(self._unloaded - unloaded, Change.LOAD)
+            for name, change in changes.items():
+                try:
+                    self._models.apply(change, name)
+                except PipeError as error:
+                    log.warning("model %s: %s", name, error)
+
+    async def _write_forever(self) -> None:
+        while True:
+            self.write_counts()
+            self._check_alive()
+            await asyncio.sleep(SNAPSHOT_S)
+
+    def _check_alive(self) -> None:
+        """End this worker if a model has no engine: health checks may reach only the others."""
+        try:
+            self._models.check_alive()
+        except NotReadyError as error:
+            log.error("%s: the worker ends", error)  # noqa: TRY400  (the cause was logged)
+            signal.raise_signal(signal.SIGTERM)
+
+    def write_counts(self) -> None:
+        """Write the counts of this worker, for the others and for its replacement."""
+        served = {(model.name, model.version) for model in self._models.serving()}
+        self._left = self._left.of_versions(served)
+        status = server_status(self._models, self._observers.recent)
+        own = WorkerCounts(
+            metrics=self._observers.metrics.values(),
+            ended=self._left.ended,
+            status=status.model_dump(mode="json"),
+        )
+        with suppress(OSError):  # the main process has ended and deleted the folder
+            replace(self._files.counts(self._number), own.model_dump_json())

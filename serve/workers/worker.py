@@ -1,0 +1,87 @@
+"""A worker: a process with its own engines that answers requests on the address of the server."""
+
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from pipework.serve.config import ServeSettings
+from pipework.serve.http.auth import ApiKeys
+from pipework.serve.http.shutdown import GracePeriod, exit_on_signal
+from pipework.serve.models.open_models import open_models
+from pipework.serve.observability.observers import Observers
+from pipework.serve.run import run_server
+from pipework.serve.sockets import BoundAddress, ServerSockets, another_socket, reuse_address
+from pipework.serve.workers.child_process import ChildProcess, Placement
+from pipework.serve.workers.group import WorkerFolder, WorkerGroup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    """What a worker needs. It inherits the sockets.
+
+    Attributes:
+        number: index of the worker; its replacement has the same.
+        target: the run folder or the repository.
+        settings: the settings, with the limits of one worker.
+        placement: where it computes.
+        sockets: the sockets that reserve the addresses of the server.
+        keys: the API keys.
+        files: the files of all workers.
+    """
+
+    number: int
+    target: Path
+    settings: ServeSettings
+    placement: Placement
+    sockets: ServerSockets
+    keys: ApiKeys
+    files: WorkerFolder
+
+    def child(self) -> ChildProcess:
+        """Return the process."""
+        name = f"worker {self.number}"
+        return ChildProcess(name=name, title=f"pipe-worker-{self.number}", run=self.run)
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Answer requests until a signal; `ready` is called when it accepts them."""
+        self.placement.apply()
+        signal.signal(signal.SIGHUP, _terminate)
+        group = WorkerGroup(self.files, self.number)
+        unloaded = self.files.unloaded()
+        with (
+            exit_on_signal(),
+            ExitStack() as stack,
+            open_models(self.target, self.settings, unloaded) as models,
+            Observers(models, self.settings) as observers,
+        ):
+            stack.enter_context(GracePeriod(models.stopping, self.settings.grace_s))
+            group.attach(models, observers, unloaded)
+            # Bound now, so that connections never wait for a worker that cannot start.
+            own = stack.enter_context(another_socket(self.sockets.http))
+            reuse_address(own)
+            sockets = replace(self.sockets, http=own)
+            lifecycle = _ReadyWorker(group, ready)
+            run_server(models, self.settings, observers, sockets, self.keys, lifecycle)
+            group.write_counts()
+
+
+class _ReadyWorker:
+    """Reports that a worker is ready once it has joined the others."""
+
+    def __init__(self, group: WorkerGroup, ready: Callable[[], None]) -> None:
+        self._group = group
+        self._ready = ready
+
+    async def started(self, address: BoundAddress) -> None:
+        await self._group.started(address)
+        self._ready()
+
+    async def ended(self) -> None:
+        await self._group.ended()
+
+
+def _terminate(_: int, __: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGTERM)
