@@ -18,8 +18,8 @@ from pipework.run_folder.engine_record import ExportTarget
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import runtimes
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
-from tests.toy_runtime.converter import ToyConverter
-from tests.toy_runtime.engine import ToyRuntime
+from tests.export.convert.toy_converter import ToyConverter
+from tests.serve.engines.toy_engine import ToyRuntime
 
 SETTINGS = ExportSettings(speed_s=0.2, dev_rows=20)
 
@@ -39,9 +39,8 @@ def toy(monkeypatch):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_each_format_has_one_runtime_and_one_converter(runtime):
+def test_a_format_has_one_runtime(runtime):
     assert runtime_of(runtime.format) is runtime
-    assert isinstance(converters.converter_of(runtime.format).runtime, type(runtime))
 
 
 def test_a_toy_runtime_is_exported_proven_served_and_measured(toy, trained_run, tmp_path, launch):

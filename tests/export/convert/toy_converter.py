@@ -2,7 +2,7 @@
 
 from pipework.export.convert.converter import Converter
 from pipework.run_folder.engine_record import OpenVinoBuild
-from tests.toy_runtime.engine import ToyRuntime
+from tests.serve.engines.toy_engine import ToyRuntime
 
 
 class ToyConverter(Converter):
