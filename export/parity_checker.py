@@ -25,6 +25,7 @@ from pipework.run_folder.files import file_digest
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_engine
 from pipework.serve.engines.base import CollatedEngine
+from pipework.tasks.outputs import Outputs
 
 REFERENCE_DEV_ROWS = 256  # large enough that a single changed label is within tolerance
 
@@ -126,15 +127,16 @@ class ParityChecker:
 
     def reference_rows(self) -> ReferenceRows:
         """Return the edge cases and dev rows of all labels and lengths, with their logits."""
-        dev_NC, dev = self._expected.dev_NC, self.run_rows.dev
-        labels_NC = self.run_rows.manifest.task.predicted_labels(dev_NC)
+        expected, dev = self._expected, self.run_rows.dev
+        labels_RC = self.run_rows.manifest.task.predicted_labels(expected.dev.values)
+        labels = Outputs(labels_RC.astype(np.float32), expected.dev.offsets)
         chosen = spread_over_groups(
-            [labels_C.tobytes() for labels_C in labels_NC],
+            [labels.part(row, row + 1).values.tobytes() for row in range(len(dev))],
             [len(row.encoding) for row in dev],
             REFERENCE_DEV_ROWS,
         )
         rows = [*self.run_rows.edge_cases, *(dev[index] for index in chosen)]
         return ReferenceRows(
             encodings=[row.encoding for row in rows],
-            logits_NC=np.concatenate([self._expected.edge_NC, dev_NC[chosen]]),
+            outputs=Outputs.concatenate([expected.edge, expected.dev.take(chosen)]),
         )

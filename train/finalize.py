@@ -24,6 +24,7 @@ from pipework.run_folder.manifest import (
 )
 from pipework.scoring.evaluation import infer_all, label_array
 from pipework.tasks.evaluation import Evaluation, SplitMetrics
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder, token_digest
 from pipework.train.config.run_config import Config
@@ -89,7 +90,7 @@ class ScoredCheckpoint:
         dev = self.evaluation.metrics().model_copy(update={"tokens": self.tokens})
         if self.judged.split == "dev":
             return {"dev": dev}
-        test = self.task.evaluate(self.judged.logits_NC, self.judged.truth)
+        test = self.task.evaluate(Outputs.of(self.judged.logits_NC), self.judged.truth)
         return {"dev": dev, self.judged.split: test.metrics()}
 
 
@@ -133,13 +134,14 @@ def _score(trained: TrainedRun, progress: Progress) -> ScoredCheckpoint:
     engine = CheckpointEngine(model, padding=trained.data.vocabulary.padding)
     dev, truth = trained.data.dev.encodings(range(len(trained.data.dev))), trained.data.dev.truth
     with exact_float32():
-        logits_NC = infer_all(engine, dev, progress)
+        outputs = infer_all(engine, dev, progress)
+    logits_NC = outputs.values
     task = trained.task.with_thresholds(logits_NC, truth)
     return ScoredCheckpoint(
         task=task,
         model=_model(trained, model),
         logits_NC=logits_NC,
-        evaluation=task.evaluate(logits_NC, truth),
+        evaluation=task.evaluate(outputs, truth),
         tokens=token_digest(dev),
         judged=_judged_rows(trained, engine, logits_NC, task, progress),
     )
@@ -160,7 +162,7 @@ def _judged_rows(
     if split != "dev":
         truth = label_array(examples, task, str(sources[split].path))
         with exact_float32():
-            logits_NC = infer_all(engine, _encoder(trained).encode(examples), progress)
+            logits_NC = infer_all(engine, _encoder(trained).encode(examples), progress).values
     leaked_N = np.zeros(len(examples), np.bool_)
     shared = {(pair.earlier, pair.later): pair.rows for pair in trained.report.shared}
     if shared["train", split]:

@@ -230,6 +230,7 @@ def open_engine(
         padding=Padding.of(manifest.input),
         spans=manifest.model.takes_spans,
         whole=whole,
+        row_offsets=manifest.task.row_offsets,
     )
     runtime = runtime_of(variant.format)
     return runtime.open(path, variant, collate, built, threads or cpu_limit())

@@ -212,8 +212,8 @@ def test_padding_and_batching_do_not_change_the_logits(trained_run):
     encoder = open_encoder(trained_run, manifest)
     texts = [Example(text="word " * (n % 13)) for n in range(50)]
     encodings = encoder.encode(texts)
-    together = open_reference(trained_run, manifest).infer(encodings)
-    alone = open_reference(trained_run, manifest).one_by_one().infer(encodings)
+    together = open_reference(trained_run, manifest).infer(encodings).values
+    alone = open_reference(trained_run, manifest).one_by_one().infer(encodings).values
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
