@@ -106,6 +106,8 @@ def offsets_of(counts_N: NDArray[np.integer]) -> Indices:
 def rows_of(offsets: Indices, inputs: Sequence[int] | Indices) -> Indices:
     """Return the rows of inputs, in the order of the inputs."""
     chosen = np.asarray(inputs, np.int64)
+    if offsets.base is COUNTS:  # one row each
+        return chosen
     starts: Indices = offsets[chosen]
     counts = offsets[chosen + 1] - starts
     if (counts == 1).all():

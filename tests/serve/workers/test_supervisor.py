@@ -224,6 +224,8 @@ def test_no_answer_is_wrong_while_workers_end(run, start_server, number, answers
         wait_for(lambda: counted_requests(workers) == load.answers)
     # A worker writes its counts every second, so that a killed one loses those of the last.
     assert counted_requests(workers) <= load.answers + load.lost
+    crashes = ENDED if number is signal.SIGKILL else 0
+    assert metric(workers.url, "pipework_engine_deaths_total") == crashes
     assert workers.stop() == 0
 
 
