@@ -16,7 +16,7 @@ from pipework.data.other_files import unlabelled_source
 from pipework.data.readers import MAX_FIELD, Columns, Format
 from pipework.errors import ConfigError, DataError, without_password
 from pipework.progress import Progress
-from pipework.run_folder.manifest import TrainingReadOptions
+from pipework.run_folder.manifest import TrainingReadOptions, read_classifier
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.input_files import (
     LINE,
@@ -42,6 +42,7 @@ from pipework.serve.bulk.ledger import (
 )
 from pipework.serve.bulk.records import Reject, RowReader, RowWindow
 from pipework.serve.bulk.scorer import Scorer
+from pipework.serve.engines import computes_on_gpu
 from pipework.tasks.predictions import (
     LABEL,
     TRUNCATED,
@@ -105,8 +106,9 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
     index, shards = parse_shard(options.shard, os.environ)
     folder = job_folder(str(options.out))
     stored = find_files(options.pattern, folder)
+    gpu = computes_on_gpu(read_classifier(run), options.engine)
     with (
-        executor(options.on) as place,
+        executor(options.on, gpu=gpu) as place,
         Scorer(run.absolute(), options.engine, threads=place.threads) as scorer,
     ):
         job = BulkJob(scorer, stored, folder, options)
