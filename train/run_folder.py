@@ -14,7 +14,8 @@ from pipework.train.config.run_config import Config, run_config
 from pipework.train.loop.resume import FOLDER as STATE
 from pipework.train.loop.resume import Snapshot, latest
 from pipework.train.model import checkpoint
-from pipework.train.report.run_log import LOG, PAGE, TRAIN_LOG, last_line
+from pipework.train.report.curves import LOG, PAGE, last_line
+from pipework.train.report.run_log import TRAIN_LOG
 
 CONFIG, TOKENIZER = "config.toml", "tokenizer.json"
 PARTIAL = tuple(f"{name}.partial" for name in (MANIFEST_FILE, CONFIG, PAGE, LOG))

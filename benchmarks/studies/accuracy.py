@@ -22,8 +22,8 @@ from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.train.config.run_config import run_config
 from pipework.train.config.train import TrainSettings
+from pipework.train.report.curves import last_line
 from pipework.train.report.linear_baseline import linear_baseline
-from pipework.train.report.run_log import last_line
 from pipework.train.report.verdict import metric_in_words
 
 Setting = str | int | float | bool | None

@@ -30,7 +30,7 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.settings import dump_settings
 from pipework.tasks.evaluation import SplitMetrics
 from pipework.train.config.run_config import Config, load_config
-from pipework.train.report.run_log import last_line
+from pipework.train.report.curves import last_line
 from pipework.train.report.verdict import metric_in_words
 from pipework.train.run_folder import CONFIG, is_complete
 

@@ -92,19 +92,9 @@ class ColumnSettings(Settings):
 class DataSettings(Settings):
     """[data]: the data files, relative to `root`, which is relative to the config file.
 
-    Without a `dev` file, `dev_rows` rows are held out of the train file, selected by `dev_seed`
-    and their texts; without a `test` file, `test_rows` other rows can be held out too. `marked`
-    texts contain two entities, <e1>..</e1> and <e2>..</e2>. The `unlabelled` file is read like the
-    others but without labels: `train.teacher` predicts them. `separator`
-    separates the labels of a multi-label task in csv and tsv. Pretraining reads only texts: a
-    column, or a file of format text (a text per line) or documents (a segment per line, a blank
-    line between documents; a document is a row).
-
-    For a quick trial, `rows` takes at most this number of rows from each split. With `drop_leaked`,
-    train rows whose text is also in dev or test are left out.
-
-    With `keep_rows` the run folder gets a copy of the dev rows and of some train rows, so that it
-    can be exported on a machine without the data files.
+    train/README.md explains each key. Pretraining reads only texts: a column, or a file of format
+    text (a text per line) or documents (a segment per line, a blank line between documents; a
+    document is a row).
     """
 
     root: Path | None = None

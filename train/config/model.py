@@ -82,21 +82,8 @@ class HeadSettings(Settings):
 class ModelSettings(HeadSettings):
     """[model]: a checkpoint by `name`, or a `preset` trained from scratch.
 
-    `name` is a folder, relative to the config file, or a hub id. `vocab`, like `task.labels`, is
-    relative to `data.root`; with `name` it replaces the checkpoint's tokenizer.
-
-    A preset learns a WordPiece vocabulary of `vocab_size` tokens from the train texts (more only if
-    they contain more characters), or uses `vocab` (a vocab.txt). With `split_cjk` each Chinese
-    character is a word, as in BERT; without it, tokens of several characters are learned. Without
-    `lowercase`, texts are lowercased if the vocabulary has no upper-case tokens. Marks, such as
-    accents and dakuten, are kept; only with a `vocab` of lower-case tokens without marks they are
-    removed, as in BERT. `family` is the model family; albert shares one layer and has embeddings of
-    width `embedding`.
-
-    `ngrams` is the size of a table of hashed token bigrams and trigrams, whose embeddings are added
-    to those of the tokens; 0 for none. A checkpoint with such a table keeps it.
-
-    With `freeze` only the head is trained.
+    train/README.md explains each key. `vocab`, like `task.labels`, is relative to `data.root`. A
+    checkpoint with a table of `ngrams` keeps it.
     """
 
     name: str | None = None

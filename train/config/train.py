@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from pipework.settings import AboveZero, Fraction, NotNegative, Positive, Settings
 
+WARMUP = 0.1
 Share = Annotated[float, Field(gt=0, le=1)]
 Weight = Annotated[float, Field(gt=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -46,44 +47,13 @@ class ScheduleName(StrEnum):
     EXPONENTIAL = "exponential"
 
 
-COSINE = (ScheduleName.COSINE, ScheduleName.COSINE_RESTARTS)
-WARMUP = 0.1
-
-
 class TrainSettings(Settings):
-    """[train]: the training loop. A step is one update of the weights.
+    """[train]: the training loop. train/README.md explains each key.
 
-    Rows: a step uses `batch_size` x `accumulate` rows, for any number of processes: each batch is
-    split between them. `eval_every` and `save_every` are numbers of steps.
-
-    Learning rate: `warmup` is a share of all steps; `warmup_steps` is a number of steps instead.
-    `cycles` applies to cosine_restarts, `power` to polynomial, and `eta_min`, the lowest rate, to
-    cosine and cosine_restarts. step, multi_step and exponential multiply by `gamma`: step every
-    `step_size` steps or after each epoch, exponential in the course of each epoch, and multi_step
-    at `milestones`, shares of all steps. `layer_decay` multiplies the rate once for each layer
-    below the head. The top `reinit_layers` layers of a checkpoint and its pooler are initialised
-    with new weights. `betas` and `eps` apply to adamw, `momentum` to sgd.
-
-    Precision: `loss_scale` is a constant factor of the fp16 loss; without it the factor adapts to
-    the gradients.
-
-    Regularisation: `token_dropout` is the share of tokens replaced by the mask token at each
-    step, which reduces overfitting of a model trained from scratch on few rows.
-    `class_weights` weight the loss of a row by its class: balanced, or a weight per label. In a
-    multi-label task they weight the rows that have the label.
-
-    Distillation: `teacher` names finished runs of the same task, or folders of seeds; the student
-    learns their averaged predictions in addition to the labels. `soft_weight` is the teachers'
-    share of the loss, and `temperature` softens the probabilities of both sides, except in a
-    regression. Rows of `data.unlabelled` are learned only from the teachers, and count as rows of
-    an epoch.
-
-    Checkpoints for --resume are written at each evaluation, every `save_every` steps and every
-    `save_minutes`; the last `keep` are stored until the run is complete. The weights of every
-    `keep_every` steps stay in RUN/steps; `pipe eval RUN --engine step-N` scores them. `early_stop`
-    ends a run after this number of evaluations without a better score. `seeds` trains a run per
-    seed. `report` writes report.html: the curves at each evaluation, and at the end all, with a
-    linear baseline trained on the same rows.
+    A step is one update of the weights with `batch_size` x `accumulate` rows, for any number of
+    processes: each batch is split between them. Rows of `data.unlabelled` are learned only from the
+    teachers, and count as rows of an epoch. Checkpoints for --resume are written at each
+    evaluation, every `save_every` steps and every `save_minutes`.
     """
 
     epochs: Positive = 3
@@ -156,8 +126,9 @@ class TrainSettings(Settings):
                 f"found {self.eta_min:g}"
             )
             raise ValueError(message)
+        cosine = (ScheduleName.COSINE, ScheduleName.COSINE_RESTARTS)
         for name, needed, found in (
-            ("eta_min", COSINE, self.schedule if self.eta_min else None),
+            ("eta_min", cosine, self.schedule if self.eta_min else None),
             ("step_size", (ScheduleName.STEP,), self.schedule if self.step_size else None),
             ("loss_scale", (TrainPrecision.FP16,), self.precision if self.loss_scale else None),
         ):

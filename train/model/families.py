@@ -16,6 +16,7 @@ from pipework.errors import ConfigError
 from pipework.text.padding import Padding
 
 XLNET_PAD_TYPE = 3  # the type id that XLNet's tokenizer uses for padding
+INITIALIZED = "_is_hf_initialized"  # transformers skips weights with this mark
 # The config attributes from which the heads in transformers read their dropout.
 HEAD_DROPOUTS = (
     "classifier_dropout",
@@ -148,13 +149,6 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     model.activation_checkpointing_enable({"use_reentrant": False})
 
 
-# The top layers are specialized on the pretraining task; with few labelled rows, re-initializing
-# them gives better results with less variance between seeds (Zhang et al. 2021, "Revisiting
-# Few-sample BERT Fine-tuning", https://arxiv.org/abs/2006.05987).
-
-INITIALIZED = "_is_hf_initialized"  # transformers skips weights with this mark
-
-
 def reinitialise(encoder: PreTrainedModel, layers: int) -> None:
     """Re-initialize the top layers and the pooler with the rule of the family.
 
@@ -165,6 +159,9 @@ def reinitialise(encoder: PreTrainedModel, layers: int) -> None:
     Raises:
         ConfigError: the encoder has fewer layers, or shares its layers over depth.
     """
+    # The top layers are specialized on the pretraining task; with few labelled rows,
+    # re-initializing them gives better results with less variance between seeds (Zhang et al. 2021,
+    # "Revisiting Few-sample BERT Fine-tuning", https://arxiv.org/abs/2006.05987).
     if layers == 0:
         return
     _, stack = layer_stack(encoder)

@@ -13,6 +13,21 @@ from pipework.errors import ConfigError
 
 SLIDING = "sliding_attention"  # layer type with a limited attention window
 MASKED_BIAS = -1e4  # finite in float32 and float16, and its exponential is 0 in both
+# The encoders of these families accept an attention bias [R, 1, T, T] and position ids, and need
+# no other state.
+PACKABLE = frozenset(
+    {
+        *("albert", "bert", "camembert", "distilbert", "electra"),
+        *("modernbert", "mpnet", "rembert", "roberta", "xlm-roberta"),
+    }
+)
+REASONS = {
+    "deberta": "it multiplies its embeddings by the mask",
+    "deberta-v2": "it multiplies its embeddings by the mask",
+    "funnel": "it pools neighbouring tokens",
+    "nystromformer": "its attention uses means over the whole row",
+    "xlnet": "its positions are relative to the whole row",
+}
 
 
 class PackedEncoder:
@@ -67,22 +82,6 @@ def _window(config: PreTrainedConfig) -> int | None:
     """Return the attention window to each side, or None if the family has no such layers."""
     sliding = SLIDING in (getattr(config, "layer_types", None) or ())
     return int(config.sliding_window) if sliding else None
-
-
-# Their encoders accept an attention bias [R, 1, T, T] and position ids, and need no other state.
-PACKABLE = frozenset(
-    {
-        *("albert", "bert", "camembert", "distilbert", "electra"),
-        *("modernbert", "mpnet", "rembert", "roberta", "xlm-roberta"),
-    }
-)
-REASONS = {
-    "deberta": "it multiplies its embeddings by the mask",
-    "deberta-v2": "it multiplies its embeddings by the mask",
-    "funnel": "it pools neighbouring tokens",
-    "nystromformer": "its attention uses means over the whole row",
-    "xlnet": "its positions are relative to the whole row",
-}
 
 
 def check_packable(family: str, instead: str = "use --layout padded") -> None:

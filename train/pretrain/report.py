@@ -12,9 +12,8 @@ from pipework.tasks.kinds import Loss, Metric
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
 from pipework.train.pretrain.corpus import Corpus
+from pipework.train.report.curves import PAGE, Curve, read_curves
 from pipework.train.report.page import settings, top, training_curves
-from pipework.train.report.plots import Curve, read_curves
-from pipework.train.report.run_log import PAGE
 
 SCORE_CAPTIONS = {
     Metric.MASKED_ACCURACY: "of the masked tokens of dev are predicted correctly",

@@ -13,6 +13,11 @@ from tokenizers import Tokenizer
 from pipework.text.encoding import TextEncoder, TextTokens
 
 SHORT_PAIR_RATE = 0.1  # share of pairs with a reduced token budget
+# Unicode blocks: Thai and Lao, Myanmar, Khmer, kana, and the ideographs that BERT splits.
+BLOCKS = (
+    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF)),
+    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F)),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -103,13 +108,6 @@ def _join(group: Sequence[TextTokens], first: int, size: int) -> PretrainInput:
     middle = sum(len(segment.ids) for segment in group[:first]) if len(group) > 1 else 0
     ids = np.concatenate([segment.ids for segment in group])
     return PretrainInput(ids=ids, words=np.concatenate(words), middle=middle, size=size)
-
-
-# Unicode blocks: Thai and Lao, Myanmar, Khmer, kana, and the ideographs that BERT splits.
-BLOCKS = (
-    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF)),
-    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2FA1F)),
-)
 
 
 def unspaced(text: str) -> bool:

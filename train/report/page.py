@@ -20,9 +20,8 @@ from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Loss, Metric
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.html import data_section
+from pipework.train.report.curves import PAGE, Curve, read_curves
 from pipework.train.report.linear_baseline import LinearBaseline
-from pipework.train.report.plots import Curve, read_curves
-from pipework.train.report.run_log import PAGE
 from pipework.train.report.verdict import Verdict, metric_in_words
 from pipework.train.report.wrong_predictions import ConfusionMatrix, WrongPrediction, most_confused
 

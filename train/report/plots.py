@@ -1,13 +1,9 @@
 """The plots of the training report, and of the report of a search.
 
-Shapes: S steps, N rows of dev.
+Shapes: N rows of dev.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib import rc_context
@@ -16,51 +12,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from pipework.html.svg import GRID, SERIES, STYLE, new_axes, number, svg
-from pipework.train.report.run_log import LOG, NOT_CURVES
+from pipework.train.report.curves import Curve
 
 POINTS = 1500
 BINS = 40
 SEED = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """A metric and the steps at which it was logged."""
-
-    steps_S: tuple[int, ...]
-    values_S: tuple[float, ...]
-
-    @property
-    def best(self) -> tuple[int, float]:
-        """The first step with the highest value, and that value."""
-        index = max(range(len(self.values_S)), key=self.values_S.__getitem__)
-        return self.steps_S[index], self.values_S[index]
-
-
-def read_curves(run: Path) -> dict[str, Curve]:
-    """Return the curves of a run by `group/name`.
-
-    A resumed run repeats the steps after its last checkpoint: the later line replaces the earlier.
-    """
-    curves: dict[str, dict[int, float]] = {}
-    with (run / LOG).open(encoding="utf-8") as lines:
-        for line in lines:
-            with suppress(ValueError):  # a killed run may leave a truncated line
-                for name, step, value in _points(json.loads(line)):
-                    curves.setdefault(name, {})[step] = value
-    return {
-        name: Curve(
-            steps_S=tuple(sorted(points)), values_S=tuple(points[s] for s in sorted(points))
-        )
-        for name, points in curves.items()
-    }
-
-
-def _points(line: Mapping[str, object]) -> Iterator[tuple[str, int, float]]:
-    """Yield the curve, the step and the value of each metric of a line."""
-    for name, value in line.items():
-        if name not in NOT_CURVES and isinstance(value, int | float):
-            yield f"{line['group']}/{name}", int(str(line["step"])), float(value)
 
 
 def over_steps(curves: Mapping[str, Curve], description: str) -> str:

@@ -3,8 +3,8 @@
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,10 +14,10 @@ from torch.utils.tensorboard import SummaryWriter
 
 from pipework.run_folder.files import write_atomically
 from pipework.tasks.evaluation import Evaluation
+from pipework.train.report.curves import LOG, PAGE, lines, points
+from pipework.train.report.page import unfinished_html
 from pipework.train.report.wrong_predictions import confusion_image
 
-LOG, PAGE = "log.jsonl", "report.html"
-NOT_CURVES = ("step", "group", "elapsed_s")
 PAGE_SHARE = 0.01  # largest share of the time that the page of an unfinished run takes
 TRAIN_LOG = "train.log"  # the first file of a run: a folder without it is never cleared
 
@@ -63,7 +63,9 @@ class RunLogger(NullLogger):
 
         With `report`, report.html shows the curves while the run is not finished.
         """
-        self._run, self._report, self._page_due = run, report, 0.0
+        self._run = run
+        self._report = report
+        self._page_due = 0.0
         self._figures: Mapping[str, str] = {}
         self._curves: dict[str, list[tuple[int, float]]] = {}
         self._start = time.monotonic() - elapsed_s
@@ -91,10 +93,8 @@ class RunLogger(NullLogger):
             self._board.add_scalar(f"{group}/{name}", value, step)
 
     def _add_points(self, line: Mapping[str, Any]) -> None:
-        for name, value in line.items():
-            if name not in NOT_CURVES:
-                curve = self._curves.setdefault(f"{line['group']}/{name}", [])
-                curve.append((int(line["step"]), float(value)))
+        for name, step, value in points(line):
+            self._curves.setdefault(name, []).append((step, value))
 
     def page(self, figures: Mapping[str, str]) -> None:
         """Update report.html, unless it was updated a moment ago; a failure is only logged."""
@@ -103,8 +103,6 @@ class RunLogger(NullLogger):
             self._write_page(running=True)
 
     def _write_page(self, *, running: bool) -> None:
-        from pipework.train.report.page import unfinished_html  # noqa: PLC0415  (imports this module)
-
         start = time.monotonic()
         html = unfinished_html(self._run.name, self._figures, self._curves, running=running)
         try:
@@ -144,22 +142,3 @@ class RunLogger(NullLogger):
                         self._write_page(running=False)
             finally:
                 self._log.removeHandler(self._handler)
-
-
-def lines(run: Path) -> Iterator[dict[str, Any]]:
-    """Yield the complete lines of log.jsonl; none if there is no log.
-
-    Each has the `step`, the `group` ("train" or "dev"), and `elapsed_s` since the start of the run.
-    """
-    with suppress(OSError), (run / LOG).open(encoding="utf-8") as stream:
-        for line in stream:
-            with suppress(ValueError):  # a killed run may leave a truncated last line
-                yield json.loads(line)
-
-
-def last_line(run: Path) -> dict[str, Any]:
-    """Return the last complete line of log.jsonl; empty if there is none."""
-    last: dict[str, Any] = {}
-    for line in lines(run):
-        last = line
-    return last

@@ -39,13 +39,18 @@ class Outcome(StrEnum):
     WORSE = "worse"
     NOTHING = "nothing"
 
-
-SENTENCES = {
-    Outcome.BETTER: "The model beats",
-    Outcome.UNDECIDED: "The model is not significantly better than",
-    Outcome.WORSE: "The model is significantly worse than",
-    Outcome.NOTHING: "The model learned nothing useful: it is not better than",
-}
+    @property
+    def sentence(self) -> str:
+        """The start of a sentence, which the compared prediction completes."""
+        match self:
+            case Outcome.BETTER:
+                return "The model beats"
+            case Outcome.UNDECIDED:
+                return "The model is not significantly better than"
+            case Outcome.WORSE:
+                return "The model is significantly worse than"
+            case Outcome.NOTHING:
+                return "The model learned nothing useful: it is not better than"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -162,7 +167,7 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
         findings = (*_imbalance(scored, outcome), _diagnosis(history))
     return Verdict(
         outcome=outcome,
-        sentence=f"{SENTENCES[outcome]} {difference}{note}",
+        sentence=f"{outcome.sentence} {difference}{note}",
         findings=findings,
         failed=outcome is Outcome.NOTHING and history.shortened_from is None,
         constant=constant,

@@ -18,7 +18,7 @@ from pipework.benchmarks.studies.pipe_serve import running_server
 from pipework.benchmarks.studies.script import report_errors
 from pipework.client import Client
 from pipework.errors import ConfigError, MissingDependencyError
-from pipework.train.report.run_log import PAGE
+from pipework.train.report.curves import PAGE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

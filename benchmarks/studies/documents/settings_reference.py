@@ -98,7 +98,8 @@ MEANINGS = {
     "model.split_cjk": "whether each Chinese character is a word, as in BERT; otherwise pieces of "
     "several characters are learned",
     "model.lowercase": "whether texts are lowercased; by default if the vocabulary has no "
-    "upper-case tokens",
+    "upper-case tokens. Accents and other marks are removed, as in BERT, only with a vocabulary "
+    "file that has none",
     "model.ngrams": "rows of the hashed embedding table of token pairs and triples; 0 for no table",
     "model.freeze": "train only the head; encoder states are computed once",
     "model.max_length": "longest input in tokens, special tokens included",

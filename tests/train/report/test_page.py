@@ -23,9 +23,9 @@ from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import run_config
 from pipework.train.data_report.data_report import ValueStats, data_report
 from pipework.train.model.checkpoint_engine import open_reference
+from pipework.train.report.curves import read_curves
 from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.page import RunPage, html, write_page
-from pipework.train.report.plots import read_curves
 from pipework.train.report.verdict import ScoredRows, TrainingHistory, judge
 from pipework.train.report.wrong_predictions import worst_errors
 

@@ -2,9 +2,9 @@ import re
 
 import pytest
 
+from pipework.train.report.curves import read_curves
 from pipework.train.report.plots import (
     over_trials,
-    read_curves,
     score_over_choice,
     score_over_number,
 )

@@ -1,0 +1,74 @@
+"""The log of a training run, and the curves of the metrics in it.
+
+Shapes: S steps.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+LOG = "log.jsonl"
+PAGE = "report.html"
+NOT_CURVES = ("step", "group", "elapsed_s")
+
+
+def lines(run: Path) -> Iterator[dict[str, Any]]:
+    """Yield the complete lines of log.jsonl; none if there is no log.
+
+    Each has the `step`, the `group` ("train" or "dev"), and `elapsed_s` since the start of the run.
+    """
+    with suppress(OSError), (run / LOG).open(encoding="utf-8") as stream:
+        for line in stream:
+            with suppress(ValueError):  # a killed run may leave a truncated last line
+                yield json.loads(line)
+
+
+def last_line(run: Path) -> dict[str, Any]:
+    """Return the last complete line of log.jsonl; empty if there is none."""
+    last: dict[str, Any] = {}
+    for line in lines(run):
+        last = line
+    return last
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A metric and the steps at which it was logged."""
+
+    steps_S: tuple[int, ...]
+    values_S: tuple[float, ...]
+
+    @classmethod
+    def of(cls, found: Sequence[tuple[int, float]]) -> Self:
+        """Return the curve through points (step, value)."""
+        steps_S, values_S = zip(*found, strict=True)
+        return cls(steps_S=steps_S, values_S=values_S)
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """The first step with the highest value, and that value."""
+        index = max(range(len(self.values_S)), key=self.values_S.__getitem__)
+        return self.steps_S[index], self.values_S[index]
+
+
+def read_curves(run: Path) -> dict[str, Curve]:
+    """Return the curves of a run by `group/name`.
+
+    A resumed run repeats the steps after its last checkpoint: the later line replaces the earlier.
+    """
+    curves: dict[str, dict[int, float]] = {}
+    for line in lines(run):
+        for name, step, value in points(line):
+            curves.setdefault(name, {})[step] = value
+    ordered = {name: sorted(found.items()) for name, found in curves.items()}
+    return {name: Curve.of(found) for name, found in ordered.items()}
+
+
+def points(line: Mapping[str, Any]) -> Iterator[tuple[str, int, float]]:
+    """Yield the curve, the step and the value of each metric of a line."""
+    for name, value in line.items():
+        if name not in NOT_CURVES:
+            yield f"{line['group']}/{name}", int(line["step"]), float(value)
