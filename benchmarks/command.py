@@ -116,7 +116,7 @@ Html = Annotated[Path | None, typer.Option(help="write a page with plots to this
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outputs:
+class ResultFiles:
     """Output files: the result and the page."""
 
     json: Path | None
@@ -158,7 +158,7 @@ def bench(
     """Measure latency and throughput of a server, or of a run's engines in this process."""
     options = _command_line_options(context)
     check_options(target, options)
-    outputs = Outputs(json=json, html=html)
+    outputs = ResultFiles(json=json, html=html)
     outputs.check()
     if compare is not None:
         from pipework.benchmarks.compare.compare import compare as compare_results
@@ -234,7 +234,7 @@ def _measure(target: str, plan: "BenchPlan", baseline: "BaselineServer | None") 
         progress.close()
 
 
-def _publish(result: "Result", outputs: Outputs) -> None:
+def _publish(result: "Result", outputs: ResultFiles) -> None:
     """Print a result and write its files; only then check it, so that a failure keeps them."""
     from pipework import console
     from pipework.benchmarks.report import output

@@ -67,12 +67,12 @@ def evaluate_run(
     labels_N = label_array(examples, manifest.task, str(source.path))
     chosen = open_model(run, manifest, engine, checkpoint=engine is None)
     with EngineModel.open(run, manifest, chosen) as model:
-        logits_NC = model.infer(examples, progress).logits_NC
-    evaluation = manifest.task.evaluate(logits_NC, labels_N)
+        outputs = model.infer(examples, progress).outputs
+    evaluation = manifest.task.evaluate(outputs, labels_N)
     if file is None and split == "train":
         return evaluation
     leaked_N = _leaked_rows(run, manifest, examples)
-    leaked = evaluate_leaks(logits_NC, labels_N, manifest.task, leaked_N)
+    leaked = evaluate_leaks(outputs, labels_N, manifest.task, leaked_N)
     return evaluation.model_copy(update={"leaked": leaked})
 
 

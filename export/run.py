@@ -49,6 +49,7 @@ from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
 from pipework.serve.engines import MODELS, open_engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.cuda import NoGpuError
+from pipework.tasks.outputs import Outputs
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.model.checkpoint_engine import CPU, open_reference, reference_device
 
@@ -118,7 +119,7 @@ def export_locked(
             opened = open_reference(run, manifest, device=device, spare=CPU)
             with exact_float32(), opened as reference:
                 expected = ReferenceLogits.of(run_rows, reference, progress)
-                check_reference(run_rows, reference, expected.dev_NC, progress)
+                check_reference(run_rows, reference, expected.dev, progress)
                 checker = ParityChecker(run_rows, expected, progress)
                 names = _build_all(locked, variants, checker, builder, progress)
         ranked = rank(run_rows, locked.manifest, progress)
@@ -304,17 +305,18 @@ class ParityChecker:
 
     def reference_rows(self) -> ReferenceRows:
         """Return the edge cases and dev rows of all labels and lengths, with their logits."""
-        dev_NC, dev = self._expected.dev_NC, self.run_rows.dev
-        labels_NC = self.run_rows.manifest.task.predicted_labels(dev_NC)
+        expected, dev = self._expected, self.run_rows.dev
+        labels_RC = self.run_rows.manifest.task.predicted_labels(expected.dev.values)
+        labels = Outputs(labels_RC.astype(np.float32), expected.dev.offsets)
         chosen = spread_over_groups(
-            [labels_C.tobytes() for labels_C in labels_NC],
+            [labels.part(row, row + 1).values.tobytes() for row in range(len(dev))],
             [len(row.encoding) for row in dev],
             REFERENCE_DEV_ROWS,
         )
         rows = [*self.run_rows.edge_cases, *(dev[index] for index in chosen)]
         return ReferenceRows(
             encodings=[row.encoding for row in rows],
-            logits_NC=np.concatenate([self._expected.edge_NC, dev_NC[chosen]]),
+            outputs=Outputs.concatenate([expected.edge, expected.dev.take(chosen)]),
         )
 
 

@@ -2,44 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import numpy as np
-from tokenizers import Tokenizer
-from torch import nn
 
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.machine import collect_and_trim
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.tasks.evaluation import Evaluation
+from pipework.train.classifier_run import train_classifier
 from pipework.train.config.run_config import Config
-from pipework.train.data.batches import StepBatches
-from pipework.train.distill.losses import DistillationLosses, all_teacher_logits
-from pipework.train.finalize import TrainedRun, finalize
+from pipework.train.finalize import finalize
 from pipework.train.loop.determinism import seed_everything
 from pipework.train.loop.distributed import World, is_elastic
-from pipework.train.loop.encoder_states import encoder_states
-from pipework.train.loop.evaluator import ClassifierEvaluator
-from pipework.train.loop.loop import LoopSpec, TrainingRun
-from pipework.train.loop.losses import LabelLosses, Losses, StandardisedLosses
-from pipework.train.loop.model_inputs import BatchLoader, HeadOnly, StateLoader, TokenLoader
+from pipework.train.loop.loop import TrainingRun
 from pipework.train.loop.resume import Snapshot, TrainState
-from pipework.train.loop.step import StepSpec
-from pipework.train.loop.training import limited_memory, make_stepper, run_loop
-from pipework.train.model.classifier import Classifier, build, unused_parameters
-from pipework.train.model.families import reinitialise
-from pipework.train.model.fast_dropout import use_fast_dropout
-from pipework.train.objectives import Objective, class_weights, target_scale
-from pipework.train.prepare import (
-    PreparedRun,
-    TokenSets,
-    checked_data_report,
-    open_token_sets,
-    prepare,
-)
+from pipework.train.loop.training import limited_memory
+from pipework.train.prepare import PreparedRun, prepare
 from pipework.train.pretrain.run import pretrain
 from pipework.train.report.run_log import NullLogger, RunLogger
 from pipework.train.run_folder import TOKENIZER, check_same, is_complete, run_folder
@@ -116,7 +96,7 @@ def train_trial(
     with _open_run(out, config, progress, World.alone(), resume=True) as (run, snapshot):
         trial = replace(run, should_stop=should_stop)
         prepared = _prepared(trial, snapshot)
-        return _train_classifier(trial, prepared, snapshot).state
+        return train_classifier(trial, prepared, snapshot).state
 
 
 def _complete(out: Path, config: Config) -> Manifest:
@@ -141,39 +121,9 @@ def _train(run: TrainingRun, snapshot: Snapshot | None) -> tuple[Manifest, tuple
     prepared = run.world.lead(lambda: _prepared(run, snapshot))
     if not prepared.task.predicts:
         return pretrain(run, prepared, snapshot)
-    trained = _train_classifier(run, prepared, snapshot)
+    trained = train_classifier(run, prepared, snapshot)
     collect_and_trim()  # frees the model and its optimizer: finalize() loads the checkpoint again
-    return run.world.lead(lambda: finalize(trained, run.logger, run.progress))
-
-
-def _train_classifier(
-    run: TrainingRun, prepared: PreparedRun, snapshot: Snapshot | None
-) -> TrainedRun:
-    config, world = run.config, run.world
-    model = build(config.model, Tokenizer.from_str(prepared.tokenizer), prepared.task)
-    reinitialise(model.encoder, config.train.reinit_layers)
-    report = world.lead(lambda: checked_data_report(config, prepared, model, run.progress))
-    for finding in report.findings:
-        run.logger.log_text(f"data: {finding}")
-        run.progress.note(f"data: {finding}")
-    data = open_token_sets(config, prepared, model, world, run.progress)
-    scale = target_scale(prepared.task, data.train.truth)
-    if scale is not None:
-        model.standardise(scale)
-    model.to(world.device)
-    if world.device.type == "cpu":
-        use_fast_dropout(model.model)
-    state, per_epoch = _run_loop(run, prepared, model, data, snapshot)
-    return TrainedRun(
-        out=run.out,
-        config=config,
-        task=prepared.task,
-        data=data,
-        report=report,
-        state=state,
-        per_epoch=per_epoch,
-        device=world.device,
-    )
+    return run.world.lead(lambda: finalize(trained))
 
 
 def _prepared(run: TrainingRun, snapshot: Snapshot | None) -> PreparedRun:
@@ -182,98 +132,6 @@ def _prepared(run: TrainingRun, snapshot: Snapshot | None) -> PreparedRun:
         check_same(snapshot.state.fingerprint, prepared.fingerprint, run.out)
     (run.out / TOKENIZER).write_text(prepared.tokenizer, encoding="utf-8")
     return prepared
-
-
-def _run_loop(
-    run: TrainingRun,
-    prepared: PreparedRun,
-    model: Classifier,
-    data: TokenSets,
-    snapshot: Snapshot | None,
-) -> tuple[TrainState, int]:
-    """Train from the beginning or a checkpoint; return the final state and steps per epoch."""
-    settings, world = run.config.train, run.world
-    loaders = _loaders(run, model, data)
-    windows = StepBatches(
-        loaders.train.lengths,
-        batch_size=settings.batch_size,
-        accumulate=settings.accumulate,
-        seed=settings.seed,
-    )
-    if settings.gradient_checkpointing:
-        model.gradient_checkpointing()
-    losses, scale = _losses(run, prepared, data), model.target_scale
-    step = StepSpec(
-        model=loaders.module,
-        layers=model.layers(),
-        loader=loaders.train,
-        losses=losses if scale is None else StandardisedLosses(losses, scale),
-    )
-    loop = LoopSpec(
-        model=model,
-        windows=windows,
-        stepper=make_stepper(run, step, windows.per_epoch),
-        evaluator=ClassifierEvaluator(
-            loaders.dev, data.dev.truth, prepared.task, world=world, progress=run.progress
-        ),
-    )
-    return run_loop(run, loop, prepared.fingerprint, snapshot), windows.per_epoch
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loaders:
-    """The module that is trained and its inputs: token ids, or states of a frozen encoder."""
-
-    module: nn.Module
-    train: BatchLoader
-    dev: BatchLoader
-
-
-def _loaders(run: TrainingRun, model: Classifier, data: TokenSets) -> Loaders:
-    world, device = run.world, run.world.device
-    # DistributedDataParallel waits forever for the gradients of unused parameters.
-    inputs = TokenLoader(data.dev, data.vocabulary, device).inputs(np.array([0]))
-    for name in unused_parameters(model, inputs):
-        model.get_parameter(name).requires_grad_(False)
-    if not run.config.model.freeze:
-        dropout = run.config.train.token_dropout
-        return Loaders(
-            module=model,
-            train=TokenLoader(data.epoch, data.vocabulary, device, token_dropout=dropout),
-            dev=TokenLoader(data.dev, data.vocabulary, device),
-        )
-    train, dev = world.first_on_each_machine(
-        lambda: tuple(
-            StateLoader(encoder_states(model, tokens, run.progress), tokens, device)
-            for tokens in (data.train, data.dev)
-        )
-    )
-    return Loaders(module=HeadOnly(model), train=train, dev=dev)
-
-
-def _losses(run: TrainingRun, prepared: PreparedRun, data: TokenSets) -> Losses:
-    """Return the losses of the train rows; with teachers, compute their logits first."""
-    config, world, task = run.config, run.world, prepared.task
-    settings = config.train
-    weights_C = class_weights(settings.class_weights, data.train.truth, task)
-    objective = Objective(
-        task.kind,
-        label_smoothing=settings.label_smoothing,
-        class_weights_C=None if weights_C is None else weights_C.to(world.device),
-    )
-    label_losses = LabelLosses(objective, data.train.truth)
-    if not prepared.teachers:
-        return label_losses
-    unlabelled = config.data.unlabelled_source()
-    sources = [config.sources()["train"], *([] if unlabelled is None else [unlabelled])]
-    teacher_logits = all_teacher_logits(prepared.teachers, sources, world, run.progress)
-    names = ", ".join(teacher.name for teacher in prepared.teachers)
-    run.logger.log_text(
-        f"training on the logits of {names} in addition to the labels of {len(data.train):,} rows"
-    )
-    return DistillationLosses(
-        label_losses, teacher_logits, labelled=len(data.train), kind=task.kind, settings=settings
-    )
 
 
 def train_all(

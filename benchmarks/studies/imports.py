@@ -42,6 +42,7 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.files import check_writable
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction, RegressionValue, SingleLabel
 from pipework.train.config.data import TaskSettings
 from pipework.train.model.packed_encoder import PACKABLE
@@ -251,7 +252,7 @@ def _serve(folder: Path, run: Path) -> float:
         for text, pair in zip(texts, pairs, strict=True)
     ]
     logits_NC = SourceReference(source, LENGTH).logits(examples, lambda _: None)
-    expected = source.task.decode(logits_NC)
+    expected = source.task.decode(Outputs.of(logits_NC))
     with running_server(run) as server, Client(server.url) as client:
         found = client.predict_examples(examples)
     return max(_difference(*both) for both in zip(expected, found, strict=True))

@@ -160,7 +160,7 @@ def _write_rows(candidate: EngineCandidate, folder: Path, cases: Sequence[Case])
         case_arrays = {
             **position.feed.arrays,
             "number": np.array(position.number),
-            "expected": case.expected_C,
+            "expected": case.expected.values[0],
             "diff": np.array(case.max_diff),
         }
         arrays |= {f"{number}:{name}": array for name, array in case_arrays.items()}
@@ -186,9 +186,7 @@ def _table(worst: Sequence[Case], task: Task) -> str:
 
 
 def _predictions(case: Case, task: Task) -> str:
-    both = (case.expected_C, case.expected_C if case.found_C is None else case.found_C)
+    both = (case.expected, case.found or case.expected)
     with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity
-        labels = [
-            task.decode(logits_C[None])[0].text_fields()[0] or "no label" for logits_C in both
-        ]
+        labels = [task.decode(outputs)[0].text_fields()[0] or "no label" for outputs in both]
     return " -> ".join(labels)

@@ -20,6 +20,7 @@ from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Precision
 from pipework.scoring.evaluation import Engine, infer_all
 from pipework.scoring.logit_diff import Comparison
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.train.data.tokenizer import library_errors, summary
@@ -123,7 +124,7 @@ def compare_with_source(
             message = f"the source cannot be run on every input: {summary(error)}"
             hint = "expected an encoder that takes any text, and a tokenizer that adds its tokens"
             raise ConfigError(message, hint) from error
-    found_NC = infer_all(imported.engine, encodings, progress)
+    found_NC = infer_all(imported.engine, encodings, progress).values
     comparison = Comparison(
         task=imported.task,
         expected_XC=expected_NC,
@@ -192,7 +193,7 @@ def _predictions(comparison: Comparison, row: int) -> str:
     both = (comparison.expected_XC[row], comparison.found_XC[row])
     with np.errstate(invalid="ignore", over="ignore"):  # a logit may be infinite
         labels = [
-            comparison.task.decode(logits_C[None])[0].text_fields()[0] or "no label"
+            comparison.task.decode(Outputs.of(logits_C[None]))[0].text_fields()[0] or "no label"
             for logits_C in both
         ]
     return " -> ".join(labels)

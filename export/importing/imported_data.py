@@ -49,9 +49,9 @@ def imported_data(
         path = rows.sources["dev"].path
         truth = label_array(rows.dev, task, str(path))
         encodings = imported.encoder.encode(rows.dev)
-        logits_NC = infer_all(imported.engine, encodings, progress)
-        task = task.with_thresholds(logits_NC, truth)
-        scored = task.evaluate(logits_NC, truth).metrics()
+        outputs = infer_all(imported.engine, encodings, progress)
+        task = task.with_thresholds(outputs.values, truth)
+        scored = task.evaluate(outputs, truth).metrics()
         metrics["dev"] = scored.model_copy(update={"tokens": token_digest(encodings)})
     if rows.sources:
         # The rows of the calibration are not scored: those that are also in dev do no harm.

@@ -1,39 +1,37 @@
 """Batches of a parity check and single inputs in them.
 
-Shapes: B inputs of a batch, C classes.
+Shapes: N inputs.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipework.errors import CheckFailedError
 from pipework.export.rows.edge_cases import Row
-
-Logits = NDArray[np.float32]
+from pipework.tasks.outputs import Outputs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
-    """One input in one batch, with the logits of checkpoint and engine.
+    """One input in one batch, with the outputs of checkpoint and engine.
 
     Attributes:
         rows: the inputs of the batch.
         index: index of the input in the batch.
         rule: description of how the batch was composed.
         whole: whether the batch was run as one call, without splitting it.
-        expected_C: the checkpoint's logits.
-        found_C: the engine's logits; None if it raised an error.
+        expected: the checkpoint's outputs for the input.
+        found: the engine's outputs for the input; None if it raised an error.
     """
 
     rows: Sequence[Row]
     index: int
     rule: str
     whole: bool
-    expected_C: Logits
-    found_C: Logits | None
+    expected: Outputs
+    found: Outputs | None
 
     @property
     def row(self) -> Row:
@@ -43,30 +41,30 @@ class Case:
     @property
     def max_diff(self) -> float:
         """The largest difference of a logit; infinite if a logit is not finite or missing."""
-        if self.found_C is None or not np.isfinite(self.found_C).all():
+        if self.found is None or not np.isfinite(self.found.values).all():
             return float("inf")
-        return float(np.abs(self.found_C - self.expected_C).max())
+        return float(np.abs(self.found.values - self.expected.values).max())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProofBatch:
-    """A batch with the checkpoint's logits [B, C]; `inputs` are the numbers of its inputs."""
+    """A batch with the checkpoint's outputs; `inputs` are the numbers of its inputs."""
 
     rows: Sequence[Row]
     inputs: Sequence[int]
     rule: str
     whole: bool
-    expected_BC: Logits
+    expected: Outputs
 
-    def case(self, index: int, found_C: Logits | None) -> Case:
-        """Return the case of the input at `index`, with the engine's logits."""
+    def case(self, index: int, found: Outputs | None) -> Case:
+        """Return the case of the input at `index`, with the engine's outputs for it."""
         return Case(
             rows=self.rows,
             index=index,
             rule=self.rule,
             whole=self.whole,
-            expected_C=self.expected_BC[index],
-            found_C=found_C,
+            expected=self.expected.part(index, index + 1),
+            found=found,
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipework.export.parity.case import Case, EngineFailedError, Logits, ProofBatch, batch_mixes
+from pipework.export.parity.case import Case, EngineFailedError, ProofBatch, batch_mixes
 from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint, RoundedRows
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.edge_cases import Row
@@ -24,6 +24,7 @@ from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.logit_diff import Breach, Comparison, value_range
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 
@@ -34,14 +35,14 @@ ROUNDED_ROWS = 500  # of dev, and of the vocabulary
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReferenceLogits:
-    """The checkpoint's logits, float32 [N, C], for the rows of a run; edge cases one by one.
+    """The checkpoint's outputs for the rows of a run; edge cases one by one.
 
     `rounding` simulates the number format of an engine; its checkpoint must be open then.
     """
 
-    edge_NC: Logits
-    dev_NC: Logits
-    vocabulary_NC: Logits
+    edge: Outputs
+    dev: Outputs
+    vocabulary: Outputs
     rounding: RoundedCheckpoint
 
     @classmethod
@@ -53,30 +54,36 @@ class ReferenceLogits:
             progress.note(
                 f"no text was found for {unread} buckets of the n-gram table: not checked"
             )
-        edge, dev, vocabulary = (
+        edge_rows, dev_rows, words = (
             [row.encoding for row in rows]
             for rows in (run_rows.edge_cases, run_rows.dev, run_rows.vocabulary)
         )
-        with progress.stage("checkpoint", len(edge) + len(dev) + len(vocabulary), "rows"):
-            edge_NC = reference.one_by_one().infer(edge)
+        with progress.stage("checkpoint", len(edge_rows) + len(dev_rows) + len(words), "rows"):
+            edge = reference.one_by_one().infer(edge_rows)
             progress.advance(len(edge))
-            dev_NC, vocabulary_NC = (
-                np.concatenate([edge_NC[:0], *_infer_chunks(reference, rows, progress)])
-                for rows in (dev, vocabulary)  # no rows of the vocabulary if no token fits
+            dev, vocabulary = (
+                Outputs.concatenate([edge.part(0, 0), *_infer_chunks(reference, rows, progress)])
+                for rows in (dev_rows, words)  # no rows of the vocabulary if no token fits
             )
-        step, word_step = (max(1, len(rows) // ROUNDED_ROWS) for rows in (dev, vocabulary))
+        step, word_step = (max(1, len(rows) // ROUNDED_ROWS) for rows in (dev, words))
         rounding = RoundedCheckpoint(
             reference=reference,
             rows=RoundedRows(
-                encodings=[*edge, *dev[::step], *vocabulary[::word_step]],
-                expected_NC=np.concatenate([edge_NC, dev_NC[::step], vocabulary_NC[::word_step]]),
-                labelled=len(edge) + len(dev[::step]),
+                encodings=[*edge_rows, *dev_rows[::step], *words[::word_step]],
+                expected=Outputs.concatenate(
+                    [
+                        edge,
+                        dev.take(range(0, len(dev), step)),
+                        vocabulary.take(range(0, len(words), word_step)),
+                    ]
+                ),
+                labelled=len(edge) + len(dev_rows[::step]),
                 calibration=run_rows.calibration_rows,
             ),
             task=run_rows.manifest.task,
             progress=progress,
         )
-        return cls(edge_NC=edge_NC, dev_NC=dev_NC, vocabulary_NC=vocabulary_NC, rounding=rounding)
+        return cls(edge=edge, dev=dev, vocabulary=vocabulary, rounding=rounding)
 
     def tolerance(
         self, run_rows: RunRows, variant: Variant, int8_layers: frozenset[str] = frozenset()
@@ -135,35 +142,35 @@ def prove(
     edge_cases, dev = len(run_rows.edge_cases), len(run_rows.dev)
     batches = [
         *_edge_batches(run_rows, expected),
-        *_served_batches(run_rows.dev, expected.dev_NC, edge_cases),
-        *_served_batches(run_rows.vocabulary, expected.vocabulary_NC, edge_cases + dev),
+        *_served_batches(run_rows.dev, expected.dev, edge_cases),
+        *_served_batches(run_rows.vocabulary, expected.vocabulary, edge_cases + dev),
     ]
     with progress.stage("parity check", sum(len(batch.rows) for batch in batches), "rows"):
-        logits = [_infer(whole if batch.whole else engine, batch, progress) for batch in batches]
-    comparison = Comparison(
-        task=run_rows.manifest.task,
-        expected_XC=np.concatenate([batch.expected_BC for batch in batches]),
-        found_XC=np.concatenate(logits),
-        input_X=np.concatenate([batch.inputs for batch in batches]).astype(np.int64),
-        lengths_X=np.array([len(row.encoding) for batch in batches for row in batch.rows]),
+        found = [_infer(whole if batch.whole else engine, batch, progress) for batch in batches]
+    all_found = Outputs.concatenate(found)
+    comparison = Comparison.of(
+        run_rows.manifest.task,
+        expected=Outputs.concatenate([batch.expected for batch in batches]),
+        found=all_found,
+        inputs=np.concatenate([batch.inputs for batch in batches]).astype(np.int64),
+        lengths=np.array([len(row.encoding) for batch in batches for row in batch.rows]),
         labelled=edge_cases + dev,
     )
-    score_change = _score_change(run_rows, expected, comparison)
+    score_change = _score_change(run_rows, expected, all_found)
     score_drop = 0.0 if score_change is None else score_change.drop
     breaches = comparison.breaches(tolerance, score_drop=score_drop)
-    shapes = {(len(batch.rows), _longest(batch)) for batch in batches if batch.whole}
     return ProofResult(
         parity=_parity(
             comparison,
             score_change,
             tolerance,
-            shapes=tuple(sorted(shapes)),
+            batches=batches,
             target_range=_target_range(run_rows, expected),
             passed=not breaches,
         ),
         breaches=breaches,
         comparison=comparison,
-        worst=_worst(batches, comparison),
+        worst=_worst(batches, comparison, all_found),
     )
 
 
@@ -174,13 +181,13 @@ def _edge_batches(run_rows: RunRows, expected: ReferenceLogits) -> list[ProofBat
             inputs=mix.rows,
             rule=mix.rule,
             whole=True,
-            expected_BC=expected.edge_NC[list(mix.rows)],
+            expected=expected.edge.take(mix.rows),
         )
         for mix in batch_mixes([len(row.encoding) for row in run_rows.edge_cases])
     ]
 
 
-def _served_batches(rows: Sequence[Row], expected_NC: Logits, first_input: int) -> list[ProofBatch]:
+def _served_batches(rows: Sequence[Row], expected: Outputs, first_input: int) -> list[ProofBatch]:
     """Return batches that run as in the server; the inputs are numbered from `first_input`."""
     chunks = (slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK))
     numbers = range(first_input, first_input + len(rows))
@@ -190,7 +197,7 @@ def _served_batches(rows: Sequence[Row], expected_NC: Logits, first_input: int) 
             inputs=numbers[chunk],
             rule="as in the server",
             whole=False,
-            expected_BC=expected_NC[chunk],
+            expected=expected.part(*chunk.indices(len(rows))[:2]),
         )
         for chunk in chunks
     ]
@@ -198,16 +205,16 @@ def _served_batches(rows: Sequence[Row], expected_NC: Logits, first_input: int) 
 
 def _infer_chunks(
     engine: Engine, encodings: Sequence[Encoding], progress: Progress
-) -> Iterator[Logits]:
+) -> Iterator[Outputs]:
     for start in range(0, len(encodings), CHUNK):
-        logits_NC = engine.infer(encodings[start : start + CHUNK])
-        progress.advance(len(logits_NC))
-        yield logits_NC
+        outputs = engine.infer(encodings[start : start + CHUNK])
+        progress.advance(len(outputs))
+        yield outputs
 
 
-def _infer(engine: Engine, batch: ProofBatch, progress: Progress) -> Logits:
+def _infer(engine: Engine, batch: ProofBatch, progress: Progress) -> Outputs:
     try:
-        found_BC = engine.infer([row.encoding for row in batch.rows])
+        found = engine.infer([row.encoding for row in batch.rows])
     except Exception as error:  # the runtimes' errors share no narrower base
         # Report the longest input, which shows if the graph has a fixed length.
         lengths = [len(row.encoding) for row in batch.rows]
@@ -218,7 +225,7 @@ def _infer(engine: Engine, batch: ProofBatch, progress: Progress) -> Logits:
         )
         raise EngineFailedError(message, case) from error
     progress.advance(len(batch.rows))
-    return found_BC
+    return found
 
 
 def _longest(batch: ProofBatch) -> int:
@@ -226,13 +233,13 @@ def _longest(batch: ProofBatch) -> int:
 
 
 def _score_change(
-    run_rows: RunRows, expected: ReferenceLogits, comparison: Comparison
+    run_rows: RunRows, expected: ReferenceLogits, found: Outputs
 ) -> ScoreChange | None:
     if run_rows.truth_N is None:
         return None
-    end = len(comparison.found_XC) - len(run_rows.vocabulary)
-    found_NC = comparison.found_XC[end - len(run_rows.dev) : end]
-    return compare_scores(expected.dev_NC, found_NC, run_rows.truth_N, run_rows.manifest.task)
+    end = len(found) - len(run_rows.vocabulary)
+    dev = found.part(end - len(run_rows.dev), end)
+    return compare_scores(expected.dev, dev, run_rows.truth_N, run_rows.manifest.task)
 
 
 def _parity(
@@ -240,15 +247,16 @@ def _parity(
     score_change: ScoreChange | None,
     tolerance: Tolerance,
     *,
-    shapes: tuple[tuple[int, int], ...],
+    batches: Sequence[ProofBatch],
     target_range: float,
     passed: bool,
 ) -> Parity:
+    shapes = {(len(batch.rows), _longest(batch)) for batch in batches if batch.whole}
     return Parity(
         **comparison.change(target_range).model_dump(),
         reference="checkpoint in float32; edge cases one input at a time",
-        rows=len(comparison.input_X),
-        shapes=shapes,
+        rows=sum(len(batch.rows) for batch in batches),
+        shapes=tuple(sorted(shapes)),
         unit=comparison.unit,
         max_abs=float(comparison.max_differences.max()),
         mean_abs=float(comparison.differences.mean()),
@@ -267,15 +275,17 @@ def _parity(
 
 def _target_range(run_rows: RunRows, expected: ReferenceLogits) -> float:
     """Return the range of the targets of a regression, or else of its predictions."""
-    return value_range(expected.dev_NC if run_rows.truth_N is None else run_rows.truth_N)
+    return value_range(expected.dev.values if run_rows.truth_N is None else run_rows.truth_N)
 
 
-def _worst(batches: Sequence[ProofBatch], comparison: Comparison) -> tuple[Case, ...]:
+def _worst(
+    batches: Sequence[ProofBatch], comparison: Comparison, found: Outputs
+) -> tuple[Case, ...]:
     """Return the cases that differ most, one per input, the worst first."""
     positions = [(batch, index) for batch in batches for index in range(len(batch.rows))]
-    order_X = np.argsort(-comparison.max_differences, kind="stable")
-    _, first = np.unique(comparison.input_X[order_X], return_index=True)
-    chosen = order_X[np.sort(first)][:WORST]
-    return tuple(
-        positions[x][0].case(positions[x][1], comparison.found_XC[x]) for x in chosen.tolist()
-    )
+    inputs = np.concatenate([batch.inputs for batch in batches])
+    order = np.argsort(-found.max_per_input(comparison.max_differences), kind="stable")
+    _, first = np.unique(inputs[order], return_index=True)
+    chosen = order[np.sort(first)][:WORST].tolist()
+    cases = ((*positions[number], found.part(number, number + 1)) for number in chosen)
+    return tuple(batch.case(index, outputs) for batch, index, outputs in cases)

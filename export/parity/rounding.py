@@ -22,6 +22,7 @@ from pipework.machine import sums_int8
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import LengthBand, Precision, Scaling, Tolerance
 from pipework.scoring.logit_diff import STANDARD_ERRORS, Comparison
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding
 from pipework.train.model.checkpoint_engine import CheckpointEngine
@@ -50,7 +51,7 @@ class NumberFormat:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RoundingError:
-    """Logits of the checkpoint in float32 and with rounded numbers, [N, C], and lengths, [N].
+    """Outputs of the checkpoint in float32 and with rounded numbers, and lengths, [N].
 
     The first `labelled` inputs are texts, the others are the rows of the vocabulary.
     """
@@ -58,19 +59,19 @@ class RoundingError:
     task: Task
     labelled: int
     lengths_N: NDArray[np.int64]
-    expected_NC: NDArray[np.float32]
-    rounded_NC: NDArray[np.float32]
+    expected: Outputs
+    rounded: Outputs
 
     def limits(self, tolerance: Tolerance) -> Tolerance:
         """Return a tolerance with the limits by class and length that its ratios give."""
         if tolerance.error_ratio is None or tolerance.bias_ratio is None:
             return tolerance
-        comparison = Comparison(
-            task=self.task,
-            expected_XC=self.expected_NC,
-            found_XC=self.rounded_NC,
-            input_X=np.arange(len(self.lengths_N)),
-            lengths_X=self.lengths_N,
+        comparison = Comparison.of(
+            self.task,
+            expected=self.expected,
+            found=self.rounded,
+            inputs=np.arange(len(self.lengths_N)),
+            lengths=self.lengths_N,
             labelled=self.labelled,
         )
         least, unit = MIN_ERROR * tolerance.mean_abs, comparison.unit
@@ -92,13 +93,13 @@ class RoundedRows:
 
     Attributes:
         encodings: N inputs.
-        expected_NC: the logits of the checkpoint in float32 for them.
+        expected: the outputs of the checkpoint in float32 for them.
         labelled: number of texts; the later inputs are the rows of the vocabulary.
         calibration: returns the inputs that calibrate static int8.
     """
 
     encodings: Sequence[Encoding]
-    expected_NC: NDArray[np.float32]
+    expected: Outputs
     labelled: int
     calibration: Callable[[], Sequence[Encoding]]
 
@@ -135,8 +136,8 @@ class RoundedCheckpoint:
                     task=self.task,
                     labelled=rows.labelled,
                     lengths_N=np.array([len(encoding) for encoding in encodings], np.int64),
-                    expected_NC=rows.expected_NC,
-                    rounded_NC=engine.infer(encodings),
+                    expected=rows.expected,
+                    rounded=engine.infer(encodings),
                 )
                 self.progress.advance(len(encodings))
         return self.done[number_format]

@@ -12,8 +12,9 @@ from pipework.errors import CheckFailedError
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import ParityScores
-from pipework.scoring.bootstrap import Interval, TaskLogits, paired_interval
+from pipework.scoring.bootstrap import Interval, TaskOutputs, paired_interval
 from pipework.scoring.evaluation import Engine
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Scorer, Task
 from pipework.text.encoding import token_digest
 
@@ -53,7 +54,7 @@ class ScoreChange:
 
 
 def check_reference(
-    run_rows: RunRows, reference: Engine, expected_NC: NDArray[np.float32], progress: Progress
+    run_rows: RunRows, reference: Engine, expected: Outputs, progress: Progress
 ) -> None:
     """Check that the tokens of all dev rows, and the checkpoint's score, are those of the training.
 
@@ -65,19 +66,19 @@ def check_reference(
     training = run_rows.manifest.data.metrics.get("dev")
     if run_rows.truth_N is None or training is None:
         return
-    task, logits, truths = run_rows.manifest.task, [expected_NC], [run_rows.truth_N]
+    task, parts, truths = run_rows.manifest.task, [expected], [run_rows.truth_N]
     all_encodings = [row.encoding for row in run_rows.dev]
-    with progress.stage("remaining dev rows", training.rows - len(expected_NC), "rows"):
+    with progress.stage("remaining dev rows", training.rows - len(expected), "rows"):
         for encodings, truth_N in run_rows.remaining_dev():
             all_encodings += encodings
-            logits.append(reference.infer(encodings))
+            parts.append(reference.infer(encodings))
             truths.append(truth_N)
             progress.advance(len(encodings))
     if training.tokens not in (None, token_digest(all_encodings)):
         message = "the token ids of the dev rows differ from those of the training"
         hint = "use the same version of the tokenizers package, or train again"
         raise CheckFailedError(message, hint)
-    evaluation = task.evaluate(np.concatenate(logits), np.concatenate(truths))
+    evaluation = task.evaluate(Outputs.concatenate(parts), np.concatenate(truths))
     before, now = training.scores[task.metric], evaluation.score
     rows = evaluation.rows
     if abs(now - before) > max(SAME_SCORE, 2 / rows):
@@ -90,18 +91,17 @@ def check_reference(
 
 
 def compare_scores(
-    expected_NC: NDArray[np.float32],
-    found_NC: NDArray[np.float32],
+    expected: Outputs,
+    found: Outputs,
     truth: NDArray[np.generic],
     task: Task,
 ) -> ScoreChange:
     """Score checkpoint and engine on the same rows; a NaN logit counts as 0."""
     before, after = (
-        TaskLogits(logits_NC=np.nan_to_num(logits_NC), task=task)
-        for logits_NC in (expected_NC, found_NC)
+        TaskOutputs(outputs=outputs.finite(), task=task) for outputs in (expected, found)
     )
     engine_score, reference_score = after.scorer(truth), before.scorer(truth)
-    rows_N = np.arange(len(expected_NC))
+    rows_N = np.arange(len(expected))
     return ScoreChange(
         before=reference_score(rows_N),
         after=engine_score(rows_N),
@@ -111,10 +111,10 @@ def compare_scores(
 
 
 def _one_row(
-    before: TaskLogits, after: TaskLogits, reference_score: Scorer, engine_score: Scorer
+    before: TaskOutputs, after: TaskOutputs, reference_score: Scorer, engine_score: Scorer
 ) -> float:
     """Return the largest decrease of the fall when one of the changed rows is left out."""
-    rows_N = np.arange(len(before.logits_NC))
+    rows_N = np.arange(len(before.outputs))
     fall = reference_score(rows_N) - engine_score(rows_N)
     if fall <= 0 or len(rows_N) == 1:
         return 0.0
@@ -125,6 +125,6 @@ def _one_row(
     )
 
 
-def _changed_rows(before: TaskLogits, after: TaskLogits) -> NDArray[np.int64]:
+def _changed_rows(before: TaskOutputs, after: TaskOutputs) -> NDArray[np.int64]:
     """Return the rows whose labels changed, or for a regression the values that changed most."""
-    return before.task.changed_rows(before.logits_NC, after.logits_NC, MAX_CHANGED_ROWS)
+    return before.task.changed_inputs(before.outputs, after.outputs, MAX_CHANGED_ROWS)

@@ -15,7 +15,7 @@ from pipework.progress import Progress, counted
 from pipework.record import Record
 from pipework.run_folder.engine_record import Parity, Speed
 from pipework.run_folder.manifest import Manifest
-from pipework.scoring.bootstrap import Interval, TaskLogits, score_interval
+from pipework.scoring.bootstrap import Interval, TaskOutputs, score_interval
 from pipework.scoring.evaluation import label_array
 
 
@@ -87,9 +87,9 @@ def _interval(run: Path, manifest: Manifest, progress: Progress) -> Interval | N
     from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (imports torch)
 
     with EngineModel.open(run, manifest, open_reference(run, manifest)) as model:
-        logits_NC = model.infer(rows, progress).logits_NC
+        outputs = model.infer(rows, progress).outputs
     truth = label_array(rows, manifest.task, str(source.path))
-    return score_interval(TaskLogits(logits_NC=logits_NC, task=manifest.task), truth)
+    return score_interval(TaskOutputs(outputs=outputs, task=manifest.task), truth)
 
 
 def _front_matter(

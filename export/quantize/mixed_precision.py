@@ -27,6 +27,7 @@ from pipework.run_folder.engine_record import EngineFormat, FallbackLayer, Preci
 from pipework.scoring.evaluation import infer_all
 from pipework.serve.engines import MODELS, open_engine
 from pipework.serve.engines.base import CollatedEngine
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 SENSITIVITY_ROWS = 64
@@ -72,8 +73,8 @@ class CandidateRunner:
         onnx = self.variant.model_copy(update={"format": EngineFormat.ONNX})
         return open_engine(graph, onnx, manifest)
 
-    def logits(self, graph: Path, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """Return logits [N, C]."""
+    def infer(self, graph: Path, encodings: Sequence[Encoding]) -> Outputs:
+        """Return the outputs of a graph."""
         with self.open(graph) as engine:
             return infer_all(engine, encodings, NullProgress())
 
@@ -185,13 +186,13 @@ def sort_by_sensitivity(
     Overwrites `out`.
     """
     rows = runner.run_rows.calibration_rows(SENSITIVITY_ROWS)
-    plain_NC = runner.logits(quantized.graph, rows)
+    plain_RC = runner.infer(quantized.graph, rows).values
     errors: dict[str, float] = {}
     with progress.stage("sensitivity", len(quantized.layers), "layers"):
         for layer in quantized.layers:
             quantized.write({layer.weight})
-            error_NC = runner.logits(quantized.out, rows) - plain_NC
-            errors[layer.weight] = float(np.square(error_NC).mean())
+            error_RC = runner.infer(quantized.out, rows).values - plain_RC
+            errors[layer.weight] = float(np.square(error_RC).mean())
             progress.advance(1)
     return sorted(quantized.layers, key=lambda layer: -errors[layer.weight])
 
@@ -201,13 +202,14 @@ def _dev_check(graph: Path, runner: CandidateRunner, truth_N: NDArray[np.generic
     run_rows = runner.run_rows
     task, tolerance = run_rows.manifest.task, run_rows.tolerance(Precision.INT8)
     rows = [row.encoding for row in run_rows.dev]
-    plain_NC = runner.logits(graph, rows)
+    plain = runner.infer(graph, rows)
 
     def check(path: Path, runner: CandidateRunner) -> DevResult:
-        found_NC = runner.logits(path, rows)
-        labels = (task.predicted_labels(logits_NC) for logits_NC in (plain_NC, found_NC))
-        flips = int(np.not_equal(*labels).any(axis=1).sum())
-        change = compare_scores(plain_NC, found_NC, truth_N, task)
+        found = runner.infer(path, rows)
+        labels = (task.predicted_labels(outputs.values) for outputs in (plain, found))
+        changed_R = np.asarray(np.not_equal(*labels).any(axis=1), np.float64)
+        flips = int((plain.max_per_input(changed_R) > 0).sum())
+        change = compare_scores(plain, found, truth_N, task)
         passes = change.drop <= tolerance.score_drop and flips <= tolerance.flips * len(rows)
         return DevResult(change=change, flips=flips, passes=passes)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.data.examples import Example, chunks, fit_examples
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import CHUNK, Engine, infer_all
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
     TRUNCATED,
     ColumnType,
@@ -49,11 +49,11 @@ class ModelOutputs:
     """The outputs of an engine for N inputs.
 
     Attributes:
-        logits_NC: float32.
+        outputs: the logits.
         truncated: indices of the inputs that are longer than the model reads.
     """
 
-    logits_NC: NDArray[np.float32]
+    outputs: Outputs
     truncated: tuple[int, ...] = ()
 
 
@@ -82,10 +82,10 @@ class TextCodec:
         return [*fit_examples(examples, self.input)]
 
     def predictions(
-        self, logits_NC: NDArray[np.float32], truncated: Sequence[int], top_k: int | None = None
+        self, outputs: Outputs, truncated: Sequence[int], top_k: int | None = None
     ) -> list[Prediction]:
-        """Return a prediction for each row of logits, and mark the truncated ones."""
-        return mark_truncated(self.task.decode(logits_NC, top_k), truncated)
+        """Return a prediction for each input, and mark the truncated ones."""
+        return mark_truncated(self.task.decode(outputs, top_k), truncated)
 
 
 class EngineModel(Closeable):
@@ -120,21 +120,21 @@ class EngineModel(Closeable):
         """Return the outputs for examples that fit the model; memory is bounded."""
         encodings = self.codec.encode(examples)
         with self._lock:
-            logits_NC = infer_all(self.engine, encodings, progress or NullProgress())
-        return ModelOutputs(logits_NC=logits_NC, truncated=truncated_rows(encodings))
+            outputs = infer_all(self.engine, encodings, progress or NullProgress())
+        return ModelOutputs(outputs=outputs, truncated=truncated_rows(encodings))
 
     def predict(self, examples: Sequence[Example], *, top_k: int | None = None) -> list[Prediction]:
         """Return a prediction for each example; see `TextModel`."""
-        outputs = self.infer(examples)
-        return self.codec.predictions(outputs.logits_NC, outputs.truncated, top_k)
+        found = self.infer(examples)
+        return self.codec.predictions(found.outputs, found.truncated, top_k)
 
     def columns(self, examples: Sequence[Example]) -> PredictedColumns:
         """Return the predictions for examples as columns; see `TextModel`."""
-        outputs = self.infer(examples)
-        flags_N = np.zeros(len(outputs.logits_NC), np.bool_)
-        flags_N[list(outputs.truncated)] = True
+        found = self.infer(examples)
+        flags_N = np.zeros(len(found.outputs), np.bool_)
+        flags_N[list(found.truncated)] = True
         truncated = PredictedColumn(type=ColumnType.FLAG, values=flags_N.tolist())
-        return {**self.codec.task.columns(outputs.logits_NC), TRUNCATED: truncated}
+        return {**self.codec.task.columns(found.outputs), TRUNCATED: truncated}
 
     def close(self) -> None:
         """Free the engine. Closing twice is allowed."""

@@ -1,6 +1,6 @@
 """Confidence intervals of a score, and of the difference of two scores on the same rows.
 
-Shapes: N rows, C classes.
+Shapes: N inputs.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Scorer, Task
 
 RESAMPLES = 1000
@@ -18,15 +19,15 @@ SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TaskLogits:
-    """Logits [N, C] and their task: labels, thresholds, metric."""
+class TaskOutputs:
+    """Outputs and their task: labels, thresholds, metric."""
 
-    logits_NC: NDArray[np.float32]
+    outputs: Outputs
     task: Task
 
     def scorer(self, truth: NDArray[np.generic]) -> Scorer:
-        """Return a function that scores rows, given their indices; see `Task.scorer`."""
-        return self.task.scorer(self.logits_NC, truth)
+        """Return a function that scores inputs, given their indices; see `Task.scorer`."""
+        return self.task.scorer(self.outputs, truth)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +38,9 @@ class Interval:
     high: float
 
 
-def paired_interval(before: TaskLogits, after: TaskLogits, truth: NDArray[np.generic]) -> Interval:
+def paired_interval(
+    before: TaskOutputs, after: TaskOutputs, truth: NDArray[np.generic]
+) -> Interval:
     """Return the interval of the score of `after` minus that of `before`.
 
     The metric is that of the task of `after`. Paired bootstrap: rows are drawn with replacement,
@@ -48,7 +51,7 @@ def paired_interval(before: TaskLogits, after: TaskLogits, truth: NDArray[np.gen
 
 
 def paired_runs_interval(
-    before: Sequence[TaskLogits], after: Sequence[TaskLogits], truth: NDArray[np.generic]
+    before: Sequence[TaskOutputs], after: Sequence[TaskOutputs], truth: NDArray[np.generic]
 ) -> Interval:
     """Return the interval of the mean score of runs `after` minus that of the runs `before`.
 
@@ -56,7 +59,7 @@ def paired_runs_interval(
     so the interval includes the variation between seeds; see `paired_interval`.
     """
     pairs = [(a.scorer(truth), b.scorer(truth)) for a, b in zip(before, after, strict=True)]
-    rows, random = len(after[0].logits_NC), np.random.default_rng(SEED)
+    rows, random = len(after[0].outputs), np.random.default_rng(SEED)
     random_pairs = np.random.default_rng((SEED, len(pairs)))
     differences = []
     for _ in range(_resamples(rows, after[0].task)):
@@ -69,12 +72,12 @@ def paired_runs_interval(
     return Interval(low=float(low), high=float(high))
 
 
-def score_interval(outputs: TaskLogits, truth: NDArray[np.generic]) -> Interval:
+def score_interval(scored: TaskOutputs, truth: NDArray[np.generic]) -> Interval:
     """Return the interval of the score by the metric of the task, as in `paired_interval`."""
-    score = outputs.scorer(truth)
-    rows = len(outputs.logits_NC)
+    score = scored.scorer(truth)
+    rows = len(scored.outputs)
     random = np.random.default_rng(SEED)
-    draws = (random.integers(rows, size=rows) for _ in range(_resamples(rows, outputs.task)))
+    draws = (random.integers(rows, size=rows) for _ in range(_resamples(rows, scored.task)))
     low, high = np.percentile([score(drawn_N) for drawn_N in draws], (2.5, 97.5))
     return Interval(low=float(low), high=float(high))
 

@@ -1,6 +1,6 @@
 """Evaluate the predictions of a checkpoint or an engine on labelled examples.
 
-Shapes: N inputs, C classes.
+Shapes: N inputs.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from pipework.data.examples import Example
 from pipework.errors import DataError
 from pipework.progress import Progress
 from pipework.tasks.evaluation import LeakedRows
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding
 
@@ -20,10 +21,10 @@ CHUNK = 2048
 
 
 class Engine(Protocol):
-    """A model that computes logits: a checkpoint or an exported engine."""
+    """A model that computes outputs: a checkpoint or an exported engine."""
 
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """Return logits, float32 [N, C]; those of an input do not depend on other inputs."""
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+        """Return the outputs of N inputs; those of an input do not depend on other inputs."""
 
     def close(self) -> None:
         """Release the resources of the engine."""
@@ -34,14 +35,16 @@ class Engine(Protocol):
 
 
 def evaluate_leaks(
-    logits_NC: NDArray[np.float32],
+    outputs: Outputs,
     truth: NDArray[np.generic],
     task: Task,
     leaked_N: NDArray[np.bool_],
 ) -> LeakedRows | None:
     """Score the leaked rows and the others, each alone; None if there are no leaked rows."""
     leaked, others = (
-        task.evaluate(logits_NC[rows_N], truth[rows_N]).score if rows_N.any() else None
+        task.evaluate(outputs.take(np.flatnonzero(rows_N)), truth[rows_N]).score
+        if rows_N.any()
+        else None
         for rows_N in (leaked_N, ~leaked_N)
     )
     if leaked is None:
@@ -49,17 +52,17 @@ def evaluate_leaks(
     return LeakedRows(rows=int(leaked_N.sum()), score=leaked, others=others)
 
 
-def infer_all(
-    engine: Engine, encodings: Sequence[Encoding], progress: Progress
-) -> NDArray[np.float32]:
-    """Return logits [N, C] of any number of inputs, computed in chunks to bound memory."""
+def infer_all(engine: Engine, encodings: Sequence[Encoding], progress: Progress) -> Outputs:
+    """Return the outputs of any number of inputs, computed in chunks to bound memory."""
     with progress.stage("evaluate", len(encodings), "rows"):
         parts = []
-        for start in range(0, len(encodings) or 1, CHUNK):  # an empty chunk gives [0, C]
+        for start in range(
+            0, len(encodings) or 1, CHUNK
+        ):  # an empty chunk gives the number of logits
             chunk = encodings[start : start + CHUNK]
             parts.append(engine.infer(chunk))
             progress.advance(len(chunk))
-    return np.concatenate(parts)
+    return Outputs.concatenate(parts)
 
 
 def label_array(examples: Sequence[Example], task: Task, where: str) -> NDArray[np.generic]:

@@ -1,6 +1,7 @@
 """Compare the logits of an engine with those of the checkpoint.
 
-Shapes: X comparisons, one for each input in each of its batches; N inputs; C classes.
+Shapes: X comparisons, one for each row of an input in each of its batches; N inputs; C logits; U
+different rows.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from pipework.run_folder.engine_record import Precision, Tolerance
 from pipework.tasks.change import PredictionChange
+from pipework.tasks.outputs import Indices, Outputs, offsets_of
 from pipework.tasks.task import Task
 
 Logits = NDArray[np.float32]
@@ -51,6 +53,8 @@ class Comparison:
 
     Attributes:
         lengths_X: tokens of the input of each row, [X].
+        row_X: the number of the row among the rows of all inputs, [X]; None if each input
+            has one row.
         labelled: number of inputs whose predictions are compared; the predictions of later inputs,
             random sequences of tokens, mean nothing. None for all.
     """
@@ -61,6 +65,42 @@ class Comparison:
     input_X: NDArray[np.int64]
     lengths_X: NDArray[np.int64]
     labelled: int | None = None
+    row_X: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        *,
+        expected: Outputs,
+        found: Outputs,
+        inputs: Indices,
+        lengths: Indices,
+        labelled: int | None = None,
+    ) -> "Comparison":
+        """Compare the outputs of inputs in batches.
+
+        Args:
+            task: the task.
+            expected: outputs of the checkpoint.
+            found: outputs of the engine, for the same inputs in the same order.
+            inputs: the number of each input, which has more than one batch.
+            lengths: tokens of each input.
+            labelled: see the class.
+        """
+        numbers, first = np.unique(inputs, return_index=True)
+        starts = np.zeros(int(numbers.max()) + 1, np.int64)
+        starts[numbers] = offsets_of(expected.counts[first])[:-1]
+        place_X = np.arange(len(expected.values)) - expected.offsets[expected.inputs]
+        return cls(
+            task=task,
+            expected_XC=expected.values,
+            found_XC=found.values,
+            input_X=inputs[expected.inputs],
+            lengths_X=lengths[expected.inputs],
+            labelled=labelled,
+            row_X=starts[inputs[expected.inputs]] + place_X,
+        )
 
     @cached_property
     def _signed(self) -> Floats:
@@ -75,8 +115,17 @@ class Comparison:
 
     @cached_property
     def _first(self) -> NDArray[np.intp]:
-        """The first row of each input, [N]."""
-        return np.unique(self.input_X, return_index=True)[1]
+        """The first comparison of each row, [U]."""
+        return np.unique(self._rows, return_index=True)[1]
+
+    @property
+    def _rows(self) -> NDArray[np.int64]:
+        return self.input_X if self.row_X is None else self.row_X
+
+    @property
+    def _first_labelled(self) -> NDArray[np.intp]:
+        """The first comparison of each row of the inputs with compared predictions."""
+        return self._first[self._compared[self._first]]
 
     @property
     def _compared(self) -> NDArray[np.bool_]:
@@ -89,13 +138,13 @@ class Comparison:
 
         Each input with compared predictions counts once.
         """
-        mean_C, error_C = _mean(self._signed[self._first[: self.labelled]])
+        mean_C, error_C = _mean(self._signed[self._first_labelled])
         return np.asarray(np.maximum(np.abs(mean_C) - STANDARD_ERRORS * error_C, 0))
 
     @property
     def rms(self) -> Floats:
         """The root mean square difference of each class, [C], of the inputs of `bias`."""
-        squares_NC = np.square(self._signed[self._first[: self.labelled]])
+        squares_NC = np.square(self._signed[self._first_labelled])
         return np.asarray(np.sqrt(squares_NC.mean(axis=0)))
 
     def band_rms(self, start: int, end: int, standard_errors: float = -STANDARD_ERRORS) -> Floats:
@@ -226,12 +275,12 @@ class Comparison:
     @property
     def spread(self) -> float:
         """The largest difference between the engine's outputs for an input in its batches."""
-        highest_NC = np.full((int(self.input_X.max()) + 1, self.found_XC.shape[1]), -np.inf)
-        lowest_NC = -highest_NC
+        highest_UC = np.full((int(self._rows.max()) + 1, self.found_XC.shape[1]), -np.inf)
+        lowest_UC = -highest_UC
         numbers_XC = np.where(np.isfinite(self.found_XC), self.found_XC.astype(np.float64), np.nan)
-        np.maximum.at(highest_NC, self.input_X, numbers_XC)
-        np.minimum.at(lowest_NC, self.input_X, numbers_XC)
-        return float(np.nan_to_num(highest_NC - lowest_NC, nan=np.inf, posinf=np.inf).max())
+        np.maximum.at(highest_UC, self._rows, numbers_XC)
+        np.minimum.at(lowest_UC, self._rows, numbers_XC)
+        return float(np.nan_to_num(highest_UC - lowest_UC, nan=np.inf, posinf=np.inf).max())
 
 
 def _mean(values_NC: Floats) -> tuple[Floats, Floats]:

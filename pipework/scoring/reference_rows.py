@@ -1,8 +1,8 @@
-"""Rows stored with an engine to check its parity again: token ids and the checkpoint's logits.
+"""Rows stored with an engine to check its parity again: token ids and the checkpoint's outputs.
 
 Texts are not stored. The file is NumPy's npz without pickled objects.
 
-Shapes: N inputs, T tokens of an input, S tokens of all inputs, C classes.
+Shapes: N inputs, T tokens of an input, S tokens of all inputs, C logits.
 """
 
 import zlib
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.errors import RunFolderError
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 REFERENCE_ROWS_FILE = "rows.npz"
@@ -24,10 +25,10 @@ READ_ERRORS = (OSError, EOFError, ValueError, LookupError, BadZipFile, zlib.erro
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReferenceRows:
-    """Inputs and the checkpoint's logits for them, float32 [N, C]."""
+    """Inputs and the checkpoint's outputs for them."""
 
     encodings: Sequence[Encoding]
-    logits_NC: NDArray[np.float32]
+    outputs: Outputs
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -35,8 +36,10 @@ class ReferenceRows:
         arrays = {
             "lengths_N": np.array([len(row) for row in rows], np.int64),
             "ids_S": np.concatenate([row.ids for row in rows]),
-            "logits_NC": self.logits_NC,
+            "logits_NC": self.outputs.values,
         }
+        if not self.outputs.one_each:
+            arrays["offsets"] = self.outputs.offsets
         types = [row.type_ids for row in rows if row.type_ids is not None]
         spans = [row.entity_spans for row in rows if row.entity_spans is not None]
         if types:
@@ -55,7 +58,10 @@ class ReferenceRows:
         """
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-                return cls(encodings=_encodings(dict(arrays)), logits_NC=arrays["logits_NC"])
+                outputs = Outputs.of(arrays["logits_NC"])
+                if "offsets" in arrays:
+                    outputs = Outputs(outputs.values, arrays["offsets"])
+                return cls(encodings=_encodings(dict(arrays)), outputs=outputs)
         except READ_ERRORS as error:
             message = f"{path} does not hold the reference rows of an engine: {error}"
             raise RunFolderError(message, "export again: pipe export RUN") from error

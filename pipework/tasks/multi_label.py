@@ -15,6 +15,7 @@ from pipework.tasks import metrics
 from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric, TaskKind
 from pipework.tasks.labels import Label, class_index, parse_name
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
     LABEL,
     SCORE,
@@ -99,9 +100,9 @@ class MultiLabelTask(Task):
         thresholds_C = np.array([*self.label_thresholds.values()], np.float64)
         return np.asarray(scores_NC.astype(np.float64) >= thresholds_C)
 
-    def decode(self, logits_NC: Logits, top_k: int | None = None) -> list[Prediction]:
+    def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
         """Return the predictions; see `Task`."""
-        scores_NC = self.probabilities(logits_NC)
+        scores_NC = self.probabilities(outputs.values)
         ranked = ranked_scores(scores_NC, self.labels, top_k)
         return [
             MultiLabel(labels=tuple(self.labels[index] for index in chosen), scores=scores)
@@ -115,9 +116,9 @@ class MultiLabelTask(Task):
         rows = zip(order_NC, reached_NC, strict=True)
         return [order_C[reached_C].tolist() for order_C, reached_C in rows]
 
-    def columns(self, logits_NC: Logits) -> PredictedColumns:
+    def columns(self, outputs: Outputs) -> PredictedColumns:
         """Return lists of labels and of their scores; see `Task`."""
-        scores_NC = self.probabilities(logits_NC)
+        scores_NC = self.probabilities(outputs.values)
         chosen = self._chosen(scores_NC)
         labels = [[self.labels[index] for index in indices] for indices in chosen]
         scores = [row_C[indices].tolist() for row_C, indices in zip(scores_NC, chosen, strict=True)]
@@ -126,10 +127,10 @@ class MultiLabelTask(Task):
             SCORE: PredictedColumn(type=ColumnType.NUMBER, many=True, values=scores),
         }
 
-    def evaluate(self, logits_NC: Logits, truth: Truth) -> Evaluation:
+    def evaluate(self, outputs: Outputs, truth: Truth) -> Evaluation:
         """Score logits against 0 or 1 for each label, [N, C]; see `Task`."""
         truth_NC = self.true_labels(truth)
-        predicted_NC = self.predicted_labels(logits_NC)
+        predicted_NC = self.predicted_labels(outputs.values)
         return Evaluation(
             rows=len(truth_NC),
             metric=self.metric,
@@ -140,10 +141,10 @@ class MultiLabelTask(Task):
             classes=class_reports(metrics.tally_labels(truth_NC, predicted_NC), self.labels),
         )
 
-    def scorer(self, logits_NC: Logits, truth: Truth) -> Scorer:
+    def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:
         """Return a function that scores rows; see `Task`."""
         true_NC = self.true_labels(truth)
-        predicted_NC = self.predicted_labels(logits_NC)
+        predicted_NC = self.predicted_labels(outputs.values)
         return lambda rows: _score(self.metric, true_NC[rows], predicted_NC[rows])
 
     def with_thresholds(self, logits_NC: Logits, truth: Truth) -> Self:

@@ -16,6 +16,7 @@ from pipework.tasks.change import PredictionChange
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Metric, TaskKind
 from pipework.tasks.labels import Label
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
     SCORE,
     ColumnType,
@@ -73,19 +74,19 @@ class RegressionTask(Task):
         """Return no label, [N, C]."""
         return np.zeros(logits_NC.shape, bool)
 
-    def decode(self, logits_NC: Logits, top_k: int | None = None) -> list[Prediction]:
+    def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
         """Return the predictions; see `Task`."""
-        return [RegressionValue(score=value) for value in _values(logits_NC).tolist()]
+        return [RegressionValue(score=value) for value in _values(outputs.values).tolist()]
 
-    def columns(self, logits_NC: Logits) -> PredictedColumns:
+    def columns(self, outputs: Outputs) -> PredictedColumns:
         """Return the number; see `Task`."""
-        values = _values(logits_NC).tolist()
+        values = _values(outputs.values).tolist()
         return {SCORE: PredictedColumn(type=ColumnType.NUMBER, values=values)}
 
-    def evaluate(self, logits_NC: Logits, truth: Truth) -> Evaluation:
+    def evaluate(self, outputs: Outputs, truth: Truth) -> Evaluation:
         """Score values against targets [N]; see `Task`."""
         truth_N = np.asarray(truth, np.float64)
-        values_N = _values(logits_NC)
+        values_N = _values(outputs.values)
         return Evaluation(
             rows=len(truth_N),
             metric=self.metric,
@@ -95,10 +96,10 @@ class RegressionTask(Task):
             },
         )
 
-    def scorer(self, logits_NC: Logits, truth: Truth) -> Scorer:
+    def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:
         """Return a function that scores rows; see `Task`."""
         target_N = np.asarray(truth, np.float64)
-        values_N = _values(logits_NC)
+        values_N = _values(outputs.values)
         return lambda rows: _score(self.metric, values_N[rows], target_N[rows])
 
     def constant(self, truth: Truth) -> tuple[str, Floats]:
@@ -124,9 +125,9 @@ class RegressionTask(Task):
         moved_XC = np.nan_to_num(moved_XC, nan=np.inf, posinf=np.inf)
         return float(moved_XC.max()) / target_range
 
-    def changed_rows(self, before_NC: Logits, after_NC: Logits, most: int) -> NDArray[np.intp]:
-        """Return the rows whose values moved most."""
-        moved_N = np.abs(after_NC[:, 0] - before_NC[:, 0])
+    def changed_inputs(self, before: Outputs, after: Outputs, most: int) -> NDArray[np.intp]:
+        """Return the inputs whose values moved most."""
+        moved_N = np.abs(after.values[:, 0] - before.values[:, 0])
         return np.argsort(-moved_N, kind="stable")[:most]
 
     def allowed_change(self, *, probability: float, value_range: float) -> float:

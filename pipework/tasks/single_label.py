@@ -15,6 +15,7 @@ from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric, TaskKind
 from pipework.tasks.labels import Label, class_index, parse_name
 from pipework.tasks.metrics import Counts
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
     LABEL,
     SCORE,
@@ -72,14 +73,14 @@ class SingleLabelTask(Task):
         best_N = logits_NC.argmax(axis=1)
         return np.asarray(np.arange(logits_NC.shape[1]) == best_N[:, None])
 
-    def decode(self, logits_NC: Logits, top_k: int | None = None) -> list[Prediction]:
+    def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
         """Return the predictions; see `Task`."""
-        ranked = ranked_scores(self.probabilities(logits_NC), self.labels, top_k)
+        ranked = ranked_scores(self.probabilities(outputs.values), self.labels, top_k)
         return [_prediction(scores) for scores in ranked]
 
-    def columns(self, logits_NC: Logits) -> PredictedColumns:
+    def columns(self, outputs: Outputs) -> PredictedColumns:
         """Return label and score; see `Task`."""
-        scores_NC = self.probabilities(logits_NC)
+        scores_NC = self.probabilities(outputs.values)
         best_N = scores_NC.argmax(axis=1)
         labels = [self.labels[index] for index in best_N.tolist()]
         scores = scores_NC[np.arange(len(best_N)), best_N].tolist()
@@ -88,10 +89,10 @@ class SingleLabelTask(Task):
             SCORE: PredictedColumn(type=ColumnType.NUMBER, values=scores),
         }
 
-    def evaluate(self, logits_NC: Logits, truth: Truth) -> Evaluation:
+    def evaluate(self, outputs: Outputs, truth: Truth) -> Evaluation:
         """Score logits against class indices [N]; see `Task`."""
         truth_N = np.asarray(truth, np.int64)
-        predicted_N = logits_NC.argmax(axis=1)
+        predicted_N = outputs.values.argmax(axis=1)
         confusion_CC = metrics.confusion(truth_N, predicted_N, len(self.labels))
         return Evaluation(
             rows=len(truth_N),
@@ -104,10 +105,10 @@ class SingleLabelTask(Task):
             confusion=tuple(tuple(row) for row in confusion_CC.tolist()),
         )
 
-    def scorer(self, logits_NC: Logits, truth: Truth) -> Scorer:
+    def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:
         """Return a function that scores rows; see `Task`."""
         true_N = np.asarray(truth, np.int64)
-        predicted_N = logits_NC.argmax(axis=1)
+        predicted_N = outputs.values.argmax(axis=1)
         return lambda rows: self._score(
             self.metric, metrics.confusion(true_N[rows], predicted_N[rows], len(self.labels))
         )

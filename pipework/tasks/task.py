@@ -18,6 +18,7 @@ from pipework.tasks.change import PredictionChange
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import DEFAULT_KIND, Metric, TaskKind
 from pipework.tasks.labels import Label
+from pipework.tasks.outputs import Indices, Outputs, one_row_each
 from pipework.tasks.predictions import PredictedColumns, Prediction
 
 Logits = NDArray[np.float32]
@@ -155,6 +156,13 @@ class Task(Record):
         """
         raise not_a_classifier()
 
+    def row_offsets(self, lengths_N: Sequence[int]) -> Indices:
+        """Return the offsets of the rows of inputs with these numbers of tokens, see `Outputs`.
+
+        By default, each input has one row.
+        """
+        return one_row_each(len(lengths_N))
+
     def probabilities(self, logits_NC: Logits) -> Logits:
         """Convert logits [N, C] to scores [N, C]."""
         raise not_a_classifier()
@@ -170,11 +178,11 @@ class Task(Record):
         """Return which labels are predicted, [N, C]; a regression has none."""
         raise not_a_classifier()
 
-    def decode(self, logits_NC: Logits, top_k: int | None = None) -> list[Prediction]:
-        """Convert logits [N, C] to N predictions; `scores` holds the `top_k` best, or all."""
+    def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
+        """Return the prediction for each input; `scores` holds the `top_k` best, or all."""
         raise not_a_classifier()
 
-    def columns(self, logits_NC: Logits) -> PredictedColumns:
+    def columns(self, outputs: Outputs) -> PredictedColumns:
         """Return the predictions as the columns `predicted_label` and `predicted_score`.
 
         They have what `decode` returns, but are made for many rows at a time. A kind without labels
@@ -182,16 +190,16 @@ class Task(Record):
         """
         raise not_a_classifier()
 
-    def evaluate(self, logits_NC: Logits, truth: Truth) -> Evaluation:
-        """Score logits against the labels of `truth`.
+    def evaluate(self, outputs: Outputs, truth: Truth) -> Evaluation:
+        """Score outputs against the labels of `truth`.
 
         In the macro average, a class without correct predictions counts with F1 = 0, as in
         scikit-learn with zero_division=0. Classes without true and predicted rows are left out.
         """
         raise not_a_classifier()
 
-    def scorer(self, logits_NC: Logits, truth: Truth) -> Scorer:
-        """Return a function that scores rows as `evaluate` does, given their indices.
+    def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:
+        """Return a function that scores inputs as `evaluate` does, given their indices.
 
         Indices may repeat. Labels are predicted only once.
         """
@@ -238,10 +246,11 @@ class Task(Record):
         after_XC = self.probabilities(np.nan_to_num(found_XC))
         return float(np.abs(after_XC - before_XC).max())
 
-    def changed_rows(self, before_NC: Logits, after_NC: Logits, most: int) -> NDArray[np.intp]:
-        """Return the rows whose labels changed; for a regression the `most` that moved most."""
-        before = self.predicted_labels(before_NC)
-        return np.flatnonzero(np.not_equal(before, self.predicted_labels(after_NC)).any(axis=1))
+    def changed_inputs(self, before: Outputs, after: Outputs, most: int) -> NDArray[np.intp]:
+        """Return the inputs whose labels changed; for a regression the `most` that moved most."""
+        labels = (self.predicted_labels(outputs.values) for outputs in (before, after))
+        changed_R = np.asarray(np.not_equal(*labels).any(axis=1), np.float64)
+        return np.flatnonzero(before.max_per_input(changed_R) > 0)
 
     def allowed_change(self, *, probability: float, value_range: float) -> float:
         """Return the limit that applies to `max_change`."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Example, fit_examples
 from pipework.errors import InputError, TooLargeError
 from pipework.run_folder.manifest import Input
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 
 TEXT, TEXT_PAIR = "text", "text_pair"
@@ -61,32 +62,31 @@ class OutputTensors:
         label_N: label as UTF-8 bytes. Several labels are joined as in `pipe predict`; empty if
             there is no label, as for a regression.
         score_N: float32, the highest probability; for a regression, its value.
-        probabilities_NC: float32, from `Task.probabilities`.
-        logits_NC: float32.
+        probabilities_RC: float32, from `Task.probabilities`, in the rows of the outputs.
+        outputs: the logits.
         labels_C: names of the classes.
         truncated: indices of the texts that were longer than the model reads.
     """
 
     label_N: NDArray[np.object_]
     score_N: NDArray[np.float32]
-    probabilities_NC: NDArray[np.float32]
-    logits_NC: NDArray[np.float32]
+    probabilities_RC: NDArray[np.float32]
+    outputs: Outputs
     labels_C: tuple[str, ...]
     truncated: tuple[int, ...] = ()
 
     @classmethod
-    def of(
-        cls, logits_NC: NDArray[np.float32], task: Task, truncated: tuple[int, ...] = ()
-    ) -> "OutputTensors":
-        """Compute the outputs from logits."""
-        probabilities_NC = task.probabilities(logits_NC)
-        predictions = task.decode(logits_NC, top_k=1)
+    def of(cls, outputs: Outputs, task: Task, truncated: tuple[int, ...] = ()) -> "OutputTensors":
+        """Compute the tensors from outputs."""
+        probabilities_RC = task.probabilities(outputs.values)
+        best_N = outputs.max_per_input(probabilities_RC.max(axis=1, initial=-np.inf))
+        predictions = task.decode(outputs, top_k=1)
         labels = [task.label_text(prediction).encode() for prediction in predictions]
         return cls(
             label_N=np.array(labels, np.object_),
-            score_N=probabilities_NC.max(axis=1, initial=-np.inf),
-            probabilities_NC=probabilities_NC,
-            logits_NC=logits_NC,
+            score_N=best_N.astype(np.float32, copy=False),
+            probabilities_RC=probabilities_RC,
+            outputs=outputs,
             labels_C=task.labels,
             truncated=truncated,
         )
@@ -96,8 +96,10 @@ class OutputTensors:
         return OutputTensors(
             label_N=self.label_N[start:stop],
             score_N=self.score_N[start:stop],
-            probabilities_NC=self.probabilities_NC[start:stop],
-            logits_NC=self.logits_NC[start:stop],
+            probabilities_RC=Outputs(self.probabilities_RC, self.outputs.offsets)
+            .part(start, stop)
+            .values,
+            outputs=self.outputs.part(start, stop),
             labels_C=self.labels_C,
             truncated=tuple(row - start for row in self.truncated if start <= row < stop),
         )
@@ -107,13 +109,20 @@ class OutputTensors:
         return {TRUNCATED: ",".join(map(str, self.truncated))} if self.truncated else {}
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
-        """Return the tensors by name. Each has two dimensions, the first of which is N."""
-        return {
+        """Return the tensors by name, each with two dimensions.
+
+        The first dimension is N, and the number of rows R for `probabilities` and `logits`. Without
+        one row for each text, `rows` has their numbers.
+        """
+        tensors: dict[str, NDArray[np.generic]] = {
             "label": self.label_N[:, None],
             "score": self.score_N[:, None],
-            "probabilities": self.probabilities_NC,
-            "logits": self.logits_NC,
+            "probabilities": self.probabilities_RC,
+            "logits": self.outputs.values,
         }
+        if not self.outputs.one_each:
+            tensors["rows"] = self.outputs.counts[:, None]
+        return tensors
 
 
 def _decoded(text: bytes, name: str, row: int) -> str:

@@ -226,6 +226,7 @@ def open_engine(
         padding=Padding.of(manifest.input),
         spans=manifest.model.takes_spans,
         whole=whole,
+        row_offsets=manifest.task.row_offsets,
     )
     match variant.format:
         case EngineFormat.ONNX:

@@ -1,6 +1,6 @@
-"""Base class of the engines: cuts a batch into calls and collects the logits in input order.
+"""Base class of the engines: cuts a batch into calls and collects the outputs in input order.
 
-Shapes: N inputs, B of one call, C classes.
+Shapes: N inputs, R rows of the inputs of a call or of all, C logits.
 """
 
 from abc import abstractmethod
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipework.closeable import Closeable
 from pipework.machine import processor
 from pipework.serve.engines.collate import Collate, InputFeed, measure
+from pipework.tasks.outputs import Outputs, rows_of
 from pipework.text.encoding import Encoding
 
 Arrays = Mapping[str, NDArray[np.int64]]
@@ -49,7 +50,7 @@ class CollatedEngine(Closeable):
 
     @abstractmethod
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
-        """Start one call; the returned function waits for its logits [B, C], finite or not."""
+        """Start one call; the returned function waits for its logits [R, C], finite or not."""
 
     def learn_costs(self, longest: int) -> None:
         """Measure the cost of calls on this machine and use it to cut batches.
@@ -65,12 +66,12 @@ class CollatedEngine(Closeable):
 
         self.collate = replace(self.collate, costs=measure(call, longest))
 
-    def infer(self, encodings: Sequence[Encoding]) -> Logits:
-        """Return logits [N, C]; [0, C] for no inputs."""
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+        """Return the outputs of N inputs."""
         return self.start(encodings)()
 
-    def start(self, encodings: Sequence[Encoding]) -> Callable[[], Logits]:
-        """Start the first call; the returned function computes the rest and returns the logits.
+    def start(self, encodings: Sequence[Encoding]) -> Callable[[], Outputs]:
+        """Start the first call; the returned function computes the rest and returns the outputs.
 
         No other call may be started until it has returned.
         """
@@ -78,17 +79,20 @@ class CollatedEngine(Closeable):
         first = next(feeds, None)
         first_wait = first and self._start(first.arrays)
 
-        def finish() -> Logits:
-            logits_NC = np.empty((len(encodings), self._classes), np.float32)
+        def finish() -> Outputs:
+            offsets = self.collate.row_offsets([len(encoding) for encoding in encodings])
+            logits_RC = np.empty((int(offsets[-1]), self._classes), np.float32)
             feed, wait = first, first_wait
             while feed and wait:
                 try:
                     following = next(feeds, None)  # prepared while the runtime computes
                 finally:
-                    logits_NC[feed.rows] = wait()  # always: a started call must be finished
+                    logits_RC[rows_of(offsets, feed.rows)] = (
+                        wait()
+                    )  # always: a started call must be finished
                 self.computed_tokens += feed.arrays["input_ids"].size
                 feed, wait = following, following and self._start(following.arrays)
-            return logits_NC
+            return Outputs(logits_RC, offsets)
 
         return finish
 

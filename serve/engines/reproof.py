@@ -10,7 +10,6 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.errors import CheckFailedError, NotReadyError
@@ -19,6 +18,7 @@ from pipework.scoring.logit_diff import Comparison, describe_derived, value_rang
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines.base import CollatedEngine
 from pipework.tasks.change import PredictionChange
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding
 
@@ -54,8 +54,8 @@ class ReprovenEngine(Closeable):
         self._sizes = tuple(min(size, batch) for size in BATCH_SIZES)
         self._proven, self._refused = False, ""
 
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """Return logits [N, C].
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+        """Return the outputs of N inputs.
 
         Raises:
             CheckFailedError: the parity check failed.
@@ -105,18 +105,19 @@ def prove_here(
         CheckFailedError: logits differ, depend on the batch size, or the engine fails.
         NotReadyError: the model is not reachable.
     """
-    comparison = Comparison(
-        task=task,
-        expected_XC=np.concatenate([rows.logits_NC] * len(sizes)),
-        found_XC=np.concatenate([_logits(engine, record, rows, size) for size in sizes]),
-        input_X=np.tile(np.arange(len(rows.encodings)), len(sizes)),
-        lengths_X=np.tile([len(encoding) for encoding in rows.encodings], len(sizes)),
+    found = [_outputs(engine, record, rows, size) for size in sizes]
+    comparison = Comparison.of(
+        task,
+        expected=Outputs.concatenate([rows.outputs] * len(sizes)),
+        found=Outputs.concatenate(found),
+        inputs=np.tile(np.arange(len(rows.encodings)), len(sizes)),
+        lengths=np.tile([len(encoding) for encoding in rows.encodings], len(sizes)),
     )
     # Unit and range of a regression come from the record: its parity check had more rows.
     parity = record.parity
     unit = comparison.unit if parity is None else parity.unit
     target_range = None if parity is None else parity.target_range
-    change = comparison.change(target_range or value_range(rows.logits_NC))
+    change = comparison.change(target_range or value_range(rows.outputs.values))
     figures = _figures(comparison, record.tolerance, unit)
     breaches = comparison.breaches(record.tolerance, unit=unit)
     if breaches:
@@ -149,9 +150,9 @@ def _figures(comparison: Comparison, tolerance: Tolerance, unit: float) -> str:
     )
 
 
-def _logits(
+def _outputs(
     engine: CollatedEngine, record: EngineRecord, reference: ReferenceRows, size: int
-) -> NDArray[np.float32]:
+) -> Outputs:
     rows = reference.encodings
     try:
         parts = [engine.infer(rows[start : start + size]) for start in range(0, len(rows), size)]
@@ -161,4 +162,4 @@ def _logits(
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         message = f"engine {record.name} fails on {engine.processor} in batches of {size}: {reason}"
         raise CheckFailedError(message, HINT) from error
-    return np.concatenate(parts)
+    return Outputs.concatenate(parts)

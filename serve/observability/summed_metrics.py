@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict
 
 COUNTED = frozenset({"counter", "histogram"})  # the types that only increase
-PADDING = "pipework_padding_ratio"
+PADDING, CRASHES = "pipework_padding_ratio", "pipework_engine_deaths"
 COMPUTED, REQUESTED = "pipework_computed_tokens_total", "pipework_batch_tokens_total"
 # Gauges that are equal in all workers, or that describe the slowest of them.
 MAXIMA = frozenset({"pipework_build_info", "pipework_model_info", "pipework_queue_seconds"})
@@ -55,9 +55,19 @@ class WorkerCounts(BaseModel):
     ended: tuple[MetricValues, ...] = ()
     status: dict[str, Any] = {}
 
-    def left(self) -> "WorkerCounts":
-        """Return what the worker leaves to its successor: its counters."""
-        counted = [metric for metric in add_up([self]) if metric.type in COUNTED]
+    def left(self, *, crashed: bool = False) -> "WorkerCounts":
+        """Return what the worker leaves to its successor: its counters.
+
+        Args:
+            crashed: whether it has crashed, which counts as a crash of an engine of each version.
+        """
+        counted = []
+        for metric in add_up([self]):
+            if crashed and metric.name == CRASHES:
+                samples = tuple((name, labels, value + 1) for name, labels, value in metric.samples)
+                counted.append(metric.model_copy(update={"samples": samples}))
+            elif metric.type in COUNTED:
+                counted.append(metric)
         return WorkerCounts(ended=tuple(counted))
 
     def of_versions(self, served: AbstractSet[tuple[str, str]]) -> "WorkerCounts":

@@ -1,39 +1,33 @@
-"""Batches that engines are computing, and the totals of finished batches.
-
-Shapes: N inputs of the batch, C classes.
-"""
+"""Batches that engines are computing, and the totals of finished batches."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.scheduling.queue import Batch, tokens
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
-Logits = NDArray[np.float32]
 RATE_DECAY = 0.9  # weight of earlier batches in the moving average of the token rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ComputedBatch:
-    """The logits of a finished batch and what it cost.
+    """The outputs of a finished batch and what it cost.
 
     Attributes:
         batch: the batch.
-        logits_NC: float32 [N, C].
+        outputs: the outputs.
         elapsed_s: seconds from start to end of the computation.
         end_s: end of the computation, on the clock of `time.perf_counter`.
         computed_tokens: number of tokens including padding.
     """
 
     batch: Batch
-    logits_NC: Logits
+    outputs: Outputs
     elapsed_s: float
     end_s: float
     computed_tokens: int
@@ -112,31 +106,31 @@ class InFlightBatch:
             self._wait = partial(_fail, error)
 
     def finish(self) -> ComputedBatch:
-        """Wait for the logits. Call this once; errors of the engine are raised here."""
+        """Wait for the outputs. Call this once; errors of the engine are raised here."""
         wait = self._wait
         del self._wait  # avoids a reference cycle: error -> traceback -> this frame -> error
         if not self._started_early:
             self._start_s = time.perf_counter()
-        logits_NC = wait()
+        outputs = wait()
         end_s = time.perf_counter()
         # Engines without a token counter are assumed to add no padding.
         computed = _computed_tokens(self.engine) - self._before or tokens(self.batch)
         return ComputedBatch(
             batch=self.batch,
-            logits_NC=logits_NC,
+            outputs=outputs,
             elapsed_s=end_s - self._start_s,
             end_s=end_s,
             computed_tokens=computed,
         )
 
 
-def _start(engine: Engine, encodings: Sequence[Encoding]) -> Callable[[], Logits]:
+def _start(engine: Engine, encodings: Sequence[Encoding]) -> Callable[[], Outputs]:
     if isinstance(engine, CollatedEngine):
         return engine.start(encodings)
     return partial(engine.infer, encodings)
 
 
-def _fail(error: BaseException) -> Logits:
+def _fail(error: BaseException) -> Outputs:
     raise error
 
 

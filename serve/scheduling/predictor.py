@@ -37,6 +37,7 @@ from pipework.serve.scheduling.model_protocol import ModelCard, run_for_logits
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction
 from pipework.text.encoding import TextEncoder, open_encoder
 from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
@@ -142,7 +143,7 @@ class Predictor(Closeable):
         spans = WARM_UP_SPANS if self._codec.input.marked else None
         example = Example(text=WARM_UP_TEXT, text_pair=pair, entities=spans)
         result = self._tokenizers.submit(self._codec.fit([example]), RequestOptions()).result()
-        OutputTensors.of(result.logits_NC, self._codec.task)
+        OutputTensors.of(result.outputs, self._codec.task)
 
     async def predict(
         self,
@@ -164,7 +165,7 @@ class Predictor(Closeable):
         return await self._run(
             await self._validated(examples),
             options or RequestOptions(),
-            lambda result: self._codec.predictions(result.logits_NC, result.truncated, top_k),
+            lambda result: self._codec.predictions(result.outputs, result.truncated, top_k),
         )
 
     async def answer(
@@ -178,7 +179,7 @@ class Predictor(Closeable):
         return await self._run(
             await LARGE_WORK.run(texts.size_bytes, partial(texts.examples, self._codec.input)),
             options or RequestOptions(),
-            lambda result: OutputTensors.of(result.logits_NC, self._codec.task, result.truncated),
+            lambda result: OutputTensors.of(result.outputs, self._codec.task, result.truncated),
         )
 
     async def _validated(self, examples: Sequence[Example]) -> list[Example]:
@@ -200,7 +201,7 @@ class Predictor(Closeable):
             options.check()
             result = await self._compute(examples, options)
             start_s = time.perf_counter()
-            value = await run_for_logits(result.logits_NC.size, partial(decode, result))
+            value = await run_for_logits(result.outputs.values.size, partial(decode, result))
         except asyncio.CancelledError:
             self.scheduler.count(RefusalReason.CANCELLED)
             raise
@@ -222,7 +223,7 @@ class Predictor(Closeable):
     async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
         """Wait for the logits, at most until the deadline."""
         if not examples:
-            return JobResult(logits_NC=np.empty((0, self.classes), np.float32))
+            return JobResult(outputs=Outputs.of(np.empty((0, self.classes), np.float32)))
         result = self._awaited(self._tokenizers.submit(examples, options))
         if options.deadline_s is None:
             return await result

@@ -11,8 +11,6 @@ while another has a long batch.
 For engines that pad, a batch groups requests of similar length: the next WINDOW batches are
 searched for requests close to the first one in length. A request skipped MAX_SKIPS times is
 scheduled before requests that were skipped less often.
-
-Shapes: N inputs of a request, C classes.
 """
 
 import threading
@@ -22,13 +20,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import inf
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pipework.serve.request.context import RequestOptions
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding, truncated_rows
 
-Logits = NDArray[np.float32]
 Span = tuple[float, float]  # start and end, in seconds
 BULK_EVERY = 4
 WINDOW = 4
@@ -39,9 +34,9 @@ FILL_UP_SHARE = 0.75
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class JobResult:
-    """Logits [N, C] of a request, the indices of its truncated inputs, its `StageTimings`."""
+    """Outputs of a request, the indices of its truncated inputs, its `StageTimings`."""
 
-    logits_NC: Logits
+    outputs: Outputs
     truncated: tuple[int, ...] = ()
     tokenize_s: float = 0.0
     queue_s: float = 0.0
@@ -59,10 +54,10 @@ class Job:
         tokenize_s: seconds spent in the tokenizer.
         future: receives the result or the error.
         next: index of the first input that no batch has taken.
-        left: number of inputs without logits.
+        left: number of inputs without outputs.
         computed: time spans in which parts were computed.
         skipped: number of batches that took later requests because of their length.
-        logits_NC: logits so far, of a request that needs several batches.
+        parts: outputs so far, by their first input.
     """
 
     encodings: Sequence[Encoding]
@@ -74,7 +69,7 @@ class Job:
     left: int = 0
     computed: list[Span] = field(default_factory=list)
     skipped: int = 0
-    logits_NC: Logits | None = None
+    parts: dict[int, Outputs] = field(default_factory=dict)
     # Engines fill parts of one request at the same time.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -110,30 +105,24 @@ class Job:
         self.next = stop
         return JobSlice(job=self, start=start, stop=stop, tokens=tokens)
 
-    def fill(self, part: "JobSlice", logits_KC: Logits, infer_s: float, now_s: float) -> None:
-        """Store the logits of K inputs; the last part completes the future."""
+    def fill(self, part: "JobSlice", outputs: Outputs, infer_s: float, now_s: float) -> None:
+        """Store the outputs of a part; the last part completes the future."""
         with self.lock:
-            whole = len(logits_KC) == len(self.encodings)
-            logits_NC = logits_KC if whole else self._store(part, logits_KC)
+            self.parts[part.start] = outputs
             self.left -= part.stop - part.start
             self.computed.append((now_s - infer_s, now_s))
             if self.left or not claim(self.future):
                 return
+        whole = len(self.parts) == 1
         took_s = infer_s if whole else covered_s(self.computed)
         result = JobResult(
-            logits_NC=logits_NC,
+            outputs=Outputs.concatenate([self.parts[start] for start in sorted(self.parts)]),
             truncated=truncated_rows(self.encodings),
             tokenize_s=self.tokenize_s,
             queue_s=max(0.0, now_s - self.queued_s - took_s),
             infer_s=took_s,
         )
         self.future.set_result(result)
-
-    def _store(self, part: "JobSlice", logits_KC: Logits) -> Logits:
-        if self.logits_NC is None:
-            self.logits_NC = np.empty((len(self.encodings), logits_KC.shape[1]), np.float32)
-        self.logits_NC[part.start : part.stop] = logits_KC
-        return self.logits_NC
 
     def fail(self, error: BaseException) -> None:
         """Complete the future with an error, unless it is already complete."""
@@ -333,17 +322,17 @@ def covered_s(spans: Sequence[Span]) -> float:
     return total_s
 
 
-def deliver(batch: Batch, logits_NC: Logits, elapsed_s: float, now_s: float) -> None:
-    """Pass each request of a finished batch its rows of the logits.
+def deliver(batch: Batch, outputs: Outputs, elapsed_s: float, now_s: float) -> None:
+    """Pass each request of a finished batch its part of the outputs.
 
     Args:
         batch: the batch.
-        logits_NC: its logits.
+        outputs: its outputs.
         elapsed_s: how long it took.
         now_s: when it was finished, on the clock of `time.perf_counter`.
     """
     start = 0
     for part in batch:
         stop = start + part.stop - part.start
-        part.job.fill(part, logits_NC[start:stop], elapsed_s, now_s)
+        part.job.fill(part, outputs.part(start, stop), elapsed_s, now_s)
         start = stop

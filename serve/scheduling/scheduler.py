@@ -327,7 +327,7 @@ class Scheduler(Closeable):
         with self._lock:
             self._totals.add(computed)
         try:
-            deliver(computed.batch, computed.logits_NC, computed.elapsed_s, computed.end_s)
+            deliver(computed.batch, computed.outputs, computed.elapsed_s, computed.end_s)
         except Exception as error:  # any error: the requests would wait forever
             log.exception("the results of a batch could not be delivered")
             for part in computed.batch:

@@ -122,7 +122,7 @@ def answers(model: EngineModel, batch: Sequence[InputTexts]) -> list[OutputTenso
         if isinstance(request, list):
             examples += request
     outputs = model.infer(examples)
-    whole = OutputTensors.of(outputs.logits_NC, model.codec.task, outputs.truncated)
+    whole = OutputTensors.of(outputs.outputs, model.codec.task, outputs.truncated)
     found: list[OutputTensors | InputError] = []
     start = 0
     for request in parsed:

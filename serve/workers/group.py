@@ -58,9 +58,10 @@ class WorkerFolder:
         except FileNotFoundError:
             return WorkerCounts()
 
-    def keep_counters(self, worker: int) -> None:
+    def keep_counters(self, worker: int, *, crashed: bool) -> None:
         """Delete the load of a worker that has ended, and keep its counters."""
-        replace(self.counts(worker), self.read(worker).left().model_dump_json())
+        left = self.read(worker).left(crashed=crashed)
+        replace(self.counts(worker), left.model_dump_json())
 
     @contextmanager
     def lock(self) -> Iterator[None]:

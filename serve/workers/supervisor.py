@@ -174,7 +174,8 @@ class _Supervisor:
         while not self._signals:
             for worker in self._wait():
                 log.error("%s", worker.end())
-                self._files.keep_counters(self._workers.index(worker))
+                number = self._workers.index(worker)
+                self._files.keep_counters(number, crashed=worker.exit_code != 0)
                 self._check_any(worker)
                 pause_s = max(0.0, worker.start_s - time.monotonic())
                 log.warning("another %s is started in %.0f s", worker.name, pause_s)

@@ -3,6 +3,7 @@ import pytest
 
 from pipework.export.ranking import BATCH, CALLS, ROUNDS, measure
 from pipework.progress import NullProgress
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 ROWS = [Encoding(ids=np.arange(4, dtype=np.int32), type_ids=None)] * 20
@@ -48,7 +49,7 @@ class Timed:
         assert self.open == 1
         self.sizes.add(len(encodings))
         self.clock.sleep(self.delay_s)
-        return np.zeros((len(encodings), 2), np.float32)
+        return Outputs.of(np.zeros((len(encodings), 2), np.float32))
 
     def __enter__(self):
         return self

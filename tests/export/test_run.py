@@ -337,8 +337,8 @@ def test_reference_rows_cover_every_predicted_label(run, monkeypatch):
     rows = ReferenceRows.read(run / record.files[1].path)
     run_rows = RunRows.open(run, read_manifest(run), QUICK)
     with open_proven(run, read_manifest(run)) as engine:
-        dev_N = engine.infer([row.encoding for row in run_rows.dev]).argmax(axis=1)
-    kept_N = rows.logits_NC[len(run_rows.edge_cases) :].argmax(axis=1)
+        dev_N = engine.infer([row.encoding for row in run_rows.dev]).values.argmax(axis=1)
+    kept_N = rows.outputs.values[len(run_rows.edge_cases) :].argmax(axis=1)
     assert {*dev_N[:most]} < {*dev_N} == {*kept_N}
 
 

@@ -47,6 +47,7 @@ from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_engine
 from pipework.tasks.kinds import Metric, TaskKind
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import TextEncoder
@@ -273,9 +274,9 @@ def keep_rows(run: Path, *, wrong: float = 0.0) -> None:
     encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
     encodings = encoder.encode([Example(text=text) for text in KEPT_TEXTS])
     with open_engine(folder / "model.onnx", record, manifest) as engine:
-        logits_NC = engine.infer(encodings) + np.float32(wrong)
+        logits_NC = engine.infer(encodings).values + np.float32(wrong)
     partial = folder / "rows.partial"
-    ReferenceRows(encodings=encodings, logits_NC=logits_NC).write(partial)
+    ReferenceRows(encodings=encodings, outputs=Outputs.of(logits_NC)).write(partial)
     partial.replace(folder / "rows.npz")
     files = tuple(record_file(run, folder / name) for name in ("model.onnx", "rows.npz"))
     record = record.model_copy(update={"files": files})

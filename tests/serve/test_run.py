@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import shutil
@@ -8,9 +9,10 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,6 +20,7 @@ import pytest
 
 from pipework.errors import ConfigError
 from pipework.serve import run as serve_run
+from pipework.serve.run import _Server
 from pipework.serve.sockets import ListenAddress, bound_socket
 from tests.commands import ForkedProcess
 
@@ -267,3 +270,29 @@ def test_the_file_limit_is_raised_for_the_connections():
     assert done.stderr.startswith(
         "limits.connections is 1146 instead of 4096: the limit of open files (ulimit -Hn) is 6000\n"
     )
+
+
+def test_connections_that_wait_to_be_accepted_are_accepted_when_the_server_stops():
+    made: list[object] = []
+
+    class Connection(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    async def stop(listener: socket.socket) -> None:
+        closed = SimpleNamespace(close=lambda: made.append("closed"))
+        server = SimpleNamespace(
+            config=SimpleNamespace(ssl=None), servers=[closed], _connections=Connection
+        )
+        await _Server._accept_last(server, [listener])  # type: ignore[arg-type]  # noqa: SLF001
+        for connection in made[1:]:
+            connection.abort()  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
+        listener.setblocking(False)
+        for _ in range(3):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        asyncio.run(stop(listener))
+    assert made[0] == "closed"  # before the accepted connections are served
+    assert len(made) == 4

@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreT
 
 from pipework.data.examples import Example
 from pipework.data.splits import split_source
-from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
+from pipework.errors import CheckFailedError, ConfigError, RunFolderError
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
@@ -21,15 +21,7 @@ from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.resume import CheckpointManager
 from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.run import train, train_trial
-from pipework.train.run_folder import run_folder
-
-
-class NoteRecorder(NullProgress):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
+from tests.train.learning import NoteRecorder, learn
 
 
 def published(run, tmp_path):
@@ -44,14 +36,6 @@ def published(run, tmp_path):
 
 def weights(run):
     return load_file(run / "checkpoint" / "model.safetensors")
-
-
-def learn(config, run, progress=None):
-    """Train a few steps; the run may learn nothing."""
-    try:
-        return train(config, run, progress or NullProgress())
-    except CheckFailedError:
-        return read_manifest(run)
 
 
 def test_the_run_folder_keeps_its_contract(trained_run):
@@ -75,29 +59,6 @@ def test_the_final_checkpoint_has_the_best_dev_score(trained_run):
     lines = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     best = max(line["accuracy"] for line in lines if line["group"] == "dev")
     assert read_manifest(trained_run).data.metrics["dev"].scores["accuracy"] == best
-
-
-def test_a_test_label_that_train_lacks_is_reported_before_the_training(small, tmp_path):
-    config = small()
-    with (tmp_path / "test.tsv").open("a") as stream:
-        stream.write("odd thing\t2\n")
-    message = r"test\.tsv:10 has label '2', which the model lacks"
-    with pytest.raises(DataError, match=message) as caught:
-        train(config, tmp_path / "run", NullProgress())
-    assert caught.value.hint == "known labels: 0, 1"
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("report", ["false", "true"])
-def test_the_scores_on_test_are_recorded(small, tmp_path, report):
-    manifest = learn(small(f"train.report={report}"), tmp_path / "run")
-    assert {name: split.rows for name, split in manifest.data.metrics.items()} == {
-        "dev": 12,
-        "test": 8,
-    }
-    again = evaluate_run(tmp_path / "run", None, "test", None, NullProgress())
-    assert manifest.data.metrics["test"].scores == again.scores
-    assert ": test accuracy" in manifest.data.verdict
 
 
 def test_the_weights_of_every_n_steps_are_kept_and_scored(small, forked, tmp_path):
@@ -212,8 +173,8 @@ def test_padding_and_batching_do_not_change_the_logits(trained_run):
     encoder = open_encoder(trained_run, manifest)
     texts = [Example(text="word " * (n % 13)) for n in range(50)]
     encodings = encoder.encode(texts)
-    together = open_reference(trained_run, manifest).infer(encodings)
-    alone = open_reference(trained_run, manifest).one_by_one().infer(encodings)
+    together = open_reference(trained_run, manifest).infer(encodings).values
+    alone = open_reference(trained_run, manifest).one_by_one().infer(encodings).values
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
@@ -223,23 +184,6 @@ def test_padding_and_batching_do_not_change_the_logits(trained_run):
 def test_any_number_of_rows_trains(small, tmp_path, rows):
     config = small("train.max_steps=3", rows=max(rows, 2))
     assert learn(config, tmp_path / "run").data.splits["train"].rows == max(rows, 2)
-
-
-def test_a_run_that_learns_nothing_names_the_setting_to_change(small, tmp_path):
-    config = small("train.learning_rate=1e-9", "train.epochs=1")
-    with pytest.raises(CheckFailedError, match="learned nothing useful") as caught:
-        train(config, tmp_path / "run", NullProgress())
-    data = read_manifest(tmp_path / "run").data
-    assert f"{data.verdict} {data.findings[-1]}" in str(caught.value)
-    assert "train.learning_rate (now 1e-09)" in data.findings[-1]
-
-
-def test_equal_targets_of_a_regression_are_refused(small, tmp_path):
-    config = small("task.kind=regression")
-    path = config.sources()["train"].path
-    path.write_text("text\tlabel\n" + "row\t2.50\n" * 20)
-    with pytest.raises(ConfigError, match=r"different targets in train, found 2\.5 in"):
-        train(config, tmp_path / "run", NullProgress())
 
 
 def test_the_scale_of_the_targets_does_not_change_what_a_regression_learns(small, tmp_path):
@@ -266,14 +210,6 @@ def test_the_scale_of_the_targets_does_not_change_what_a_regression_learns(small
     np.testing.assert_allclose(predictions[2000], 2000 * predictions[1], rtol=1e-3)
 
 
-def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small, tmp_path):
-    recorder = NoteRecorder()
-    manifest = learn(small("train.learning_rate=1e-9"), tmp_path / "run", recorder)
-    assert "learned nothing useful" in manifest.data.verdict
-    assert "train.max_steps ended the run after 6 of 150 steps" in manifest.data.findings[-1]
-    assert manifest.data.verdict in recorder.lines
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_without_a_manifest(small, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "pipework.train.objectives.functional.cross_entropy",
@@ -283,65 +219,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_without_a_manifest(small, tmp_p
         train(small(), tmp_path / "run", NullProgress())
     assert not (tmp_path / "run" / "manifest.json").exists()
     assert "Traceback" in (tmp_path / "run" / "train.log").read_text()
-
-
-def test_an_interrupted_run_is_reported_and_restarted(small, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "pipework.train.finalize.write_manifest",
-            lambda *_: (_ for _ in ()).throw(KeyboardInterrupt),
-        )
-        with pytest.raises(KeyboardInterrupt):
-            learn(small(), tmp_path / "run")
-    recorder = NoteRecorder()
-    learn(small(), tmp_path / "run", recorder)
-    assert any("unfinished run, stopped after step 6" in line for line in recorder.lines)
-    assert (tmp_path / "run" / "manifest.json").exists()
-
-
-def test_a_finished_run_is_never_overwritten(run):
-    with pytest.raises(RunFolderError, match="already contains a finished run"):
-        train(load_config("sample", []), run, NullProgress())
-
-
-@pytest.mark.parametrize("names", [["config.toml"], ["checkpoint"], ["manifest.json.partial"]])
-def test_a_folder_without_train_log_is_not_modified(small, tmp_path, names):
-    (tmp_path / "run").mkdir()
-    for name in names:
-        (tmp_path / "run" / name).write_text("mine")
-    with pytest.raises(RunFolderError, match="files that no run wrote"):
-        train(small(), tmp_path / "run", NullProgress())
-    assert (tmp_path / "run" / names[0]).read_text() == "mine"
-
-
-def test_a_run_killed_while_writing_its_manifest_is_restarted(small, tmp_path, monkeypatch):
-    def killed(run, _):
-        (run / "manifest.json.partial").write_text('{"schema_ver')
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("pipework.train.finalize.write_manifest", killed)
-        with pytest.raises(KeyboardInterrupt):
-            learn(small(), tmp_path / "run")
-    assert (tmp_path / "run" / "manifest.json.partial").exists()
-    learn(small(), tmp_path / "run")
-    assert (tmp_path / "run" / "manifest.json").exists()
-
-
-def test_a_folder_in_use_by_another_run_is_refused(small, tmp_path):
-    with (
-        run_folder(tmp_path / "run", small(), NullProgress(), resume=False),
-        pytest.raises(RunFolderError, match="is being written by another"),
-    ):
-        train(small(), tmp_path / "run", NullProgress())
-
-
-def test_a_folder_with_files_of_the_user_is_not_modified(small, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.tex").write_text("years of work")
-    with pytest.raises(RunFolderError, match=r"files that no run wrote: thesis\.tex"):
-        train(small(), tmp_path / "run", NullProgress())
-    assert (tmp_path / "run" / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_length_beyond_the_checkpoint_is_an_error_before_the_first_step(
@@ -391,23 +268,6 @@ def test_a_gpu_learns_in_every_precision(small, tmp_path, precision, extra):
     settings = [f"train.precision={precision}", "train.max_steps=60", *extra]
     manifest = train(small(*settings), tmp_path / "run", NullProgress())
     assert manifest.data.metrics["dev"].scores[Metric.ACCURACY] == 1
-
-
-def test_an_error_before_the_first_step_leaves_no_folder(small, tmp_path):
-    run, kept = tmp_path / "run", tmp_path / "kept"
-    kept.mkdir()
-    for folder in (run, kept):
-        with pytest.raises(ConfigError, match=r"checkpoint '\./none' is not a folder"):
-            train(small("model.preset=", "model.name=./none"), folder, NullProgress())
-    assert not run.exists()
-    assert list(kept.iterdir()) == []
-
-
-def test_an_absent_compiler_leaves_no_folder(small, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(ConfigError, match="needs the compiler"):
-        train(small("train.compile=true"), tmp_path / "run", NullProgress())
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_trial_ends_after_the_evaluation_that_stops_it_and_leaves_test_unscored(small, tmp_path):

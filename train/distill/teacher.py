@@ -180,7 +180,7 @@ def _compute(
     order = missing[np.argsort(tokens.lengths[missing], kind="stable")]
     with progress.stage("compute teacher logits", len(order), "rows"):
         for rows in token_batches(tokens.lengths, order, BATCH_TOKENS):
-            logits_BC = engine.infer(tokens.encodings(rows))
+            logits_BC = engine.infer(tokens.encodings(rows)).values
             if not np.isfinite(logits_BC).all():
                 message = "a logit of the teacher is not finite"
                 raise CheckFailedError(message, "inspect the teacher with: pipe eval TEACHER")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pipework.progress import Progress
 from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.train.data.batches import BATCH_TOKENS, Rows, rank_share, token_batches
 from pipework.train.loop.determinism import exact_float32
@@ -56,7 +57,7 @@ class ClassifierEvaluator:
     def _score(self, logits_NC: NDArray[np.float32] | None) -> Evaluation:
         assert logits_NC is not None, "rank 0 gathers all logits"
         task = self._task.with_thresholds(logits_NC, self._truth)
-        return task.evaluate(logits_NC, self._truth)
+        return task.evaluate(Outputs.of(logits_NC), self._truth)
 
     def logits(
         self, model: torch.nn.Module, autocast: torch.dtype | None

@@ -1,6 +1,6 @@
 """Runs a checkpoint as an engine, so that it is scored and compared like exported engines.
 
-Shapes: N inputs, C classes, B rows of a batch, T tokens.
+Shapes: N inputs, R rows of their outputs, C logits, B rows of a batch, T tokens.
 """
 
 import logging
@@ -16,6 +16,7 @@ from pipework.closeable import Closeable
 from pipework.errors import RunFolderError
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
+from pipework.tasks.outputs import Indices, Outputs, one_row_each, rows_of
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding, pad
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
@@ -25,6 +26,11 @@ from pipework.train.model.classifier import Classifier, open_checkpoint
 log = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 Result = TypeVar("Result")
+RowOffsets = Callable[[Sequence[int]], Indices]
+
+
+def _one_row_each(lengths_N: Sequence[int]) -> Indices:
+    return one_row_each(len(lengths_N))
 
 
 class CheckpointEngine(Closeable):
@@ -43,29 +49,32 @@ class CheckpointEngine(Closeable):
         autocast: torch.dtype | None = None,
         one_by_one: bool = False,
         spare: torch.device | None = None,
+        row_offsets: RowOffsets = _one_row_each,
     ) -> None:
         """Use a model on its current device; each call runs in evaluation mode."""
         self._model = model
         self._spare = spare
         self._padding = padding
         self._autocast = autocast
+        self._row_offsets = row_offsets
         self._batch_tokens = 0 if one_by_one else BATCH_TOKENS
 
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        """Return logits float32 [N, C], computed in batches of similar length."""
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+        """Return the outputs of N inputs, computed in batches of similar length."""
         return self._with_spare(lambda: self._infer(encodings))
 
-    def _infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+    def _infer(self, encodings: Sequence[Encoding]) -> Outputs:
         was_training = self._model.training
         self._model.eval()
-        logits_NC = np.empty((len(encodings), self._model.classes), np.float32)
         lengths_N = np.array([len(encoding) for encoding in encodings], np.int64)
+        offsets = self._row_offsets(lengths_N.tolist())
+        logits_RC = np.empty((int(offsets[-1]), self._model.classes), np.float32)
         order = np.argsort(lengths_N, kind="stable")
         with torch.inference_mode():
             for rows in token_batches(lengths_N, order, self._batch_tokens):
-                logits_NC[rows] = self._forward([encodings[row] for row in rows])
+                logits_RC[rows_of(offsets, rows)] = self._forward([encodings[row] for row in rows])
         self._model.train(was_training)
-        return logits_NC
+        return Outputs(logits_RC, offsets)
 
     def _forward(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
         device = self._model.device
@@ -82,13 +91,18 @@ class CheckpointEngine(Closeable):
             autocast=self._autocast,
             one_by_one=True,
             spare=self._spare,
+            row_offsets=self._row_offsets,
         )
 
     def with_model(self, change: Callable[[Classifier], Classifier]) -> "CheckpointEngine":
         """Return an engine with the changed model."""
         model = self._with_spare(lambda: change(self._model))
         return CheckpointEngine(
-            model, padding=self._padding, autocast=self._autocast, spare=self._spare
+            model,
+            padding=self._padding,
+            autocast=self._autocast,
+            spare=self._spare,
+            row_offsets=self._row_offsets,
         )
 
     def _with_spare(self, compute: Callable[[], Result]) -> Result:
@@ -156,4 +170,10 @@ def open_reference(
         message = f"{run}: checkpoint labels {model.labels} differ from the labels of the manifest"
         raise RunFolderError(message, "train again: the order of the labels is ambiguous")
     padding = Padding.of(manifest.input)
-    return CheckpointEngine(model.to(device), padding=padding, autocast=autocast, spare=spare)
+    return CheckpointEngine(
+        model.to(device),
+        padding=padding,
+        autocast=autocast,
+        spare=spare,
+        row_offsets=manifest.task.row_offsets,
+    )

@@ -145,7 +145,7 @@ class PackedLoader:
         self._corpus = corpus
         self._special_tokens = special_tokens
         self._masker = masker
-        self._padding = padding
+        self.padding = padding
         self._seed = seed
         self._device = device
         self.lengths = corpus.lengths
@@ -159,7 +159,7 @@ class PackedLoader:
         positions = [_positions(row.lengths) for row in rows]
         segments = [np.repeat(np.arange(len(row.lengths)), row.lengths) for row in rows]
         arrays = {
-            "input_ids": _stack([row.input_T for row in rows], width, self._padding.pad_id),
+            "input_ids": _stack([row.input_T for row in rows], width, self.padding.pad_id),
             "position_ids": _stack(positions, width, 0),
             "segment_ids": _stack(segments, width, -1),
             "places": places_M,
@@ -169,9 +169,9 @@ class PackedLoader:
             ),
             "swapped": _flat([row.swapped for row in rows]),
         }
-        if self._padding.type_ids:
+        if self.padding.type_ids:
             types = [row.types_T for row in rows]
-            arrays["token_type_ids"] = _stack(types, width, self._padding.pad_type_id)
+            arrays["token_type_ids"] = _stack(types, width, self.padding.pad_type_id)
         return arrays_to_device(arrays, self._device)
 
     def _row(self, epoch: int, row: int) -> _Row:

@@ -22,6 +22,7 @@ from pipework.data.examples import Example, Source
 from pipework.progress import Progress
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 
 Matrix = Any  # scipy's sparse [N, F]: it has no types
@@ -101,7 +102,7 @@ def linear_baseline(
     return LinearBaseline(
         name=f"{task.baseline} on {features.name}",
         split=split,
-        evaluation=task.evaluate(logits_NC, wanted[split]),
+        evaluation=task.evaluate(Outputs.of(logits_NC), wanted[split]),
         logits_NC=logits_NC,
         task=task,
         rows=len(examples),

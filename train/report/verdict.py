@@ -13,9 +13,10 @@ from statistics import mean
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.scoring.bootstrap import TaskLogits, paired_interval
+from pipework.scoring.bootstrap import TaskOutputs, paired_interval
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.train.report.linear_baseline import LinearBaseline
 
@@ -149,13 +150,15 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
     linear = None
     if baseline is not None:
         logits_NC = baseline.logits_NC if fresh is rows else baseline.logits_NC[~rows.leaked_N]
-        linear = compare(fresh, LINEAR, TaskLogits(logits_NC=logits_NC, task=baseline.task))
+        linear = compare(
+            fresh, LINEAR, TaskOutputs(outputs=Outputs.of(logits_NC), task=baseline.task)
+        )
     outcome, difference = _outcome(constant, linear, flat=history.flat)
     if len(np.unique(fresh.truth, axis=0)) == 1:
         outcome, note = Outcome.UNDECIDED, f"{note} All {rows.split} rows have the same label."
     findings: tuple[str, ...] = ()
     if outcome is not Outcome.BETTER:
-        scored = fresh.task.evaluate(fresh.logits_NC, fresh.truth)
+        scored = fresh.task.evaluate(Outputs.of(fresh.logits_NC), fresh.truth)
         findings = (*_imbalance(scored, outcome), _diagnosis(history))
     return Verdict(
         outcome=outcome,
@@ -175,30 +178,32 @@ def _without_leaks(rows: ScoredRows) -> tuple[ScoredRows, str]:
         return rows, f" All {rows.split} rows are also in train."
     kept_N = ~rows.leaked_N
     kept = replace(rows, logits_NC=rows.logits_NC[kept_N], truth=rows.truth[kept_N])
-    scores = (part.task.evaluate(part.logits_NC, part.truth).score for part in (rows, kept))
+    scores = (
+        part.task.evaluate(Outputs.of(part.logits_NC), part.truth).score for part in (rows, kept)
+    )
     note = " {:,} of {:,} {} rows are also in train and left out: {:.4f} with them, {:.4f} without."
     return kept, note.format(leaked, count, rows.split, *scores)
 
 
-def constant_prediction(truth: NDArray[np.generic], task: Task) -> tuple[str, TaskLogits]:
+def constant_prediction(truth: NDArray[np.generic], task: Task) -> tuple[str, TaskOutputs]:
     """Return the best prediction that is the same for every row: its description and logits."""
     name, logits_C = task.constant(truth)
     logits_NC = np.tile(logits_C.astype(np.float32), (len(truth), 1))
-    return name, TaskLogits(logits_NC=logits_NC, task=task)
+    return name, TaskOutputs(outputs=Outputs.of(logits_NC), task=task)
 
 
-def compare(rows: ScoredRows, name: str, other: TaskLogits) -> ScoreDifference:
+def compare(rows: ScoredRows, name: str, other: TaskOutputs) -> ScoreDifference:
     """Compare the logits of a model with others for the same rows."""
     interval = paired_interval(
-        other, TaskLogits(logits_NC=rows.logits_NC, task=rows.task), rows.truth
+        other, TaskOutputs(outputs=Outputs.of(rows.logits_NC), task=rows.task), rows.truth
     )
     other_task = other.task.model_copy(update={"metric": rows.task.metric})
     return ScoreDifference(
         other=name,
         metric=rows.task.metric,
         split=rows.split,
-        model=rows.task.evaluate(rows.logits_NC, rows.truth).score,
-        baseline=other_task.evaluate(other.logits_NC, rows.truth).score,
+        model=rows.task.evaluate(Outputs.of(rows.logits_NC), rows.truth).score,
+        baseline=other_task.evaluate(other.outputs, rows.truth).score,
         low=interval.low,
         high=interval.high,
     )

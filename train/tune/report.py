@@ -15,7 +15,7 @@ from pipework.html import page as frame
 from pipework.progress import Progress, counted
 from pipework.record import Record
 from pipework.run_folder.manifest import read_manifest
-from pipework.scoring.bootstrap import TaskLogits, paired_runs_interval
+from pipework.scoring.bootstrap import TaskOutputs, paired_runs_interval
 from pipework.scoring.evaluation import infer_all, label_array
 from pipework.tasks.kinds import Metric
 from pipework.train.distill.teacher import Teacher
@@ -124,7 +124,7 @@ def compare(runs: Runs, split: str, source: Source, progress: Progress) -> Split
     truth = label_array(examples, outputs[WINNER][0].task, str(source.path))
     interval = paired_runs_interval(outputs[UNCHANGED], outputs[WINNER], truth)
     scores = {
-        name: tuple(run.task.evaluate(run.logits_NC, truth).score for run in outputs[name])
+        name: tuple(run.task.evaluate(run.outputs, truth).score for run in outputs[name])
         for name in runs
     }
     return SplitComparison(
@@ -137,12 +137,12 @@ def compare(runs: Runs, split: str, source: Source, progress: Progress) -> Split
     )
 
 
-def _infer(run: Path, examples: Sequence[Example], progress: Progress) -> TaskLogits:
+def _infer(run: Path, examples: Sequence[Example], progress: Progress) -> TaskOutputs:
     manifest = read_manifest(run)
     encodings = Teacher(run=run, manifest=manifest).encoder().encode(examples)
     engine = open_reference(run, manifest, device=World.alone().device)
     with exact_float32(), engine:
-        return TaskLogits(logits_NC=infer_all(engine, encodings, progress), task=manifest.task)
+        return TaskOutputs(outputs=infer_all(engine, encodings, progress), task=manifest.task)
 
 
 def describe_trial(trial: TrialRecord) -> str:

@@ -11,6 +11,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from pipework.benchmarks.load import offline
 from pipework.benchmarks.load.offline import WARMUP_CALLS, measure_engine, measure_tokenizing
 from pipework.data.examples import Example
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import TextEncoder
 
 EXAMPLES = [Example(text=f"w{number}") for number in range(5)]
@@ -25,7 +26,7 @@ class SlowEngine:
     def infer(self, encodings):
         self.seen.append([int(encoding.ids[0]) for encoding in encodings])
         time.sleep(0.002 * len(encodings))
-        return np.zeros((len(encodings), 2), np.float32)
+        return Outputs.of(np.zeros((len(encodings), 2), np.float32))
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def texts(*lengths: int) -> list[Encoding]:
 def test_an_engine_runs_the_graph_like_a_model(graph: MatmulGraph, tmp_path: Path) -> None:
     graph.write(tmp_path / "graph.onnx")
     with opened(tmp_path / "graph.onnx", graph) as engine:
-        logits_NC = engine.infer(texts(3, 9, 5))
+        logits_NC = engine.infer(texts(3, 9, 5)).values
     assert logits_NC.shape == (3, 3)
     assert np.isfinite(logits_NC).all()
 

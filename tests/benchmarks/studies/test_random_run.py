@@ -26,7 +26,7 @@ def test_its_logits_differ_between_classes(encoder, head, tmp_path):
     examples = list(source.rows())
     encodings = open_encoder(run, manifest).encode(examples)
     with open_reference(run, manifest) as checkpoint:
-        logits_NC = checkpoint.infer(encodings)
+        logits_NC = checkpoint.infer(encodings).values
     assert (logits_NC.argmax(1) == label_array(examples, manifest.task, "dev")).mean() > 0.5
     ranked_NC = np.sort(logits_NC, axis=1)
     assert np.median(ranked_NC[:, -1] - ranked_NC[:, -2]) > 0.5

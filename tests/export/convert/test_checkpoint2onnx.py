@@ -59,5 +59,5 @@ def test_a_graph_has_the_inputs_and_logits_of_its_model(tmp_path, type_ids, span
     ]
     collate = Collate(layout=Layout.PADDED, padding=padding, spans=spans, whole=True)
     with OnnxRuntimeEngine(path, collate) as engine:
-        found = engine.infer(rows)
+        found = engine.infer(rows).values
     np.testing.assert_allclose(found, torch.cat(expected).detach().numpy(), atol=1e-5)

@@ -74,7 +74,7 @@ def trace(family, head, folder, **config):
     padding = padding_of(model)
     encodings = rows.encodings(type_ids=padding.type_ids, marked=spans)
     with CheckpointEngine(model, padding=padding, one_by_one=True) as engine:
-        expected_NC = engine.infer(encodings)
+        expected_NC = engine.infer(encodings).values
     packed = PackedClassifier(open_checkpoint(folder, attention="eager"))
     trace_packed(packed, folder / "model.onnx", type_ids=padding.type_ids, spans=spans)
     return TracedGraph(folder / "model.onnx", padding, spans, encodings, expected_NC)
@@ -85,7 +85,9 @@ def test_texts_in_packed_rows_have_the_same_logits_as_alone(traced, family, head
     graph = traced(family, head)
     for whole in (True, False):
         with graph.open(whole=whole, row_tokens=50) as engine:
-            np.testing.assert_allclose(engine.infer(graph.encodings), graph.expected_NC, atol=SAME)
+            np.testing.assert_allclose(
+                engine.infer(graph.encodings).values, graph.expected_NC, atol=SAME
+            )
 
 
 @pytest.mark.parametrize("head", [Head.LSTM, Head.ENTITY])
@@ -93,7 +95,9 @@ def test_openvino_gives_the_same_logits(traced, head):
     graph = traced(*next(pair for pair in CROSS if pair[1] is head))
     for whole in (True, False):
         with graph.open("openvino", whole=whole) as engine:
-            np.testing.assert_allclose(engine.infer(graph.encodings), graph.expected_NC, atol=SAME)
+            np.testing.assert_allclose(
+                engine.infer(graph.encodings).values, graph.expected_NC, atol=SAME
+            )
 
 
 @pytest.mark.parametrize(("family", "head"), repeated(CROSS[: len(Head)], quick=3))
@@ -110,8 +114,8 @@ def test_changing_a_text_does_not_affect_others_in_its_row(traced, family, head)
         entity_spans=texts[at].entity_spans,
     )
     with graph.open(whole=True) as engine:
-        before_NC = engine.infer(texts)
-        after_NC = engine.infer([*texts[:at], other, *texts[at + 1 :]])
+        before_NC = engine.infer(texts).values
+        after_NC = engine.infer([*texts[:at], other, *texts[at + 1 :]]).values
     assert np.abs(before_NC[at] - after_NC[at]).max() > SAME
     others = [place for place in range(len(texts)) if place != at]
     np.testing.assert_array_equal(before_NC[others], after_NC[others])
@@ -120,7 +124,9 @@ def test_changing_a_text_does_not_affect_others_in_its_row(traced, family, head)
 def test_a_text_longer_than_a_row_is_supported(traced):
     graph = traced(*CROSS[0])
     with graph.open(row_tokens=4) as engine:
-        np.testing.assert_allclose(engine.infer(graph.encodings), graph.expected_NC, atol=SAME)
+        np.testing.assert_allclose(
+            engine.infer(graph.encodings).values, graph.expected_NC, atol=SAME
+        )
 
 
 def test_the_texts_are_longer_than_the_local_attention_window(traced):
@@ -132,7 +138,9 @@ def test_the_texts_are_longer_than_the_local_attention_window(traced):
 def test_mean_pooling_covers_a_single_text(tmp_path):
     graph = trace(EncoderFamily.MODERNBERT, Head.LINEAR, tmp_path, classifier_pooling="mean")
     with graph.open(whole=True, row_tokens=50) as engine:
-        np.testing.assert_allclose(engine.infer(graph.encodings), graph.expected_NC, atol=SAME)
+        np.testing.assert_allclose(
+            engine.infer(graph.encodings).values, graph.expected_NC, atol=SAME
+        )
 
 
 def test_entity_positions_are_relative_to_their_text(traced):
@@ -142,7 +150,7 @@ def test_entity_positions_are_relative_to_their_text(traced):
         for text in graph.encodings
     ]
     with graph.open() as engine:
-        apart_NC = engine.infer(moved) - engine.infer(graph.encodings)
+        apart_NC = engine.infer(moved).values - engine.infer(graph.encodings).values
     assert np.abs(apart_NC).max(1).min() > SAME
 
 

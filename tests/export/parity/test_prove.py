@@ -29,6 +29,7 @@ from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.settings import load_settings
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import open_encoder
 from pipework.text.padding import Padding
 from pipework.train.model.checkpoint_engine import CheckpointEngine, open_reference
@@ -132,7 +133,7 @@ class Changed(OnnxRuntimeEngine):
         self.change = change
 
     def infer(self, encodings):
-        return self.change(encodings, super().infer(encodings))
+        return Outputs.of(self.change(encodings, super().infer(encodings).values))
 
 
 ANYTHING = Tolerance(max_abs=99, mean_abs=99, spread=99, flips=1, flips_outside=1, score_drop=1)
@@ -215,7 +216,7 @@ def test_nan_logits_break_every_limit_of_differences(rows_and_logits):
 
 def test_a_label_change_over_a_wide_margin_is_rejected(rows_and_logits):
     run_rows, expected = rows_and_logits
-    clear = int(np.ptp(np.sort(expected.dev_NC)[:, -2:], axis=1).argmax())
+    clear = int(np.ptp(np.sort(expected.dev.values)[:, -2:], axis=1).argmax())
     ids = run_rows.dev[clear].encoding.ids.tolist()
 
     def one_text_turned(encodings, logits_NC):
@@ -374,7 +375,7 @@ def test_a_run_without_vocabulary_rows_is_checked(rows_and_logits, noting):
     reference = open_reference(run_rows.run, run_rows.manifest)
     expected = ReferenceLogits.of(run_rows, reference, noting)
     assert noting.lines == ["no text was found for 7 buckets of the n-gram table: not checked"]
-    assert len(expected.vocabulary_NC) == 0
+    assert len(expected.vocabulary) == 0
     assert proven_with((run_rows, expected), nothing, max_abs=1e-4).parity.passed
 
 

@@ -18,6 +18,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Precision, Scaling
 from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.model.checkpoint_engine import open_reference
 from tests.export.conftest import INT8_LAYERS
@@ -40,7 +41,7 @@ def errors(exported_run):
     reference = open_reference(exported_run, manifest)
     rows = RoundedRows(
         encodings=encodings,
-        expected_NC=reference.infer(encodings),
+        expected=reference.infer(encodings),
         labelled=len(encodings),
         calibration=run_rows.calibration_rows,
     )
@@ -51,7 +52,7 @@ def errors(exported_run):
 
 
 def rms(error):
-    return float(np.sqrt(np.square(error.rounded_NC - error.expected_NC).mean()))
+    return float(np.sqrt(np.square(error.rounded.values - error.expected.values).mean()))
 
 
 def test_fewer_bits_give_larger_errors(errors):
@@ -84,8 +85,8 @@ def test_the_limits_are_multiples_of_the_error_of_a_class():
         task=LABELS,
         labelled=40,
         lengths_N=np.array([8] * 20 + [16] * 20),
-        expected_NC=expected_NC,
-        rounded_NC=rounded_NC,
+        expected=Outputs.of(expected_NC),
+        rounded=Outputs.of(rounded_NC),
     )
     limits = error.limits(INT8)
     assert [band.longest for band in limits.bands] == [8, 16]
@@ -99,8 +100,8 @@ def test_errors_too_small_to_matter_are_not_compared():
         task=LABELS,
         labelled=40,
         lengths_N=np.full(40, 8),
-        expected_NC=zeros_NC,
-        rounded_NC=zeros_NC,
+        expected=Outputs.of(zeros_NC),
+        rounded=Outputs.of(zeros_NC),
     )
     limits = error.limits(INT8)
     assert limits.bands[0].rms == pytest.approx((0.1 * INT8.mean_abs * 4,) * 2)
@@ -114,8 +115,8 @@ def test_the_limit_of_the_bias_leaves_out_the_rows_of_the_vocabulary():
         task=LABELS,
         labelled=20,
         lengths_N=np.full(40, 8),
-        expected_NC=np.zeros((40, 2), np.float32),
-        rounded_NC=rounded_NC,
+        expected=Outputs.of(np.zeros((40, 2), np.float32)),
+        rounded=Outputs.of(rounded_NC),
     )
     assert error.limits(INT8).bias == pytest.approx((0.06, 0.06))
     assert error.limits(INT8).bands[0].rms[0] > 1
@@ -129,8 +130,8 @@ def test_the_limits_of_few_inputs_are_wider():
             task=LABELS,
             labelled=20 * copies,
             lengths_N=np.full(20 * copies, 8),
-            expected_NC=np.zeros((20 * copies, 2), np.float32),
-            rounded_NC=np.tile(errors_NC, (copies, 1)),
+            expected=Outputs.of(np.zeros((20 * copies, 2), np.float32)),
+            rounded=Outputs.of(np.tile(errors_NC, (copies, 1))),
         ).limits(INT8)
 
     few, many = limits(1), limits(100)
@@ -164,7 +165,7 @@ def test_only_the_layers_of_an_engine_in_int8_are_rounded(exported_run, scaling)
     run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=8))
     rows = RoundedRows(
         encodings=[row.encoding for row in run_rows.dev],
-        expected_NC=reference.infer([row.encoding for row in run_rows.dev]),
+        expected=reference.infer([row.encoding for row in run_rows.dev]),
         labelled=8,
         calibration=lambda: [row.encoding for row in run_rows.dev],
     )

@@ -8,6 +8,7 @@ from pipework.data.entities import parse_marked_text
 from pipework.data.examples import Example
 from pipework.errors import PipeError
 from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import MultiLabel, RegressionValue, SingleLabel
 from pipework.tasks.registry import task_type
 from pipework.tasks.regression import RegressionTask
@@ -24,11 +25,11 @@ def task(kind, labels=LABELS):
 
 def sent(logits_NC, kind):
     """The tensors that a server gives for logits."""
-    answer = OutputTensors.of(logits_NC, kind)
+    answer = OutputTensors.of(Outputs.of(logits_NC), kind)
     return InferOutputs(
         label_N=[label.decode() for label in answer.label_N],
         score_N=answer.score_N,
-        probabilities_NC=answer.probabilities_NC,
+        probabilities_NC=answer.probabilities_RC,
     )
 
 
@@ -36,7 +37,7 @@ def sent(logits_NC, kind):
 @pytest.mark.parametrize("top_k", [None, 2])
 def test_predictions_from_tensors_equal_those_of_the_rest_api(kind, top_k):
     found = predictions(sent(LOGITS_NC, task(kind)), LABELS, top_k)
-    assert found == task(kind).decode(LOGITS_NC, top_k)
+    assert found == task(kind).decode(Outputs.of(LOGITS_NC), top_k)
     kinds = {TaskKind.SINGLE_LABEL: SingleLabel, TaskKind.MULTI_LABEL: MultiLabel}
     assert {type(one) for one in found} == {kinds[kind]}
 

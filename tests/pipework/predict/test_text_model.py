@@ -18,6 +18,7 @@ from pipework.run_folder.files import FileRecord
 from pipework.run_folder.manifest import Input
 from pipework.scoring.evaluation import CHUNK
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import TextEncoder
 
@@ -41,7 +42,7 @@ class CountingEngine:
         self.batches.append(len(encodings))
         tokens_N = np.array([len(encoding) for encoding in encodings], np.float32)
         self.running -= 1
-        return np.stack([tokens_N, np.full(len(tokens_N), 2.5, np.float32)], axis=1)
+        return Outputs.of(np.stack([tokens_N, np.full(len(tokens_N), 2.5, np.float32)], axis=1))
 
     def close(self):
         self.closed = True

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from pipework.scoring.bootstrap import TaskLogits, paired_interval, paired_runs_interval
+from pipework.scoring.bootstrap import TaskOutputs, paired_interval, paired_runs_interval
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 
 TASK = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
@@ -12,13 +13,13 @@ TRUTH = random.integers(2, size=500)
 
 def outputs(accuracy):
     predicted = np.where(random.random(len(TRUTH)) < accuracy, TRUTH, 1 - TRUTH)
-    return TaskLogits(logits_NC=np.eye(2, dtype=np.float32)[predicted], task=TASK)
+    return TaskOutputs(outputs=Outputs.of(np.eye(2, dtype=np.float32)[predicted]), task=TASK)
 
 
 def test_similar_models_have_a_narrower_interval_than_independent_ones():
     model = outputs(0.8)
-    similar = TaskLogits(logits_NC=model.logits_NC.copy(), task=TASK)
-    similar.logits_NC[:10] = 1 - similar.logits_NC[:10]
+    similar = TaskOutputs(outputs=Outputs.of(model.outputs.values.copy()), task=TASK)
+    similar.outputs.values[:10] = 1 - similar.outputs.values[:10]
     near, far = (paired_interval(model, other, TRUTH) for other in (similar, outputs(0.8)))
     assert near.high - near.low < (far.high - far.low) / 2
 

@@ -6,6 +6,7 @@ from pipework.errors import DataError
 from pipework.progress import NullProgress
 from pipework.scoring.evaluation import CHUNK, infer_all, label_array
 from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.registry import task_type
 
 
@@ -27,12 +28,12 @@ class Echo:
 
     def infer(self, encodings):
         self.calls.append(len(encodings))
-        return np.array([[value, 0] for value in encodings], np.float32)
+        return Outputs.of(np.array([[value, 0] for value in encodings], np.float32))
 
 
 def test_rows_are_inferred_in_order_and_in_chunks():
     engine = Echo()
-    logits_NC = infer_all(engine, list(range(CHUNK + 3)), NullProgress())
+    logits_NC = infer_all(engine, list(range(CHUNK + 3)), NullProgress()).values
     assert logits_NC[:, 0].tolist() == list(range(CHUNK + 3))
     assert engine.calls == [CHUNK, 3]
 

@@ -3,6 +3,7 @@ import pytest
 
 from pipework.errors import RunFolderError
 from pipework.scoring.reference_rows import ReferenceRows
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 
@@ -22,9 +23,9 @@ def encodings(*, types=True, spans=True):
 def test_reference_rows_read_back_as_written(tmp_path, types, spans):
     rows = encodings(types=types, spans=spans)
     logits_NC = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    ReferenceRows(encodings=rows, logits_NC=logits_NC).write(tmp_path / "rows.npz")
+    ReferenceRows(encodings=rows, outputs=Outputs.of(logits_NC)).write(tmp_path / "rows.npz")
     loaded = ReferenceRows.read(tmp_path / "rows.npz")
-    np.testing.assert_array_equal(loaded.logits_NC, logits_NC)
+    np.testing.assert_array_equal(loaded.outputs.values, logits_NC)
     assert [row.entity_spans for row in loaded.encodings] == [row.entity_spans for row in rows]
     for row, expected in zip(loaded.encodings, rows, strict=True):
         np.testing.assert_array_equal(row.ids, expected.ids)
@@ -53,9 +54,9 @@ def test_a_missing_or_truncated_file_is_reported(tmp_path):
 def test_a_corrupt_file_is_reported(tmp_path, damage):
     path = tmp_path / "rows.npz"
     rows = encodings(types=False)
-    ReferenceRows(encodings=rows, logits_NC=np.random.default_rng(0).random((3, 400), "f")).write(
-        path
-    )
+    ReferenceRows(
+        encodings=rows, outputs=Outputs.of(np.random.default_rng(0).random((3, 400), "f"))
+    ).write(path)
     whole = path.read_bytes()
     match damage:
         case "empty":  # EOFError

@@ -5,6 +5,7 @@ import pytest
 
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import ColumnType
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
@@ -17,19 +18,19 @@ REGRESSION = RegressionTask(labels=("score",), metric=Metric.PEARSON)
 
 
 def values(logits_NC, task):
-    return {name: column.values for name, column in task.columns(logits_NC).items()}
+    return {name: column.values for name, column in task.columns(Outputs.of(logits_NC)).items()}
 
 
 def test_a_label_and_its_score():
     found = values(LOGITS_NC, SINGLE)
-    expected = SINGLE.decode(LOGITS_NC)
+    expected = SINGLE.decode(Outputs.of(LOGITS_NC))
     assert found["predicted_label"] == [one.label for one in expected]
     assert found["predicted_score"] == [one.score for one in expected]
 
 
 def test_several_labels_and_their_scores_best_first():
     found = values(LOGITS_NC, MULTI)
-    expected = MULTI.decode(LOGITS_NC)
+    expected = MULTI.decode(Outputs.of(LOGITS_NC))
     assert found["predicted_label"] == [[*one.labels] for one in expected]
     assert found["predicted_score"] == [
         [one.scores[label] for label in one.labels] for one in expected
@@ -44,7 +45,7 @@ def test_a_regression_has_no_label():
 
 @pytest.mark.parametrize("task", [SINGLE, MULTI])
 def test_types_are_known_without_rows(task):
-    found = task.columns(np.empty((0, 3), np.float32))
+    found = task.columns(Outputs.of(np.empty((0, 3), np.float32)))
     types = {name: (column.type, column.many) for name, column in found.items()}
     many = task is MULTI
     assert types == {

@@ -18,6 +18,7 @@ from pipework.tasks.metrics import (
     tally_confusion,
     tally_labels,
 )
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.registry import task_type
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.data import TaskSettings
@@ -61,10 +62,10 @@ def test_f1_of_the_positive_label_equals_that_of_scikit_learn(seed, positive):
     predicted_N = np.where(random.random(60) < 0.7, truth_N, 1 - truth_N)
     task = SingleLabelTask(labels=("ham", "spam"), metric=Metric.F1, positive=positive)
     logits_NC = np.eye(2, dtype=np.float32)[predicted_N]
-    score = task.evaluate(logits_NC, truth_N).score
+    score = task.evaluate(Outputs.of(logits_NC), truth_N).score
     wanted = 0 if positive == "ham" else 1
     assert score == pytest.approx(sklearn.f1_score(truth_N, predicted_N, pos_label=wanted))
-    assert task.scorer(logits_NC, truth_N)(np.arange(60)) == score
+    assert task.scorer(Outputs.of(logits_NC), truth_N)(np.arange(60)) == score
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -6,6 +6,7 @@ from sklearn.metrics import f1_score
 
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MIN_GAP, MultiLabelTask, choose_thresholds
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 
@@ -94,7 +95,7 @@ def test_multi_label_scores_are_sigmoids_also_for_huge_logits():
 def test_labels_that_reach_their_threshold_are_predicted_best_first():
     task = MULTI.model_copy(update={"thresholds": (0.5, 0.6, 0.1)})
     logits_NC = np.array([[0, 1, -3], [-1, -1, -1]], np.float32)
-    first, second = task.decode(logits_NC, top_k=1)
+    first, second = task.decode(Outputs.of(logits_NC), top_k=1)
     assert first.labels == ("y", "x")  # a score of 0.5 reaches 0.5
     assert list(first.scores) == ["y"]
     assert second.labels == ("z",)
@@ -102,5 +103,5 @@ def test_labels_that_reach_their_threshold_are_predicted_best_first():
 
 
 def test_the_default_threshold_is_a_half():
-    (prediction,) = MULTI.decode(np.array([[-0.1, -0.2, -5]], np.float32))
+    (prediction,) = MULTI.decode(Outputs.of(np.array([[-0.1, -0.2, -5]], np.float32)))
     assert prediction.labels == ()

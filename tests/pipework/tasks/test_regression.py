@@ -4,6 +4,7 @@ import numpy as np
 
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
     RegressionValue,
 )
@@ -16,7 +17,7 @@ REGRESSION = RegressionTask(labels=("score",), metric=Metric.PEARSON)
 
 
 def test_a_regression_predicts_a_number():
-    assert REGRESSION.decode(np.array([[2.5], [-1]], np.float32), 1) == [
+    assert REGRESSION.decode(Outputs.of(np.array([[2.5], [-1]], np.float32)), 1) == [
         RegressionValue(score=2.5),
         RegressionValue(score=-1),
     ]

@@ -4,6 +4,7 @@ import numpy as np
 
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 
@@ -19,13 +20,13 @@ def test_single_label_scores_are_a_softmax_also_for_huge_logits():
 
 
 def test_scores_are_sorted_and_limited_to_top_k():
-    (prediction,) = TASK.decode(np.array([[1, 3, 2]], np.float32), top_k=2)
+    (prediction,) = TASK.decode(Outputs.of(np.array([[1, 3, 2]], np.float32)), top_k=2)
     assert (prediction.label, list(prediction.scores)) == ("y", ["y", "z"])
     assert prediction.score == prediction.scores["y"]
 
 
 def test_the_first_of_several_labels_with_equal_scores_is_predicted():
-    (prediction,) = TASK.decode(np.array([[1, 1, 1]], np.float32))
+    (prediction,) = TASK.decode(Outputs.of(np.array([[1, 1, 1]], np.float32)))
     assert list(prediction.scores) == ["x", "y", "z"]
     assert TASK.predicted_labels(np.array([[1, 1, 1]], np.float32)).tolist() == [
         [True, False, False]

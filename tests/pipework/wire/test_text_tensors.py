@@ -5,6 +5,7 @@ from pipework.errors import InputError, TooLargeError
 from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.wire.text_tensors import MAX_CHARACTERS, InputTexts, OutputTensors
@@ -15,7 +16,7 @@ VALUE = RegressionTask(labels=("score",), metric=Metric.PEARSON)
 
 
 def outputs(logits, task):
-    tensors = OutputTensors.of(np.array(logits, np.float32), task).tensors()
+    tensors = OutputTensors.of(Outputs.of(np.array(logits, np.float32)), task).tensors()
     return {name: tensor.tolist() for name, tensor in tensors.items()}
 
 
@@ -43,7 +44,7 @@ def test_a_regression_has_a_score_and_no_label():
 
 
 def test_zero_texts_give_tensors_with_zero_rows():
-    tensors = OutputTensors.of(np.empty((0, 2), np.float32), SINGLE).tensors()
+    tensors = OutputTensors.of(Outputs.of(np.empty((0, 2), np.float32)), SINGLE).tensors()
     assert [tensor.shape for tensor in tensors.values()] == [(0, 1), (0, 1), (0, 2), (0, 2)]
 
 

@@ -234,7 +234,7 @@ def front(run, tmp_path):
     encoder = TextEncoder.open(front / "tokenizer.json", max_length=32, type_ids=False)
     encodings = encoder.encode([Example(text=text) for text in TEXTS])
     with open_engine(front / ENGINE / "model.onnx", record, manifest) as engine:
-        rows = ReferenceRows(encodings=encodings, logits_NC=engine.infer(encodings))
+        rows = ReferenceRows(encodings=encodings, outputs=engine.infer(encodings))
     rows.write(front / ENGINE / ROWS)
     files = (record.files[0], record_file(front, front / ENGINE / ROWS))
     engine = record.model_copy(update={"files": files})

@@ -52,7 +52,7 @@ INPUTS = [encoding(*range(1, length + 1)) for length in (9, 2, 16, 1, 5, 2, 30)]
 def test_logits_are_in_the_order_of_the_inputs_whatever_the_calls():
     engine = SumEngine()
     expected = [[sum(one.ids), len(one)] for one in INPUTS]
-    np.testing.assert_array_equal(engine.infer(INPUTS), expected)
+    np.testing.assert_array_equal(engine.infer(INPUTS).values, expected)
     assert len(engine.started) > 3  # they did not fit one call
     assert engine.unfinished == 0
 
@@ -60,7 +60,7 @@ def test_logits_are_in_the_order_of_the_inputs_whatever_the_calls():
 def test_no_inputs_give_no_rows_and_no_call():
     engine = SumEngine()
     engine.started.clear()
-    logits_NC = engine.infer([])
+    logits_NC = engine.infer([]).values
     assert (logits_NC.shape, logits_NC.dtype) == ((0, 2), np.float32)
     assert engine.started == []
 
@@ -77,7 +77,7 @@ def test_the_first_call_gives_the_number_of_classes():
     assert SumEngine().started == [(1, 1)]
     given = SumEngine(classes=2)
     assert given.started == []
-    assert given.infer([]).shape == (0, 2)
+    assert given.infer([]).values.shape == (0, 2)
 
 
 def test_only_the_first_call_is_started_before_the_logits_are_wanted():
@@ -85,7 +85,7 @@ def test_only_the_first_call_is_started_before_the_logits_are_wanted():
     engine.started.clear()
     finish = engine.start(INPUTS)
     assert len(engine.started) == 1
-    assert finish().shape == (len(INPUTS), 2)
+    assert finish().values.shape == (len(INPUTS), 2)
 
 
 def test_a_started_call_is_finished_although_the_next_cannot_be_prepared():

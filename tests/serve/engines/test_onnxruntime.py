@@ -43,7 +43,7 @@ def encodings(run: Path) -> list[Encoding]:
 def test_answers_come_in_the_order_of_the_inputs(
     engine: OnnxRuntimeEngine, encodings: list[Encoding]
 ) -> None:
-    logits_NC = engine.infer(encodings)
+    logits_NC = engine.infer(encodings).values
     assert logits_NC.dtype == np.float32
     assert logits_NC.argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1]
 
@@ -51,19 +51,19 @@ def test_answers_come_in_the_order_of_the_inputs(
 def test_an_answer_does_not_depend_on_its_batch_mates(
     engine: OnnxRuntimeEngine, encodings: list[Encoding]
 ) -> None:
-    alone_NC = np.concatenate([engine.infer([one]) for one in encodings])
-    np.testing.assert_allclose(engine.infer(encodings), alone_NC, atol=1e-6)
+    alone_NC = np.concatenate([engine.infer([one]).values for one in encodings])
+    np.testing.assert_allclose(engine.infer(encodings).values, alone_NC, atol=1e-6)
 
 
 def test_no_inputs_give_no_rows_but_all_classes(engine: OnnxRuntimeEngine) -> None:
-    assert engine.infer([]).shape == (0, 3)
+    assert engine.infer([]).values.shape == (0, 3)
 
 
 def test_the_second_text_of_a_pair_is_distinguished_from_the_first(pair_run: Path) -> None:
     encoder = TextEncoder.open(pair_run / "tokenizer.json", max_length=32, type_ids=True)
     pair = encoder.encode([Example(text="rain sun", text_pair="goal")])
     with OnnxRuntimeEngine(pair_run / "engines/onnx/model.onnx", collate(type_ids=True)) as engine:
-        assert engine.infer(pair).argmax(axis=1).tolist() == [1]
+        assert engine.infer(pair).values.argmax(axis=1).tolist() == [1]
 
 
 @pytest.fixture
@@ -79,13 +79,13 @@ def test_the_places_of_the_entities_reach_a_graph_that_takes_them(
 ) -> None:
     path = entity_run / "engines/onnx/model.onnx"
     with OnnxRuntimeEngine(path, collate(spans=True)) as engine:
-        assert engine.infer(marked).argmax(axis=1).tolist() == [1, 0]
+        assert engine.infer(marked).values.argmax(axis=1).tolist() == [1, 0]
 
 
 def test_a_graph_that_only_reads_the_marks_is_not_given_the_places(
     engine: OnnxRuntimeEngine, marked: list[Encoding]
 ) -> None:
-    assert engine.infer(marked).shape == (2, 3)
+    assert engine.infer(marked).values.shape == (2, 3)
 
 
 def test_a_graph_with_entity_spans_does_not_fit_a_model_without(entity_run: Path) -> None:
@@ -185,7 +185,7 @@ def test_with_a_gpu_and_a_package_that_can_cuda_answers(
         pytest.skip("needs a CUDA device and onnxruntime-gpu")
     with OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate()) as engine:
         assert engine.processor == gpu.name
-        assert engine.infer(encodings).argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1]
+        assert engine.infer(encodings).values.argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1]
 
 
 def test_threads_that_compute_step_back(run: Path) -> None:

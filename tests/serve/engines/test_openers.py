@@ -20,7 +20,7 @@ def test_further_instances_answer_as_the_first(run):
     assert record == manifest.engines[0]
     with first, opener.again(run, manifest, record.name, 1) as again:
         assert again is not first
-        np.testing.assert_array_equal(again.infer(encodings), first.infer(encodings))
+        np.testing.assert_array_equal(again.infer(encodings).values, first.infer(encodings).values)
 
 
 def test_an_engine_without_reference_rows_is_opened_but_not_proven_again(run):

@@ -67,7 +67,7 @@ def encodings(run: Path) -> list[Encoding]:
 def test_answers_come_in_the_order_of_the_inputs(
     engine: OpenVinoEngine, encodings: list[Encoding]
 ) -> None:
-    logits_NC = engine.infer(encodings)
+    logits_NC = engine.infer(encodings).values
     assert logits_NC.dtype == np.float32
     assert logits_NC.argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1]
 
@@ -75,23 +75,23 @@ def test_answers_come_in_the_order_of_the_inputs(
 def test_an_answer_does_not_depend_on_its_batch_mates(
     engine: OpenVinoEngine, encodings: list[Encoding]
 ) -> None:
-    alone_NC = np.concatenate([engine.infer([one]) for one in encodings])
-    np.testing.assert_allclose(engine.infer(encodings), alone_NC, atol=1e-6)
+    alone_NC = np.concatenate([engine.infer([one]).values for one in encodings])
+    np.testing.assert_allclose(engine.infer(encodings).values, alone_NC, atol=1e-6)
 
 
 def test_float32_is_not_computed_as_bf16(
     run: Path, engine: OpenVinoEngine, encodings: list[Encoding]
 ) -> None:
     with OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate()) as other:
-        expected_NC = other.infer(encodings)
-    np.testing.assert_allclose(engine.infer(encodings), expected_NC, atol=1e-5)
+        expected_NC = other.infer(encodings).values
+    np.testing.assert_allclose(engine.infer(encodings).values, expected_NC, atol=1e-5)
 
 
 def test_int8_uses_float32_for_other_operations_by_default(
     model: Path, engine: OpenVinoEngine, encodings: list[Encoding]
 ) -> None:
     with opened(model, Precision.INT8) as other:
-        np.testing.assert_array_equal(other.infer(encodings), engine.infer(encodings))
+        np.testing.assert_array_equal(other.infer(encodings).values, engine.infer(encodings).values)
 
 
 def saying(model: Path, hint: str, folder: Path) -> Path:
@@ -109,7 +109,9 @@ def test_int8_uses_the_stored_precision_for_other_operations(
     for precision, hint in ((Precision.BF16, "bf16"), (Precision.FP32, "f32")):
         marked = saying(model, hint, tmp_path)
         with opened(marked, Precision.INT8) as rest, opened(model, precision) as whole:
-            np.testing.assert_array_equal(rest.infer(encodings), whole.infer(encodings))
+            np.testing.assert_array_equal(
+                rest.infer(encodings).values, whole.infer(encodings).values
+            )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_bf16_is_computed_as_bf16(
     model: Path, engine: OpenVinoEngine, encodings: list[Encoding]
 ) -> None:
     with opened(model, Precision.BF16) as other:
-        apart = np.abs(other.infer(encodings) - engine.infer(encodings)).max()
+        apart = np.abs(other.infer(encodings).values - engine.infer(encodings).values).max()
     assert 1e-4 < apart < 0.1
 
 
@@ -144,7 +146,7 @@ def test_bf16_on_a_processor_without_it_is_refused(
 
 
 def test_no_inputs_give_no_rows_but_all_classes(engine: OpenVinoEngine) -> None:
-    assert engine.infer([]).shape == (0, 3)
+    assert engine.infer([]).values.shape == (0, 3)
 
 
 def test_the_second_text_of_a_pair_is_distinguished_from_the_first(
@@ -153,7 +155,7 @@ def test_the_second_text_of_a_pair_is_distinguished_from_the_first(
     encoder = TextEncoder.open(pair_run / "tokenizer.json", max_length=32, type_ids=True)
     pair = encoder.encode([Example(text="rain sun", text_pair="goal")])
     with opened(converted(pair_run, tmp_path), type_ids=True) as engine:
-        assert engine.infer(pair).argmax(axis=1).tolist() == [1]
+        assert engine.infer(pair).values.argmax(axis=1).tolist() == [1]
 
 
 def test_the_places_of_the_entities_reach_a_graph_that_takes_them(
@@ -164,7 +166,7 @@ def test_the_places_of_the_entities_reach_a_graph_that_takes_them(
     marked = [Example(text="rain goal " + "wind " * n, entities=e) for n, e in enumerate(places)]
     path = converted(entity_run, tmp_path)
     with OpenVinoEngine(path, collate(spans=True), precision=Precision.FP32) as engine:
-        assert engine.infer(encoder.encode(marked)).argmax(axis=1).tolist() == [1, 0]
+        assert engine.infer(encoder.encode(marked)).values.argmax(axis=1).tolist() == [1, 0]
 
 
 def test_a_model_with_other_inputs_is_refused_with_both_lists(model: Path) -> None:

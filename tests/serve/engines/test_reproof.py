@@ -15,6 +15,7 @@ from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
 from pipework.serve.engines import choose_engine, open_engine, open_first, open_proven
 from pipework.serve.engines.reproof import prove_here
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import TextEncoder
 
 FOLDER = "engines/onnx"
@@ -27,7 +28,7 @@ def kept_rows(run):
     encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
     encodings = encoder.encode([Example(text=text) for text in TEXTS])
     with open_engine(run / FOLDER / "model.onnx", manifest.engines[0], manifest) as engine:
-        return ReferenceRows(encodings=encodings, logits_NC=engine.infer(encodings))
+        return ReferenceRows(encodings=encodings, outputs=engine.infer(encodings))
 
 
 def change(run, *, rows=None, **changes):
@@ -63,7 +64,7 @@ def test_an_engine_that_answers_as_the_kept_rows_say_is_served(built, caplog):
 @pytest.mark.parametrize("wrong", [0.01, np.nan, np.inf])
 def test_an_engine_with_other_predictions_is_not_served(built, wrong):
     rows = kept_rows(built)
-    rows.logits_NC[-1, 1] += wrong
+    rows.outputs.values[-1, 1] += wrong
     change(built, rows=rows)
     with pytest.raises(CheckFailedError, match="predictions of engine onnx differ") as caught:
         open_proven(built, read_manifest(built))
@@ -73,7 +74,7 @@ def test_an_engine_with_other_predictions_is_not_served(built, wrong):
 
 def test_an_answer_within_the_tolerance_of_the_record_passes(built):
     rows = kept_rows(built)
-    rows.logits_NC[:] += 0.01
+    rows.outputs.values[:] += 0.01
     tolerance = read_manifest(built).engines[0].tolerance
     wide = tolerance.model_copy(update={"max_abs": 0.02, "mean_abs": 0.02})
     change(built, rows=rows, tolerance=wide)
@@ -89,7 +90,7 @@ WIDE = Tolerance(max_abs=99, mean_abs=99, spread=99, flips=1, flips_outside=1, s
 @pytest.mark.parametrize(("limit", "wrong_rows"), [("flips", 42), ("flips_outside", 1)])
 def test_logits_that_may_differ_do_not_excuse_labels_that_change(built, limit, wrong_rows):
     rows = kept_rows(built)
-    rows.logits_NC[:wrong_rows] = np.roll(rows.logits_NC[:wrong_rows], 1, axis=1)
+    rows.outputs.values[:wrong_rows] = np.roll(rows.outputs.values[:wrong_rows], 1, axis=1)
     change(built, rows=rows, tolerance=WIDE)
     open_proven(built, read_manifest(built)).close()
     change(built, tolerance=WIDE.model_copy(update={limit: 0.02}))
@@ -99,7 +100,7 @@ def test_logits_that_may_differ_do_not_excuse_labels_that_change(built, limit, w
 
 def test_a_broken_limit_of_the_bias_is_reported_with_its_value_and_setting(built):
     rows = kept_rows(built)
-    rows.logits_NC[:] += 0.01
+    rows.outputs.values[:] += 0.01
     change(built, rows=rows, tolerance=WIDE.model_copy(update={"bias": 0.001}))
     text = r"bias 0\.01 \(limit 0\.001, see the export setting tolerances\.fp32\.bias_ratio\)"
     with pytest.raises(CheckFailedError, match=text):
@@ -109,7 +110,7 @@ def test_a_broken_limit_of_the_bias_is_reported_with_its_value_and_setting(built
 def test_values_of_a_regression_count_in_the_unit_of_the_first_proof(regression_run, tmp_path):
     run = shutil.copytree(regression_run, tmp_path / "values")
     rows, parity = kept_rows(run), read_manifest(run).engines[0].parity
-    rows.logits_NC[:] += 1  # many times the deviation of these rows
+    rows.outputs.values[:] += 1  # many times the deviation of these rows
     tolerance = WIDE.model_copy(update={"max_abs": 0.5})
     change(run, rows=rows, tolerance=tolerance, parity=None)
     with pytest.raises(CheckFailedError, match="beyond max_abs:"):
@@ -123,7 +124,7 @@ def test_the_limits_of_changes_hold_for_the_predictions_on_this_machine(
     built, run, caplog, elsewhere
 ):
     rows, (good,) = kept_rows(built), read_manifest(run).engines
-    rows.logits_NC[:3] = np.roll(rows.logits_NC[:3], 1, axis=1)
+    rows.outputs.values[:3] = np.roll(rows.outputs.values[:3], 1, axis=1)
     parity = good.parity.model_copy(update={"processor": "another"}) if elsewhere else None
     change(built, rows=rows, parity=parity, tolerance=WIDE)
     manifest = read_manifest(built)
@@ -153,14 +154,14 @@ def test_the_check_measures_the_change_of_a_regression_by_the_recorded_range(
 ):
     run = shutil.copytree(regression_run, tmp_path / "values")
     rows, record = kept_rows(run), read_manifest(run).engines[0]
-    rows.logits_NC[0] += 1
+    rows.outputs.values[0] += 1
     manifest = read_manifest(run)
     for target_range in (None, 50.0):
         parity = record.parity.model_copy(update={"target_range": target_range})
         known = record.model_copy(update={"parity": parity, "tolerance": WIDE})
         with open_engine(run / FOLDER / "model.onnx", known, manifest) as engine:
             changed = prove_here(engine, known, rows, manifest.task)
-        used = target_range or np.ptp(rows.logits_NC)
+        used = target_range or np.ptp(rows.outputs.values)
         assert changed.max_change == pytest.approx(1 / used, rel=1e-3)
         assert manifest.task.describe_change(changed).startswith("values by up to 1 (")
 
@@ -177,7 +178,7 @@ class Failing:
 
 class NotANumber(Failing):
     def infer(self, encodings):
-        return np.full((len(encodings), 1), np.nan, np.float32)
+        return Outputs.of(np.full((len(encodings), 1), np.nan, np.float32))
 
 
 def test_a_regression_without_a_number_is_refused(regression_run):
@@ -212,7 +213,7 @@ def test_changed_reference_rows_are_refused(built):
 def test_parity_is_checked_again_on_another_kind_of_processor(built, run):
     parity = read_manifest(run).engines[0].parity
     rows = kept_rows(built)
-    rows.logits_NC[:] += 1
+    rows.outputs.values[:] += 1
     change(built, rows=rows, parity=parity)
     open_proven(built, read_manifest(built)).close()  # proven on this kind of processor: no check
     change(built, parity=parity.model_copy(update={"processor": "another"}))
@@ -237,7 +238,7 @@ def test_engines_built_for_this_machine_are_preferred(built):
 
 def test_engines_that_cannot_be_opened_are_skipped_with_a_warning(built, run, caplog):
     rows = kept_rows(built)
-    rows.logits_NC[:] += 1
+    rows.outputs.values[:] += 1
     change(built, rows=rows)
     (wrong,), (good,) = (read_manifest(one).engines for one in (built, run))
     manifest = read_manifest(built)

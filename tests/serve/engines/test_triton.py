@@ -46,7 +46,9 @@ def test_parity_is_checked_before_the_first_call_once_the_model_is_reachable(fro
     with pytest.raises(NotReadyError, match="not loaded"):
         engine.infer(rows.encodings[:1])
     model.loaded = True
-    assert engine.infer(rows.encodings[:1]) == pytest.approx(rows.logits_NC[:1], abs=1e-5)
+    assert engine.infer(rows.encodings[:1]).values == pytest.approx(
+        rows.outputs.values[:1], abs=1e-5
+    )
     assert model.asked == [1] * 42 + [32, 10] + [1]
     engine.infer(rows.encodings[:2])
     assert model.asked[45:] == [2]

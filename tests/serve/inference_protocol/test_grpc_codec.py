@@ -32,11 +32,12 @@ from pipework.serve.inference_protocol.metadata import (
     TensorConfig,
 )
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.wire.text_tensors import TEXT, TEXT_PAIR, OutputTensors
 
 TASK = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
-ANSWER = OutputTensors.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
+ANSWER = OutputTensors.of(Outputs.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32)), TASK)
 ONE, PAIR = (TEXT,), (TEXT, TEXT_PAIR)
 LIMITS = LimitSettings()
 
@@ -141,7 +142,7 @@ def test_a_response_has_the_requested_outputs_as_raw_contents():
         id="7",
         outputs=[logits, classes],
         raw_output_contents=[
-            ANSWER.logits_NC.tobytes(),
+            ANSWER.outputs.values.tobytes(),
             raw(b"0.880797:1:b", b"0.880797:0:a"),
         ],
     )

@@ -12,11 +12,12 @@ from pipework.serve.inference_protocol.infer_request import (
 )
 from pipework.serve.inference_protocol.json_codec import write_response
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.wire.text_tensors import InputTexts, OutputTensors
 
 TASK = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
-ANSWER = OutputTensors.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32), TASK)
+ANSWER = OutputTensors.of(Outputs.of(np.array([[0.0, 2.0], [1.0, -1.0]], np.float32)), TASK)
 
 
 def asked(outputs=(), *, id=""):  # noqa: A002
@@ -50,7 +51,7 @@ def test_selected_outputs_some_as_bytes():
     assert logits["parameters"] == {"binary_data_size": 16}
     assert "data" not in logits
     assert label["data"] == ["b", "a"]
-    assert body[head:] == ANSWER.logits_NC.tobytes()
+    assert body[head:] == ANSWER.outputs.values.tobytes()
 
 
 def test_classifications_have_values_in_descending_order():

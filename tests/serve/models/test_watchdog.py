@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
-import numpy as np
 import pytest
 
 from pipework.closeable import Closeable
@@ -15,6 +14,7 @@ from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.models import open_models, watchdog
 from pipework.serve.models.watchdog import FIRST_S, SHORTEST_S, Watchdog
 from pipework.serve.scheduling.in_flight import RunningBatch
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from tests.commands import ForkedProcess
 
@@ -25,7 +25,7 @@ class StuckEngine(Closeable):
     def __init__(self, engine: Engine, stuck: Path) -> None:
         self._engine, self._stuck = engine, stuck
 
-    def infer(self, encodings: Sequence[Encoding]) -> np.ndarray:
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         while self._stuck.exists():
             time.sleep(0.1)
         return self._engine.infer(encodings)

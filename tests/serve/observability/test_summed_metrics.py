@@ -18,7 +18,13 @@ def worker(
     """The counts of a worker: texts of model a, version 1, and rejections before a version."""
     registry = CollectorRegistry()
     labels = ["model", "version"]
-    for name, number in (("texts", texts), ("batch_tokens", 10), ("computed_tokens", 10 * padding)):
+    counters = {
+        "texts": texts,
+        "batch_tokens": 10,
+        "computed_tokens": 10 * padding,
+        "engine_deaths": 0,
+    }
+    for name, number in counters.items():
         counter = Counter(f"pipework_{name}", name, labels, registry=registry)
         counter.labels("a", "1").inc(number)
     for name, number in (
@@ -60,6 +66,14 @@ def test_a_worker_leaves_its_counters_and_not_its_load() -> None:
     assert {metric.type for metric in left.ended} == {"counter", "histogram"}
     assert values(add_up([left, worker(4)]))["pipework_texts_total", VERSION] == 7
     assert values(add_up([worker(1).left(), worker(1)]))["pipework_queue_requests", VERSION] == 1
+
+
+def test_a_crashed_worker_counts_as_a_crash_of_an_engine() -> None:
+    deaths = "pipework_engine_deaths_total"
+    left = worker(3).left(crashed=True)
+    assert values(left.ended)[deaths, VERSION] == 1
+    assert values(left.ended)["pipework_texts_total", VERSION] == 3
+    assert values(worker(3).left().ended)[deaths, VERSION] == 0
 
 
 def test_the_counters_of_several_earlier_workers_are_left() -> None:

@@ -17,6 +17,7 @@ from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.in_flight import BatchTotals, ComputedBatch, InFlightBatch
 from pipework.serve.scheduling.queue import Job, JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 from tests.serve.scheduling.test_scheduler import HeldEngine, submit
@@ -100,10 +101,10 @@ def test_the_next_batch_starts_before_the_last_is_delivered(
     first.add_done_callback(lambda _: begun.put([*runtime.events]))
     runtime.go.release()
     assert begun.get(timeout=TIMEOUT_S) == ["start 1", "wait 1", "start 2"]
-    assert first.result().logits_NC.tolist() == [[1, 4]]
+    assert first.result().outputs.values.tolist() == [[1, 4]]
     assert not second.done()
     runtime.go.release()
-    assert second.result(TIMEOUT_S).logits_NC.tolist() == [[2, 4]]
+    assert second.result(TIMEOUT_S).outputs.values.tolist() == [[2, 4]]
 
 
 def test_a_batch_is_delivered_at_once_when_the_queue_is_empty(
@@ -112,7 +113,7 @@ def test_a_batch_is_delivered_at_once_when_the_queue_is_empty(
     for one in (1, 2):
         (asked,) = ask(scheduler, runtime, one)
         runtime.go.release()
-        assert asked.result(TIMEOUT_S).logits_NC.tolist() == [[one, 4]]
+        assert asked.result(TIMEOUT_S).outputs.values.tolist() == [[one, 4]]
     assert scheduler.load.batches == 2
 
 
@@ -124,10 +125,10 @@ def test_an_error_at_the_start_of_a_batch_fails_its_request(
     first, second, third = ask(scheduler, runtime, 1, 2, 3)
     for _ in range(3):
         runtime.go.release()
-    assert first.result(TIMEOUT_S).logits_NC.tolist() == [[1, 4]]
+    assert first.result(TIMEOUT_S).outputs.values.tolist() == [[1, 4]]
     with pytest.raises(type(error)):
         second.result(TIMEOUT_S)
-    assert third.result(TIMEOUT_S).logits_NC.tolist() == [[3, 4]]
+    assert third.result(TIMEOUT_S).outputs.values.tolist() == [[3, 4]]
 
 
 @pytest.mark.parametrize("when", ["refused", "failing"])
@@ -139,8 +140,8 @@ def test_a_crash_loses_no_result(runtime: Runtime, when: str) -> None:
         for _ in range(2):
             runtime.go.release()
             other.go.release()
-        assert first.result(TIMEOUT_S).logits_NC.tolist() == [[1, 4]]
-        assert second.result(TIMEOUT_S).logits_NC.tolist() == [[2, 4]]
+        assert first.result(TIMEOUT_S).outputs.values.tolist() == [[1, 4]]
+        assert second.result(TIMEOUT_S).outputs.values.tolist() == [[2, 4]]
         assert scheduler.load.crashes == 1
         assert scheduler.load.batches == 2
 
@@ -156,7 +157,7 @@ def test_a_crash_among_requests_computed_alone_computes_none_twice(
         for _ in range(9):
             runtime.go.release()
             other.go.release()
-        found = [one.result(TIMEOUT_S).logits_NC.tolist() for one in asked]
+        found = [one.result(TIMEOUT_S).outputs.values.tolist() for one in asked]
         assert found == [[[0, 4]], [[1, 4]], [[2, 4]]]
         assert scheduler.load.crashes == 1
         assert scheduler.load.batch_texts == 3
@@ -173,8 +174,8 @@ def test_an_error_during_delivery_fails_the_request_and_the_engine_continues(
             first.result(TIMEOUT_S)
     for _ in range(2):
         runtime.go.release()
-    assert second.result(TIMEOUT_S).logits_NC.tolist() == [[2, 4]]
-    assert third.result(TIMEOUT_S).logits_NC.tolist() == [[3, 4]]
+    assert second.result(TIMEOUT_S).outputs.values.tolist() == [[2, 4]]
+    assert third.result(TIMEOUT_S).outputs.values.tolist() == [[3, 4]]
 
 
 def broken(*_: object) -> None:
@@ -213,10 +214,10 @@ def test_the_calls_of_a_batch_run_one_after_another(runtime: Runtime) -> None:
     assert runtime.events == ["start 1"]
     for _ in range(3):
         runtime.go.release()
-    assert finish().tolist() == [[1, 4], [2, 4], [3, 4]]
+    assert finish().values.tolist() == [[1, 4], [2, 4], [3, 4]]
     assert runtime.events == [f"{what} {one}" for one in (1, 2, 3) for what in ("start", "wait")]
     assert runtime.computed_tokens == 12
-    assert runtime.start([])().shape == (0, 2)
+    assert runtime.start([])().values.shape == (0, 2)
 
 
 def test_the_token_rate_follows_recent_batches() -> None:
@@ -227,7 +228,7 @@ def test_the_token_rate_follows_recent_batches() -> None:
         sums.add(
             ComputedBatch(
                 batch=[job.take(8, whole_batch=True)],
-                logits_NC=np.zeros((2, 2), np.float32),
+                outputs=Outputs.of(np.zeros((2, 2), np.float32)),
                 elapsed_s=elapsed_s,
                 end_s=0.0,
                 computed_tokens=9,

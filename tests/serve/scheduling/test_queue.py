@@ -13,9 +13,9 @@ from pipework.serve.scheduling.queue import (
     BatchQueue,
     Job,
     JobSlice,
-    Logits,
     covered_s,
 )
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 
@@ -176,22 +176,22 @@ def test_two_engines_fill_one_request_without_losing_rows() -> None:
                 together = threading.Barrier(2)
                 parts = zip(halves, (rows_NC[:2], rows_NC[2:]), strict=True)
                 for half, part_KC in parts:
-                    engines.submit(fill, one, half, part_KC, together)
-                assert one.future.result(10).logits_NC.tolist() == rows_NC.tolist()
+                    engines.submit(fill, one, half, Outputs.of(part_KC), together)
+                assert one.future.result(10).outputs.values.tolist() == rows_NC.tolist()
     finally:
         sys.setswitchinterval(before_s)
 
 
-def fill(one: Job, half: JobSlice, part_KC: Logits, together: threading.Barrier) -> None:
+def fill(one: Job, half: JobSlice, outputs: Outputs, together: threading.Barrier) -> None:
     together.wait()
-    one.fill(half, part_KC, 0.0, 0.0)
+    one.fill(half, outputs, 0.0, 0.0)
 
 
 def test_a_request_completes_only_once() -> None:
     one = job(5)
     one.fail(ValueError("first"))
     one.fail(ValueError("second"))
-    one.fill(one.take(5, whole_batch=True), np.zeros((1, 2), np.float32), 0.0, 0.0)
+    one.fill(one.take(5, whole_batch=True), Outputs.of(np.zeros((1, 2), np.float32)), 0.0, 0.0)
     with pytest.raises(ValueError, match="first"):
         one.future.result(0)
 

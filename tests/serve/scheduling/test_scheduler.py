@@ -6,7 +6,6 @@ from typing import Self
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import pipework.serve.scheduling.scheduler
 from pipework.errors import DeadlineError, NotReadyError, TooBusyError
@@ -20,6 +19,7 @@ from pipework.serve.scheduling.scheduler import (
     MAX_FAILURES,
     Scheduler,
 )
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 TIMEOUT_S = 10
@@ -34,13 +34,13 @@ class HeldEngine:
         self.batches: list[list[int]] = []
         self.error: BaseException | None = None
 
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         self.batches.append([int(one.ids[0]) for one in encodings])
         self.entered.set()
         assert self.go.wait(TIMEOUT_S)
         if self.error:
             raise self.error
-        return np.array([[one.ids[0], len(one)] for one in encodings], np.float32)
+        return Outputs.of(np.array([[one.ids[0], len(one)] for one in encodings], np.float32))
 
     def close(self) -> None:
         pass
@@ -96,7 +96,7 @@ def hold(scheduler: Scheduler, engine: HeldEngine) -> None:
 
 def test_a_request_gets_its_own_answers_in_order(scheduler: Scheduler, engine: HeldEngine) -> None:
     engine.go.set()
-    assert submit(scheduler, inputs(5, 3, 4)).result(TIMEOUT_S).logits_NC.tolist() == [
+    assert submit(scheduler, inputs(5, 3, 4)).result(TIMEOUT_S).outputs.values.tolist() == [
         [5, 2],
         [3, 2],
         [4, 2],
@@ -109,7 +109,7 @@ def test_requests_queued_during_a_computation_share_a_batch(
     hold(scheduler, engine)
     futures = [submit(scheduler, inputs(id_)) for id_ in (1, 2, 3)]
     engine.go.set()
-    assert [future.result(TIMEOUT_S).logits_NC[0, 0] for future in futures] == [1, 2, 3]
+    assert [future.result(TIMEOUT_S).outputs.values[0, 0] for future in futures] == [1, 2, 3]
     assert engine.batches == [[0], [1, 2, 3]]
 
 
@@ -120,8 +120,8 @@ def test_small_requests_wait_for_one_batch_of_a_large_request(
     large = submit(scheduler, inputs(*[7] * 12))
     small = submit(scheduler, inputs(1))
     engine.go.set()
-    assert small.result(TIMEOUT_S).logits_NC.shape == (1, 2)
-    assert large.result(TIMEOUT_S).logits_NC.shape == (12, 2)
+    assert small.result(TIMEOUT_S).outputs.values.shape == (1, 2)
+    assert large.result(TIMEOUT_S).outputs.values.shape == (12, 2)
     assert engine.batches == [[0], [7] * 5, [1, *[7] * 4], [7] * 3]
 
 
@@ -136,7 +136,7 @@ def test_a_large_request_is_split_across_idle_engines() -> None:
             engine.go.set()
         computed = future.result(TIMEOUT_S)
         took_s = time.perf_counter() - begun_s
-    assert computed.logits_NC[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert computed.outputs.values[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     batches = sorted(batch for engine in engines for batch in engine.batches)
     assert batches == [[1, 2, 3, 4, 5], [6, 7, 8]]
     assert 0.05 <= computed.infer_s <= computed.infer_s + computed.queue_s <= took_s
@@ -148,7 +148,7 @@ def test_an_input_longer_than_a_batch_is_computed_alone(
     hold(scheduler, engine)
     future = submit(scheduler, inputs(1, 2, length=15))
     engine.go.set()
-    assert future.result(TIMEOUT_S).logits_NC.tolist() == [[1, 15], [2, 15]]
+    assert future.result(TIMEOUT_S).outputs.values.tolist() == [[1, 15], [2, 15]]
     assert engine.batches == [[0], [1], [2]]
 
 
@@ -193,7 +193,7 @@ def test_retry_after_follows_the_measured_token_rate(
     )
     logits_NC = np.zeros((5, 2), np.float32)
     done = ComputedBatch(
-        batch=[five], logits_NC=logits_NC, elapsed_s=2.0, end_s=2.0, computed_tokens=5
+        batch=[five], outputs=Outputs.of(logits_NC), elapsed_s=2.0, end_s=2.0, computed_tokens=5
     )
     scheduler._totals.add(done)  # noqa: SLF001  (5 tokens in 2 s)
     hold(scheduler, engine)
@@ -212,7 +212,7 @@ def test_a_cancelled_request_leaves_the_queue_before_it_is_computed(
     assert gone.cancel()
     assert (scheduler.load.waiting_requests, scheduler.load.waiting_tokens) == (1, 2)
     engine.go.set()
-    assert stays.result(TIMEOUT_S).logits_NC[0, 0] == 2
+    assert stays.result(TIMEOUT_S).outputs.values[0, 0] == 2
     assert engine.batches == [[0], [2]]
 
 
@@ -239,7 +239,7 @@ def test_an_engine_error_fails_only_the_requests_of_its_batch(
     with pytest.raises(ValueError, match="bad batch"):
         failing.result(TIMEOUT_S)
     engine.error = None
-    assert submit(scheduler, inputs(1)).result(TIMEOUT_S).logits_NC[0, 0] == 1
+    assert submit(scheduler, inputs(1)).result(TIMEOUT_S).outputs.values[0, 0] == 1
     assert scheduler.load.waiting_tokens == 0
 
 
@@ -272,7 +272,7 @@ def test_close_finishes_accepted_requests_and_refuses_new_ones(
         submit(scheduler, inputs(3))
     engine.go.set()
     draining.join(TIMEOUT_S)
-    assert [future.result(0).logits_NC[0, 0] for future in accepted] == [1, 2]
+    assert [future.result(0).outputs.values[0, 0] for future in accepted] == [1, 2]
     assert not scheduler.alive
 
 
@@ -316,7 +316,7 @@ def test_a_request_past_its_deadline_is_counted_and_not_computed(
     engine.go.set()
     with pytest.raises(DeadlineError, match="deadline passed before it was computed"):
         late.result(TIMEOUT_S)
-    assert patient.result(TIMEOUT_S).logits_NC[0, 0] == 2
+    assert patient.result(TIMEOUT_S).outputs.values[0, 0] == 2
     assert engine.batches == [[0], [2]]
     assert scheduler.load.refused["deadline"] == 1
 
@@ -337,7 +337,7 @@ def test_a_result_has_the_queue_and_inference_times(
 class InputErrorEngine(HeldEngine):
     """Fails with every batch that has input 13."""
 
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         self.error = ValueError("13") if any(one.ids[0] == 13 for one in encodings) else None
         return super().infer(encodings)
 
@@ -350,7 +350,7 @@ def test_a_request_does_not_get_the_error_of_another_in_its_batch() -> None:
         engine.go.set()
         with pytest.raises(ValueError, match="13"):
             asked[1].result(TIMEOUT_S)
-        assert [asked[one].result(TIMEOUT_S).logits_NC[0, 0] for one in (0, 2)] == [12, 14]
+        assert [asked[one].result(TIMEOUT_S).outputs.values[0, 0] for one in (0, 2)] == [12, 14]
     assert engine.batches == [[0], [12, 13, 14], [12], [13], [14]]
 
 
@@ -363,7 +363,7 @@ def test_a_crashed_engine_is_reopened_and_no_request_is_lost(engine: HeldEngine)
         waiting = [submit(scheduler, inputs(number)) for number in (1, 2)]
         assert scheduler.ready
         engine.go.set()
-        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in waiting] == [1, 2]
+        assert [one.result(TIMEOUT_S).outputs.values[0, 0] for one in waiting] == [1, 2]
         assert opened.batches == [[0], [1, 2]]
         assert (scheduler.load.crashes, scheduler.load.engines, scheduler.ready) == (1, 1, True)
 
@@ -383,7 +383,7 @@ def test_simultaneous_crashes_count_as_one_attempt_per_part_of_a_request() -> No
         assert all(engine.entered.wait(TIMEOUT_S) for engine in dying)
         for engine in dying:
             engine.go.set()
-        assert future.result(TIMEOUT_S).logits_NC[:, 0].tolist() == [*range(MAX_ATTEMPTS)]
+        assert future.result(TIMEOUT_S).outputs.values[:, 0].tolist() == [*range(MAX_ATTEMPTS)]
 
 
 def test_no_request_waits_forever_when_all_engines_crash_at_the_same_time(
@@ -418,9 +418,9 @@ def test_a_new_request_wakes_an_engine_and_not_a_thread_that_pauses_before_reope
         assert tried.wait(TIMEOUT_S)
         time.sleep(0.1)  # until it waits, before the engine does
         works.go.set()
-        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in held] == [1, 2]
+        assert [one.result(TIMEOUT_S).outputs.values[0, 0] for one in held] == [1, 2]
         time.sleep(0.1)
-        assert submit(scheduler, inputs(3)).result(TIMEOUT_S).logits_NC[0, 0] == 3
+        assert submit(scheduler, inputs(3)).result(TIMEOUT_S).outputs.values[0, 0] == 3
 
 
 def test_the_scheduler_is_alive_and_not_ready_while_an_engine_is_reopened(
@@ -441,7 +441,7 @@ def test_the_scheduler_is_alive_and_not_ready_while_an_engine_is_reopened(
             time.sleep(0.001)
         assert scheduler.alive
         gate.set()
-        assert asked.result(TIMEOUT_S).logits_NC[0, 0] == 1
+        assert asked.result(TIMEOUT_S).outputs.values[0, 0] == 1
         assert scheduler.ready
 
 
@@ -469,7 +469,7 @@ def test_an_engine_that_fails_with_every_batch_is_reopened(engine: HeldEngine) -
         for _ in range(MAX_FAILED_BATCHES):
             with pytest.raises(RuntimeError):
                 submit(scheduler, inputs(1)).result(TIMEOUT_S)
-        assert submit(scheduler, inputs(2)).result(TIMEOUT_S).logits_NC[0, 0] == 2
+        assert submit(scheduler, inputs(2)).result(TIMEOUT_S).outputs.values[0, 0] == 2
 
 
 def test_two_engines_share_queued_requests(engine: HeldEngine) -> None:
@@ -480,7 +480,7 @@ def test_two_engines_share_queued_requests(engine: HeldEngine) -> None:
         assert other.entered.wait(TIMEOUT_S)
         engine.go.set()
         other.go.set()
-        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [1, 2]
+        assert [one.result(TIMEOUT_S).outputs.values[0, 0] for one in asked] == [1, 2]
     assert sorted(engine.batches + other.batches) == [[1], [2]]
 
 
@@ -509,7 +509,7 @@ def test_the_batch_of_a_crashed_engine_is_computed_by_another(engine: HeldEngine
         assert engine.entered.wait(TIMEOUT_S)
         engine.go.set()
         other.go.set()
-        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [*range(6)]
+        assert [one.result(TIMEOUT_S).outputs.values[0, 0] for one in asked] == [*range(6)]
         assert scheduler.ready
 
 
@@ -530,7 +530,7 @@ def test_an_engine_that_always_crashes_is_given_up_while_another_works(
     settings = QueueSettings(batch_tokens=2, requests=1000)
     with Scheduler([crashing(), works], settings, reopen=crashing) as scheduler:
         asked = [submit(scheduler, inputs(number)) for number in range(200)]
-        assert [one.result(TIMEOUT_S).logits_NC[0, 0] for one in asked] == [*range(200)]
+        assert [one.result(TIMEOUT_S).outputs.values[0, 0] for one in asked] == [*range(200)]
         assert scheduler.load.crashes <= MAX_FAILURES
         assert scheduler.ready
 

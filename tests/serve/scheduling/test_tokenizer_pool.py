@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import pipework.serve.scheduling.tokenizer_pool
 from pipework.closeable import Closeable
@@ -23,6 +22,7 @@ from pipework.serve.scheduling.tokenizer_pool import (
     Encode,
     TokenizerPool,
 )
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 TIMEOUT_S = 10
@@ -32,8 +32,8 @@ LARGE_REQUEST = CALL // TEXT_OVERHEAD + 1  # texts, for more than one call
 class Echo(Closeable):
     """Returns [first id, length] of each input."""
 
-    def infer(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        return np.array([[one.ids[0], len(one)] for one in encodings], np.float32)
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+        return Outputs.of(np.array([[one.ids[0], len(one)] for one in encodings], np.float32))
 
     def close(self) -> None:
         pass
@@ -89,7 +89,7 @@ def texts(*given: str) -> list[Example]:
 
 def test_a_request_gets_the_logits_of_its_own_texts(pool: TokenizerPool) -> None:
     computed = pool.submit(texts("aa", "b"), RequestOptions()).result(TIMEOUT_S)
-    assert computed.logits_NC.tolist() == [[97, 2], [98, 1]]
+    assert computed.outputs.values.tolist() == [[97, 2], [98, 1]]
     assert computed.tokenize_s > 0
 
 
@@ -110,7 +110,7 @@ def test_requests_that_wait_together_are_tokenized_in_one_call(
     hold(pool, encoder)
     asked = [pool.submit(texts(text), RequestOptions()) for text in ("a", "bb")]
     encoder.go.set()
-    found = [one.result(TIMEOUT_S).logits_NC.tolist() for one in asked]
+    found = [one.result(TIMEOUT_S).outputs.values.tolist() for one in asked]
     assert found == [[[97, 1]], [[98, 2]]]
     assert encoder.calls == [["x"], ["x"], ["a", "bb"]]
 
@@ -127,8 +127,8 @@ def test_requests_that_exceed_one_call_go_to_the_other_thread(
         assert time.monotonic() < give_up_s
         time.sleep(0.001)
     encoder.go.set()
-    assert small.result(TIMEOUT_S).logits_NC.tolist() == [[98, 1]]
-    assert large.result(TIMEOUT_S).logits_NC.shape == (LARGE_REQUEST, 2)
+    assert small.result(TIMEOUT_S).outputs.values.tolist() == [[98, 1]]
+    assert large.result(TIMEOUT_S).outputs.values.shape == (LARGE_REQUEST, 2)
 
 
 def numbered(count: int) -> list[Example]:
@@ -140,7 +140,7 @@ def test_a_large_request_is_tokenized_in_several_calls_and_keeps_its_order(
     pool: TokenizerPool, encoder: Encoder
 ) -> None:
     count = 5 * LARGE_REQUEST
-    logits_NC = pool.submit(numbered(count), RequestOptions()).result(TIMEOUT_S).logits_NC
+    logits_NC = pool.submit(numbered(count), RequestOptions()).result(TIMEOUT_S).outputs.values
     assert logits_NC[:, 0].tolist() == [*range(1000, 1000 + count)]
     assert len(encoder.calls) >= 5
     assert sum(map(len, encoder.calls)) == count
@@ -213,7 +213,7 @@ def test_requests_queued_before_a_woken_thread_runs_wake_no_other_thread(
             patched.setattr(condition, "notify", lambda: woken.append(1))
             asked = [pool.submit(texts("a"), RequestOptions()) for _ in range(3)]
         condition.notify()
-    assert [one.result(TIMEOUT_S).logits_NC.tolist() for one in asked] == 3 * [[[97, 1]]]
+    assert [one.result(TIMEOUT_S).outputs.values.tolist() for one in asked] == 3 * [[[97, 1]]]
     assert woken == [1]
 
 
@@ -226,7 +226,7 @@ def test_an_invalid_text_fails_only_its_own_request(pool: TokenizerPool, encoder
     encoder.go.set()
     with pytest.raises(InputError, match="a bad text"):
         bad.result(TIMEOUT_S)
-    assert good.result(TIMEOUT_S).logits_NC.tolist() == [[97, 1]]
+    assert good.result(TIMEOUT_S).outputs.values.tolist() == [[97, 1]]
 
 
 def test_requests_in_tokenization_count_for_the_queue_limit(
@@ -263,7 +263,7 @@ def test_close_tokenizes_accepted_requests_and_refuses_new_ones(
     pool = TokenizerPool(encoder, scheduler)
     asked = pool.submit(texts("a"), RequestOptions())
     pool.close()
-    assert asked.result(TIMEOUT_S).logits_NC.tolist() == [[97, 1]]
+    assert asked.result(TIMEOUT_S).outputs.values.tolist() == [[97, 1]]
     with pytest.raises(NotReadyError, match="stopping"):
         pool.submit(texts("b"), RequestOptions())
     scheduler.reserve()  # the refused request holds no reservation
@@ -275,7 +275,7 @@ def test_a_panic_of_the_tokenizer_fails_its_requests_and_the_thread_continues(
     for _ in range(8):  # more than threads, more than the queue's limit
         with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
             pool.submit(texts("panic"), RequestOptions()).result(TIMEOUT_S)
-    assert pool.submit(texts("a"), RequestOptions()).result(TIMEOUT_S).logits_NC.tolist() == [
+    assert pool.submit(texts("a"), RequestOptions()).result(TIMEOUT_S).outputs.values.tolist() == [
         [97, 1]
     ]
     scheduler.reserve()
@@ -315,7 +315,7 @@ def test_a_small_request_is_tokenized_in_the_calling_thread(
     first, second = "a" * (size - 2), "bc"
     with ready(encode, scheduler) as pool:
         asked = pool.submit([Example(text=first, text_pair=second)], RequestOptions())
-        assert asked.result(TIMEOUT_S).logits_NC.tolist() == [[97, size - 2]]
+        assert asked.result(TIMEOUT_S).outputs.values.tolist() == [[97, size - 2]]
     before, then = asked_in
     assert before != threading.get_ident()  # the first call initialises the tokenizer
     assert (then == threading.get_ident()) is there
@@ -355,7 +355,7 @@ def test_a_caller_does_not_wait_for_a_thread_that_tokenizes(
         small = pool.submit(texts("b"), RequestOptions())
         assert time.monotonic() - start_s < TIMEOUT_S / 2
         encoder.go.set()
-        assert small.result(TIMEOUT_S).logits_NC.tolist() == [[98, 1]]
+        assert small.result(TIMEOUT_S).outputs.values.tolist() == [[98, 1]]
         large.result(TIMEOUT_S)
 
 
@@ -369,7 +369,7 @@ def test_an_error_of_a_small_request_is_raised_by_its_future(
         asked = quick.submit(texts(text), RequestOptions())
         with pytest.raises(error):
             asked.result(TIMEOUT_S)
-    assert quick.submit(texts("a"), RequestOptions()).result(TIMEOUT_S).logits_NC.tolist() == [
+    assert quick.submit(texts("a"), RequestOptions()).result(TIMEOUT_S).outputs.values.tolist() == [
         [97, 1]
     ]
     scheduler.reserve()

@@ -21,6 +21,7 @@ from pipework.progress import NullProgress
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import TritonServer
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.wire.text_tensors import OutputTensors
 
@@ -87,7 +88,7 @@ def test_truncated_texts_are_a_parameter_of_the_response(monkeypatch):
     monkeypatch.delitem(sys.modules, "pipework.serve.triton.python_model", raising=False)
     model = importlib.import_module("pipework.serve.triton.python_model")
     task = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
-    whole = OutputTensors.of(np.zeros((4, 2), np.float32), task, truncated=(0, 3))
+    whole = OutputTensors.of(Outputs.of(np.zeros((4, 2), np.float32)), task, truncated=(0, 3))
     names = ["label", "score", "probabilities", "logits"]
     assert model._response(whole) == (names, {"truncated": "0,3"})  # noqa: SLF001
     assert model._response(whole.rows(2, 4)) == (names, {"truncated": "1"})  # noqa: SLF001

@@ -40,7 +40,7 @@ def test_requests_computed_together_have_the_same_outputs_as_alone(run, answers)
         alone = [answers(model, [texts])[0] for texts in batch]
     for one, other in zip(together, alone, strict=True):
         assert one.label_N.tolist() == other.label_N.tolist()
-        assert one.logits_NC == pytest.approx(other.logits_NC, abs=1e-5)
+        assert one.outputs.values == pytest.approx(other.outputs.values, abs=1e-5)
 
 
 def test_an_invalid_request_gets_its_error_and_does_not_affect_others(run, answers):
@@ -50,8 +50,8 @@ def test_an_invalid_request_gets_its_error_and_does_not_affect_others(run, answe
         (alone,) = answers(model, [good])
         assert [type(one) for one in answers(model, [bad, bad])] == [InputError, InputError]
     assert str(error).startswith("input 1: text is not UTF-8")
-    assert np.array_equal(first.logits_NC, last.logits_NC)
-    assert first.logits_NC == pytest.approx(alone.logits_NC, abs=1e-5)
+    assert np.array_equal(first.outputs.values, last.outputs.values)
+    assert first.outputs.values == pytest.approx(alone.outputs.values, abs=1e-5)
 
 
 def test_a_changed_tokenizer_is_refused(make_run):
@@ -68,7 +68,7 @@ def test_the_engine_is_closed_if_the_tokenizer_cannot_be_opened(make_run):
     engine = open_proven(changed, manifest)
     encoder = TextEncoder.open(changed / "tokenizer.json", max_length=32, type_ids=False)
     encodings = encoder.encode([Example(text="rain")])
-    assert engine.infer(encodings).shape == (1, 3)
+    assert engine.infer(encodings).values.shape == (1, 3)
     (changed / "tokenizer.json").unlink()
     with pytest.raises(RunFolderError, match=r"tokenizer\.json is missing"):
         EngineModel.open(changed, manifest, engine)

@@ -30,6 +30,7 @@ from pipework.scoring.evaluation import Engine
 from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.models import open_models
 from pipework.serve.workers.supervisor import worker_count
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from tests.repetitions import repeated
 from tests.serve.conftest import Server, Shelf
@@ -223,6 +224,8 @@ def test_no_answer_is_wrong_while_workers_end(run, start_server, number, answers
         wait_for(lambda: counted_requests(workers) == load.answers)
     # A worker writes its counts every second, so that a killed one loses those of the last.
     assert counted_requests(workers) <= load.answers + load.lost
+    crashes = ENDED if number is signal.SIGKILL else 0
+    assert metric(workers.url, "pipework_engine_deaths_total") == crashes
     assert workers.stop() == 0
 
 
@@ -545,7 +548,7 @@ class BrokenEngine(Closeable):
     def __init__(self, engine: Engine, broken: Path) -> None:
         self._engine, self._broken = engine, broken
 
-    def infer(self, encodings: Sequence[Encoding]) -> np.ndarray:
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         check_device(self._broken)
         return self._engine.infer(encodings)
 
@@ -597,7 +600,7 @@ class StuckEngine(Closeable):
     def __init__(self, engine: Engine, stuck: Path) -> None:
         self._engine, self._stuck = engine, stuck
 
-    def infer(self, encodings: Sequence[Encoding]) -> np.ndarray:
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         first = Path("/proc/self/comm").read_text() == "pipe-worker-0\n"
         while first and self._stuck.exists():
             threading.Event().wait(0.1)
@@ -657,7 +660,7 @@ class HarmfulEngine(Closeable):
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def infer(self, encodings: Sequence[Encoding]) -> np.ndarray:
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         if max(map(len, encodings)) >= 10:
             os.kill(os.getpid(), signal.SIGKILL)
         return self._engine.infer(encodings)

@@ -38,7 +38,7 @@ def test_auto_tokenizer_and_auto_model_answer_as_the_run_does(trained_run, folde
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     with torch.inference_mode():
         found_NC = model(**batch).logits.numpy()
-    expected_NC = open_reference(trained_run, manifest).infer(encodings)
+    expected_NC = open_reference(trained_run, manifest).infer(encodings).values
     np.testing.assert_allclose(found_NC, expected_NC, atol=1e-4)
 
 

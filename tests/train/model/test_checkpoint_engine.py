@@ -39,9 +39,9 @@ def failing_once(engine):
 
 def test_a_reference_without_memory_continues_on_the_cpu(trained_run, encodings, caplog):
     manifest = read_manifest(trained_run)
-    expected_NC = open_reference(trained_run, manifest).infer(encodings)
+    expected_NC = open_reference(trained_run, manifest).infer(encodings).values
     engine = failing_once(open_reference(trained_run, manifest, spare=CPU))
-    found_NC = engine.infer(encodings)
+    found_NC = engine.infer(encodings).values
     assert np.array_equal(found_NC, expected_NC)
     (record,) = caplog.records
     assert record.message == "cpu has too little memory; the checkpoint continues on cpu"
@@ -57,7 +57,7 @@ def test_a_copy_of_a_reference_without_memory_is_made_on_the_cpu(trained_run, en
             raise torch.OutOfMemoryError
         return model
 
-    assert len(engine.with_model(copied).infer(encodings)) == len(encodings)
+    assert len(engine.with_model(copied).infer(encodings).values) == len(encodings)
     assert len(attempts) == 2
 
 

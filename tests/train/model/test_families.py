@@ -64,7 +64,7 @@ def batch_of(rows, model, count=4):
 
 def logits_of(model, encodings, *, one_by_one=False):
     engine = CheckpointEngine(model, padding=padding_of(model), one_by_one=one_by_one)
-    return engine.infer(encodings)
+    return engine.infer(encodings).values
 
 
 @pytest.mark.parametrize(

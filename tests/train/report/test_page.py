@@ -16,6 +16,7 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import TextEncoder
@@ -40,7 +41,7 @@ def linear(logits_NC, truth_N, task):
     return LinearBaseline(
         name="a linear SVM on TF-IDF of words",
         split="dev",
-        evaluation=task.evaluate(logits_NC, truth_N),
+        evaluation=task.evaluate(Outputs.of(logits_NC), truth_N),
         logits_NC=logits_NC,
         task=task,
         rows=100,
@@ -66,14 +67,14 @@ def page(trained_run):
     limits = {"max_length": manifest.input.max_length, "type_ids": manifest.input.type_ids}
     encoder = TextEncoder.open(trained_run / "tokenizer.json", **limits)
     dev = list(sources["dev"].rows())
-    logits_NC = open_reference(trained_run, manifest).infer(encoder.encode(dev))
+    logits_NC = open_reference(trained_run, manifest).infer(encoder.encode(dev)).values
     truth_N = label_array(dev, manifest.task, "dev")
     baseline = linear(np.roll(logits_NC, 1, axis=1), truth_N, manifest.task)
     return RunPage(
         manifest=manifest,
         config=(trained_run / "config.toml").read_text(),
         report=data_report(sources, encoder, manifest.task.labels, NullProgress()),
-        evaluation=manifest.task.evaluate(logits_NC, truth_N),
+        evaluation=manifest.task.evaluate(Outputs.of(logits_NC), truth_N),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -107,7 +108,7 @@ def of_task(page, task, logits_NC, truth_N):
     return replace(
         page,
         manifest=page.manifest.model_copy(update={"task": task}),
-        evaluation=task.evaluate(logits_NC, truth_N),
+        evaluation=task.evaluate(Outputs.of(logits_NC), truth_N),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,

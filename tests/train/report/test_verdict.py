@@ -7,6 +7,7 @@ import pytest
 
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.report.linear_baseline import LinearBaseline
@@ -38,7 +39,7 @@ def baseline(logits, task=TASK, truth=TRUTH):
     return LinearBaseline(
         name="a linear SVM",
         split="test",
-        evaluation=task.evaluate(logits, truth),
+        evaluation=task.evaluate(Outputs.of(logits), truth),
         logits_NC=logits,
         task=task,
         rows=10,
@@ -215,7 +216,7 @@ def test_the_constant_of_several_labels_has_as_many_as_a_row():
     truth = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 1]], np.int8)
     name, outputs = constant_prediction(truth, task)
     assert name == "predicting 'c', 'a' for every row"
-    assert (outputs.logits_NC > 0).tolist() == [[True, False, True]] * 3
+    assert (outputs.outputs.values > 0).tolist() == [[True, False, True]] * 3
 
 
 def test_the_interval_is_computed_from_paired_rows():

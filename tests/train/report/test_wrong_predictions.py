@@ -4,6 +4,7 @@ import pytest
 from pipework.data.examples import Example
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.report.wrong_predictions import (
@@ -67,7 +68,7 @@ def test_the_largest_regression_errors_are_first():
 def evaluation(truth, predicted, labels):
     task = SingleLabelTask(labels=tuple(labels), metric=Metric.ACCURACY)
     logits = np.eye(len(labels), dtype=np.float32)[predicted]
-    return task.evaluate(logits, np.array(truth, np.int32))
+    return task.evaluate(Outputs.of(logits), np.array(truth, np.int32))
 
 
 @pytest.fixture

@@ -1,0 +1,26 @@
+"""The end of a run reports what the model learned."""
+
+import pytest
+
+from pipework.errors import CheckFailedError
+from pipework.progress import NullProgress
+from pipework.run_folder.manifest import read_manifest
+from pipework.train.run import train
+from tests.train.learning import NoteRecorder, learn
+
+
+def test_a_run_that_learns_nothing_names_the_setting_to_change(small, tmp_path):
+    config = small("train.learning_rate=1e-9", "train.epochs=1")
+    with pytest.raises(CheckFailedError, match="learned nothing useful") as caught:
+        train(config, tmp_path / "run", NullProgress())
+    data = read_manifest(tmp_path / "run").data
+    assert f"{data.verdict} {data.findings[-1]}" in str(caught.value)
+    assert "train.learning_rate (now 1e-09)" in data.findings[-1]
+
+
+def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small, tmp_path):
+    recorder = NoteRecorder()
+    manifest = learn(small("train.learning_rate=1e-9"), tmp_path / "run", recorder)
+    assert "learned nothing useful" in manifest.data.verdict
+    assert "train.max_steps ended the run after 6 of 150 steps" in manifest.data.findings[-1]
+    assert manifest.data.verdict in recorder.lines

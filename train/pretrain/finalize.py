@@ -1,0 +1,77 @@
+"""Finalize a pretraining run: score the best checkpoint on dev, write report and manifest."""
+
+from pipework.run_folder.manifest import Data, Manifest
+from pipework.tasks.evaluation import Evaluation
+from pipework.train.data_report.data_report import DataReport
+from pipework.train.loop.determinism import exact_float32
+from pipework.train.loop.distributed import World
+from pipework.train.loop.loop import TrainingRun
+from pipework.train.loop.resume import TrainState
+from pipework.train.prepare import PreparedRun
+from pipework.train.pretrain.evaluator import PretrainEvaluator
+from pipework.train.pretrain.loaders import PretrainLoaders
+from pipework.train.pretrain.model import PretrainModel, open_pretrain_model
+from pipework.train.pretrain.report import PretrainPage, write_page
+from pipework.train.run_folder import CONFIG
+from pipework.train.run_record import (
+    finish,
+    model_record,
+    new_manifest,
+    promote_best,
+    split_records,
+)
+
+MASKED = "masked"  # names of the heads in a manifest
+MASKED_AND_ORDER = "masked+order"
+
+
+def finalize(
+    run: TrainingRun,
+    prepared: PreparedRun,
+    loaders: PretrainLoaders,
+    report: DataReport,
+    state: TrainState,
+) -> tuple[Manifest, tuple[str, ...]]:
+    """Promote the best weights to the checkpoint, score them, and write the manifest last.
+
+    Returns:
+        The manifest, and what failed: empty for a sound run.
+    """
+    folder = promote_best(run, state, loaders.dev.padding)
+    model = open_pretrain_model(folder).to(run.world.device)
+    evaluation = _evaluate(run, model, loaders)
+    failures: tuple[str, ...] = ()
+    if evaluation.score <= 0:
+        rate = f"train.learning_rate (now {run.config.train.learning_rate:g})"
+        failures = (f"dev {evaluation.metric} is {evaluation.score:.3f}: change {rate}",)
+    data = Data(
+        reading=run.config.sources()["train"].read_options(),
+        splits=split_records(run, report, keep=False),
+        findings=(*report.findings, *failures),
+        metrics={"dev": evaluation.metrics()},
+    )
+    head = MASKED if model.order is None else MASKED_AND_ORDER
+    record = model_record(run, model, family=str(model.config.model_type), head=head)
+    manifest = new_manifest(run, prepared.task, model.padding, record, data)
+    scored = (*evaluation.scores.items(), *evaluation.losses.items())
+    summary = ", ".join(f"{name} {value:.4f}" for name, value in scored)
+    run.logger.log_text(f"best dev at step {state.best_step}: {summary}")
+    if run.config.train.report:
+        page = PretrainPage(
+            manifest=manifest,
+            config=(run.out / CONFIG).read_text(encoding="utf-8"),
+            report=report,
+            evaluation=evaluation,
+            corpus=loaders.corpus,
+        )
+        write_page(run.out, page)
+    finish(run, manifest)
+    return manifest, failures
+
+
+def _evaluate(run: TrainingRun, model: PretrainModel, loaders: PretrainLoaders) -> Evaluation:
+    # Only rank 0 evaluates here, so it must not wait for the others.
+    alone = World(rank=0, size=1, local_rank=0, device=run.world.device, control=None)
+    with exact_float32():
+        evaluator = PretrainEvaluator(loaders.dev, world=alone, progress=run.progress)
+        return evaluator.evaluate(model, None)

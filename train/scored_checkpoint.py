@@ -1,0 +1,119 @@
+"""The best checkpoint of a classifier, scored on dev and test.
+
+Shapes: N rows of dev, C classes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.data.examples import Example
+from pipework.scoring.evaluation import infer_all, label_array
+from pipework.tasks.evaluation import Evaluation, SplitMetrics
+from pipework.tasks.outputs import Outputs
+from pipework.tasks.task import Task
+from pipework.text.encoding import Encoding, TextEncoder, token_digest
+from pipework.train.data_report.data_report import DataReport
+from pipework.train.data_report.file_stats import leaked_rows
+from pipework.train.inputs import TokenSets
+from pipework.train.loop.determinism import exact_float32
+from pipework.train.loop.loop import TrainingRun
+from pipework.train.loop.resume import TrainState
+from pipework.train.model.checkpoint_engine import CheckpointEngine
+from pipework.train.model.classifier import Classifier
+from pipework.train.report.linear_baseline import comparison_split
+from pipework.train.report.verdict import ScoredRows
+from pipework.train.run_folder import TOKENIZER
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRun:
+    """A run after its last training step; `per_epoch` is the number of steps of an epoch."""
+
+    run: TrainingRun
+    task: Task
+    data: TokenSets
+    report: DataReport
+    state: TrainState
+    per_epoch: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredCheckpoint:
+    """The best checkpoint on dev.
+
+    Attributes:
+        task: the task, with the thresholds chosen on dev.
+        logits_NC: its logits for dev.
+        evaluation: its scores on dev.
+        tokens: digest of the token ids of dev.
+        judged: the rows on which it is judged: test, or else dev.
+    """
+
+    task: Task
+    logits_NC: NDArray[np.float32]
+    evaluation: Evaluation
+    tokens: str
+    judged: ScoredRows
+
+    @property
+    def metrics(self) -> dict[str, SplitMetrics]:
+        """The scores for the manifest, by split name."""
+        dev = self.evaluation.metrics().model_copy(update={"tokens": self.tokens})
+        if self.judged.split == "dev":
+            return {"dev": dev}
+        test = self.task.evaluate(Outputs.of(self.judged.logits_NC), self.judged.truth)
+        return {"dev": dev, self.judged.split: test.metrics()}
+
+
+def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
+    """Score a checkpoint in float32, as the reference for later stages."""
+    dev = trained.data.dev
+    encodings = dev.encodings(range(len(dev)))
+    logits_NC = _infer(trained, model, encodings)
+    task = trained.task.with_thresholds(logits_NC, dev.truth)
+    split = comparison_split(trained.run.config.sources())
+    examples = [*trained.run.config.sources()[split].rows()]
+    judged_NC = logits_NC
+    truth = dev.truth
+    if split != "dev":
+        judged_NC = _infer(trained, model, _encoder(trained).encode(examples))
+        truth = label_array(examples, task, str(trained.run.config.sources()[split].path))
+    return ScoredCheckpoint(
+        task=task,
+        logits_NC=logits_NC,
+        evaluation=task.evaluate(Outputs.of(logits_NC), dev.truth),
+        tokens=token_digest(encodings),
+        judged=ScoredRows(
+            split=split,
+            logits_NC=judged_NC,
+            truth=truth,
+            task=task,
+            leaked_N=_leaked(trained, split, examples),
+        ),
+    )
+
+
+def _infer(
+    trained: TrainedRun, model: Classifier, encodings: list[Encoding]
+) -> NDArray[np.float32]:
+    engine = CheckpointEngine(model, padding=trained.data.vocabulary.padding)
+    with exact_float32():
+        return infer_all(engine, encodings, trained.run.progress).values
+
+
+def _encoder(trained: TrainedRun) -> TextEncoder:
+    return TextEncoder.open(
+        trained.run.out / TOKENIZER,
+        max_length=trained.run.config.model.max_length,
+        type_ids=trained.data.vocabulary.padding.type_ids,
+    )
+
+
+def _leaked(trained: TrainedRun, split: str, examples: list[Example]) -> NDArray[np.bool_]:
+    """Return which rows of a split are also in train, bool [N]."""
+    shared = {(pair.earlier, pair.later): pair.rows for pair in trained.report.shared}
+    if not shared["train", split]:  # the train file need not be read again
+        return np.zeros(len(examples), np.bool_)
+    return leaked_rows(trained.run.config.sources()["train"], examples)
