@@ -7,27 +7,18 @@ missing one.
 import platform
 import re
 from collections.abc import Iterator
-from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 
 import pipework
 from pipework.errors import MissingDependencyError, as_pipe_error
-from pipework.export.plan import PRECISIONS
-from pipework.machine import cpu_limit, processor, sums_int8
+from pipework.machine import cpu_limit, processor
 from pipework.record import Record
-from pipework.run_folder.engine_record import EngineFormat, Precision
+from pipework.run_folder.engine_record import Precision
 from pipework.serve.engines.cuda import NoGpuError, find_gpu
-from pipework.serve.engines.tensorrt_packages import builder_flavour, dotted, load
+from pipework.serve.engines.runtime import Runtime, Usability
+from pipework.serve.engines.runtimes import RUNTIMES
+from pipework.serve.engines.tensorrt_packages import dotted
 from pipework.serve.triton.installation import Installation
-
-
-class Usability(StrEnum):
-    """Whether a part can be used on this machine."""
-
-    YES = "yes"
-    SLOW = "slow"  # it works, without the instructions that make it fast
-    BUILD_ONLY = "build only"  # engines for another machine
-    NO = "no"
 
 
 class Component(Record):
@@ -52,17 +43,14 @@ class DoctorReport(Record):
 
 def diagnose() -> DoctorReport:
     """Examine this machine and the installed packages; takes seconds if torch is installed."""
-    gpu = _gpu()
     return DoctorReport(
         pipework=pipework.__version__,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        devices=(_cpu(), gpu),
+        devices=(_cpu(), _gpu()),
         stages=tuple(_stages()),
         engines=tuple(
-            _engine(format_, precision, gpu=gpu.usable is Usability.YES)
-            for format_, precisions in PRECISIONS.items()
-            for precision in precisions
+            _engine(runtime, precision) for runtime in RUNTIMES for precision in runtime.precisions
         ),
     )
 
@@ -149,72 +137,13 @@ def _training() -> Component:
     )
 
 
-def _engine(format_: EngineFormat, precision: Precision, *, gpu: bool) -> Component:
-    name = f"{format_} {precision}"
+def _engine(runtime: Runtime, precision: Precision) -> Component:
+    name = f"{runtime.format} {precision}"
     try:
-        usable, details = _runtime(format_, precision, gpu=gpu)
+        usable, details = runtime.examine(precision)
     except (MissingDependencyError, ImportError, OSError) as error:
         known = as_pipe_error(error)
         if isinstance(known, MissingDependencyError):
             return _no(name, known)
-        return _broken(name, format_, error)
+        return _broken(name, runtime.format, error)
     return Component(name=name, usable=usable, details=details)
-
-
-def _runtime(format_: EngineFormat, precision: Precision, *, gpu: bool) -> tuple[Usability, str]:
-    match format_:
-        case EngineFormat.ONNX:
-            return _onnx(precision)
-        case EngineFormat.OPENVINO:
-            return _openvino(precision)
-        case EngineFormat.TENSORRT:
-            return _tensorrt(gpu=gpu)
-
-
-def _onnx(precision: Precision) -> tuple[Usability, str]:
-    import onnxruntime  # noqa: PLC0415  (optional)
-
-    from pipework.serve.engines.cuda_libraries import DRIVER, load_cuda_libraries  # noqa: PLC0415
-    from pipework.serve.engines.onnxruntime import CUDA, CUDA_HINT, cuda_gpu  # noqa: PLC0415
-
-    runtime = f"onnxruntime {onnxruntime.__version__}"
-    if CUDA not in onnxruntime.get_available_providers():
-        where = f"{runtime} on the CPU"
-    else:
-        gpu = cuda_gpu()
-        missing = [name for name in load_cuda_libraries() if gpu or name != DRIVER]
-        if missing:
-            message = f"{runtime} does not find {', '.join(missing)}"
-            raise MissingDependencyError(message, CUDA_HINT)
-        if gpu:
-            return Usability.YES, f"{runtime} on CUDA"
-        where = f"{runtime} on the CPU; with a GPU on CUDA"
-    if precision is Precision.FP16:
-        return Usability.SLOW, f"{where}, which computes fp16 in float32"
-    return _int8_speed(precision, where)
-
-
-def _openvino(precision: Precision) -> tuple[Usability, str]:
-    import openvino  # noqa: PLC0415  (optional)
-
-    from pipework.serve.engines.openvino import has_bf16  # noqa: PLC0415
-
-    runtime = f"openvino {openvino.__version__.partition('-')[0]} on the CPU"
-    if precision is Precision.BF16 and not has_bf16():
-        message = "the processor has no bf16 instructions (avx512_bf16 or amx_bf16)"
-        raise MissingDependencyError(message, "use int8, or a processor with them")
-    return _int8_speed(precision, runtime)
-
-
-def _int8_speed(precision: Precision, where: str) -> tuple[Usability, str]:
-    if precision is Precision.INT8 and not sums_int8():
-        return Usability.SLOW, f"{where}, which has no instructions for int8 sums (VNNI or AMX)"
-    return Usability.YES, where
-
-
-def _tensorrt(*, gpu: bool) -> tuple[Usability, str]:
-    flavour = builder_flavour()
-    details = f"{flavour} {load(flavour).__version__}"
-    if gpu:
-        return Usability.YES, details
-    return Usability.BUILD_ONLY, f"{details} builds engines for a machine with a GPU"

@@ -1,28 +1,20 @@
 """Select the engine variants to build."""
 
-import importlib.util
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 from pipework.errors import ConfigError, RunFolderError
-from pipework.machine import computes_bf16
 from pipework.run_folder.engine_record import (
     EngineFormat,
     ExportTarget,
     Layout,
     Precision,
-    Scaling,
     Variant,
 )
 from pipework.run_folder.manifest import Manifest
-from pipework.serve.engines.tensorrt_packages import builder_flavour, builds_here, gpu_or_none
-
-PRECISIONS = {
-    EngineFormat.ONNX: (Precision.FP32, Precision.FP16, Precision.INT8),
-    EngineFormat.OPENVINO: (Precision.FP32, Precision.BF16, Precision.INT8),
-    EngineFormat.TENSORRT: (Precision.FP32, Precision.FP16, Precision.INT8),
-}
+from pipework.serve.engines.runtime import Runtime
+from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
 
 IN_MINUTES_S = 120.0
 
@@ -44,17 +36,21 @@ def select_variants(
     if to is ExportTarget.AUTO:
         from pipework.train.model.packed_encoder import PACKABLE  # noqa: PLC0415  (imports torch)
 
-        formats = tuple(format_ for format_ in EngineFormat if _available(format_))
         packable = manifest.model.family in PACKABLE
         layouts = (Layout.PADDED, Layout.PACKED) if packable else (Layout.PADDED,)
-        variants = _variants(formats, (precision,) if precision else _local_precisions(), layouts)
-        chosen = tuple(variant for variant in variants if layout in (None, variant.layout))
+        chosen = tuple(
+            variant
+            for runtime in RUNTIMES
+            for variant in _variants(runtime, _local_precisions(runtime, precision), layouts)
+            if layout in (None, variant.layout)
+        )
     else:
+        runtime = runtime_of(EngineFormat(to))
         precisions = (precision or Precision.FP32,)
-        chosen = _variants((EngineFormat(to),), precisions, (layout or Layout.PADDED,))
+        chosen = _variants(runtime, precisions, (layout or Layout.PADDED,))
     if not chosen:
         supported = "; ".join(
-            f"{format_}: {', '.join(precisions)}" for format_, precisions in PRECISIONS.items()
+            f"{runtime.format}: {', '.join(runtime.precisions)}" for runtime in RUNTIMES
         )
         options = {"to": to, "precision": precision, "layout": layout}
         command = " ".join(
@@ -62,8 +58,8 @@ def select_variants(
         )
         message = f"no engine variant matches {command}"
         raise ConfigError(message, f"supported precisions: {supported}")
-    if to is ExportTarget.TENSORRT:
-        builder_flavour()
+    if to is not ExportTarget.AUTO:
+        runtime_of(EngineFormat(to)).check_converter()
     return chosen
 
 
@@ -99,40 +95,25 @@ def time_left(elapsed_s: float, built: int, total: int, speed_s: float) -> str:
 
 def all_variants() -> tuple[Variant, ...]:
     """Return all supported engine variants, including those that this machine cannot run."""
-    return _variants(tuple(EngineFormat), tuple(Precision), tuple(Layout))
-
-
-def _variants(
-    formats: tuple[EngineFormat, ...],
-    precisions: tuple[Precision, ...],
-    layouts: tuple[Layout, ...],
-) -> tuple[Variant, ...]:
     return tuple(
-        Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
-        for format_, precision, layout in product(formats, precisions, layouts)
-        if precision in PRECISIONS[format_]
-        for scaling in _scalings(format_, precision)
+        variant
+        for runtime in RUNTIMES
+        for variant in _variants(runtime, runtime.precisions, tuple(Layout))
     )
 
 
-def _scalings(format_: EngineFormat, precision: Precision) -> tuple[Scaling | None, ...]:
-    if precision is not Precision.INT8:
-        return (None,)
-    return (*Scaling,) if format_ is EngineFormat.ONNX else (Scaling.STATIC,)
+def _variants(
+    runtime: Runtime, precisions: Sequence[Precision], layouts: Sequence[Layout]
+) -> tuple[Variant, ...]:
+    return tuple(
+        Variant(format=runtime.format, precision=precision, layout=layout, scaling=scaling)
+        for precision, layout in product(precisions, layouts)
+        if precision in runtime.precisions and layout in runtime.layouts
+        for scaling in (runtime.scalings if precision is Precision.INT8 else (None,))
+    )
 
 
-def _available(format_: EngineFormat) -> bool:
-    match format_:
-        case EngineFormat.ONNX:
-            return importlib.util.find_spec("onnxruntime") is not None
-        case EngineFormat.OPENVINO:
-            return importlib.util.find_spec("openvino") is not None
-        case EngineFormat.TENSORRT:
-            return gpu_or_none() is not None and builds_here()
-
-
-def _local_precisions() -> tuple[Precision, ...]:
-    """Return the precisions worth trying on this machine; fp16 needs a GPU."""
-    fp16 = (Precision.FP16,) if gpu_or_none() is not None else ()
-    bf16 = (Precision.BF16,) if computes_bf16() else ()
-    return (Precision.FP32, *fp16, *bf16, Precision.INT8)
+def _local_precisions(runtime: Runtime, precision: Precision | None) -> Sequence[Precision]:
+    """Return the precisions to build with `auto`, or only the requested one."""
+    local = runtime.local_precisions()
+    return local if precision is None or not local else (precision,)

@@ -197,7 +197,7 @@ def _openers(run_rows: RunRows, manifest: Manifest, progress: Progress) -> dict[
     openers: dict[str, Opener] = {}
     for record in manifest.engines:
         path = run_rows.run / record.files[0].path
-        opener = partial(open_engine, path, record, manifest, tensorrt=record.tensorrt)
+        opener = partial(open_engine, path, record, manifest, built=record.built)
         try:
             verify_files(run_rows.run, record.files)
             with opener() as engine:

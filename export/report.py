@@ -51,7 +51,7 @@ def page(manifest: Manifest, settings: EngineSettings = DEFAULTS) -> str:
     fallback_layers = [
         f"{engine.name}: {layer.name}, {layer.precision}"
         for engine in engines
-        for layer in engine.kept
+        for layer in engine.built.kept
     ]
     rows = (cells(_row(engine, manifest, settings)) for engine in engines)
     parts = [

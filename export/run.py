@@ -1,62 +1,38 @@
 """Export a run: build engines, check their parity, and record those that pass."""
 
-import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from pipework.errors import ChangedFileError, CheckFailedError, PipeError, RunFolderError
-from pipework.export.build import (
-    BuildResult,
-    EngineBuilder,
-    build,
-    build_float_engine,
-    disk_space,
-    float_variant,
-    lost_fusions,
-)
+from pipework.errors import PipeError
+from pipework.export.build import BuildResult, EngineBuilder, build, disk_space
 from pipework.export.config import ExportSettings
-from pipework.export.diagnosis.refusal import (
-    EngineCandidate,
-    engine_error,
-    parity_error,
-    remove_failed_export,
-)
-from pipework.export.parity.case import EngineFailedError
-from pipework.export.parity.prove import ReferenceLogits, prove
+from pipework.export.convert.converter import GRAPH
+from pipework.export.convert.fusions import lost_fusions
+from pipework.export.convert.onnx2ort import ONNX_FP32, as_graph
+from pipework.export.diagnosis.refusal import EngineCandidate
+from pipework.export.parity.prove import ReferenceLogits
 from pipework.export.parity.score_change import check_reference
+from pipework.export.parity_checker import ParityChecker
 from pipework.export.plan import recorded_names, time_left
 from pipework.export.ranking import ENGINES, rank, remove_unrecorded
-from pipework.export.rows.run_rows import RunRows, spread_over_groups
+from pipework.export.recording import UNFINISHED, record_engine
+from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress, Progress
-from pipework.run_folder.engine_record import (
-    EngineFormat,
-    EngineRecord,
-    Layout,
-    Parity,
-    Precision,
-    Tolerance,
-    Variant,
-    engine_digest,
-)
-from pipework.run_folder.files import FileRecord, file_digest, record_file, verify_files
+from pipework.run_folder.engine_record import EngineRecord, Parity, Precision, Variant
+from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import LockedRun, Manifest
-from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
-from pipework.serve.engines import MODELS, open_engine
-from pipework.serve.engines.base import CollatedEngine
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE
+from pipework.serve.engines import open_engine
 from pipework.serve.engines.cuda import NoGpuError
-from pipework.tasks.outputs import Outputs
+from pipework.serve.engines.runtimes import runtime_of
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.model.checkpoint_engine import CPU, open_reference, reference_device
 
-UNFINISHED = "partial"
-REFERENCE_DEV_ROWS = 256  # large enough that a single changed label is within tolerance
 RUNTIME_ERRORS = (RuntimeError, MemoryError)  # raised by runtimes during a build
-ONNX_FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PADDED)
 
 
 def export(
@@ -132,7 +108,7 @@ def export_locked(
 def _build_all(
     locked: LockedRun,
     variants: Sequence[Variant],
-    checker: "ParityChecker",
+    checker: ParityChecker,
     builder: EngineBuilder,
     progress: Progress,
 ) -> list[str]:
@@ -166,7 +142,7 @@ def _build_all(
 
 
 def _build_one(
-    variant: Variant, checker: "ParityChecker", builder: EngineBuilder, progress: Progress
+    variant: Variant, checker: ParityChecker, builder: EngineBuilder, progress: Progress
 ) -> EngineRecord:
     run_rows = checker.run_rows
     folder = run_rows.run / ENGINES / variant.label / UNFINISHED
@@ -175,191 +151,34 @@ def _build_one(
     folder.mkdir(parents=True)
     with disk_space(folder, run_rows.manifest):
         check = partial(checker.check_float_graph, variant)
-        built = builder(variant, run_rows, folder, check, progress)
-    _compare_fusions(variant, run_rows.manifest, built, progress)
+        result = builder(variant, run_rows, folder, check, progress)
+    _compare_fusions(variant, run_rows.manifest, result, progress)
     candidate = EngineCandidate(
-        run_rows=run_rows, variant=variant, folder=folder, int8_layers=built.layers.int8
+        run_rows=run_rows, variant=variant, folder=folder, int8_layers=result.int8_layers
     )
-    path, manifest = folder / MODELS[variant.format], run_rows.manifest
-    opener = partial(open_engine, path, variant, manifest, tensorrt=built.tensorrt)
+    path, graph = folder / runtime_of(variant.format).model_file, folder / GRAPH
+    opener = partial(open_engine, path, variant, run_rows.manifest, built=result.built)
     parity: Parity | None
     try:
-        parity = checker.check(candidate, opener, built.float_digest)
+        parity = checker.check(candidate, opener, result.float_digest)
     except NoGpuError as reason:
-        if built.graph is None:
+        if not graph.is_file():
             raise
         # Without the GPU, check the ONNX graph instead: it runs on any machine.
-        onnx_variant = variant.model_copy(update={"format": EngineFormat.ONNX})
-        opener = partial(open_engine, built.graph, onnx_variant, manifest)
-        checker.check(candidate, opener, built.float_digest)
+        opener = partial(open_engine, graph, as_graph(variant), run_rows.manifest)
+        checker.check(candidate, opener, result.float_digest)
         parity = None
         progress.note(f"built, not run: {variant.label}; its ONNX graph passed; {reason}")
-    if built.graph is not None:
-        built.graph.unlink()
+    if graph != path:
+        graph.unlink(missing_ok=True)
     checker.reference_rows().write(folder / REFERENCE_ROWS_FILE)
-    return _record(variant, checker, built, parity)
+    return record_engine(variant, checker, result, parity)
 
 
 def _compare_fusions(
-    variant: Variant, manifest: Manifest, built: BuildResult, progress: Progress
+    variant: Variant, manifest: Manifest, result: BuildResult, progress: Progress
 ) -> None:
-    previous = next((old for old in manifest.engines if old.name == variant.label), None)
-    for loss in () if previous is None else lost_fusions(previous.fusions, built.fusions):
+    previous = next((old.built for old in manifest.engines if old.name == variant.label), None)
+    losses = [] if previous is None else lost_fusions(previous.fusions, result.built.fusions)
+    for loss in losses:
         progress.note(f"{variant.label}: fewer fusions than in the last export: {loss}")
-
-
-class ParityChecker:
-    """Checks the engines of one export against the checkpoint.
-
-    A lower precision hides faults of the float32 graph that it is converted from, so this graph is
-    checked first, with the limits of float32: with OpenVINO for its engines, which OpenVINO
-    compiles from a converted graph, else with onnxruntime. Graphs with the same content are checked
-    once; the error of a wrong graph is raised for each engine.
-
-    Attributes:
-        run_rows: the run and the rows.
-    """
-
-    def __init__(self, run_rows: RunRows, expected: ReferenceLogits, progress: Progress) -> None:
-        self.run_rows = run_rows
-        self._expected = expected
-        self._progress = progress
-        self._graphs: dict[tuple[str, str], CheckFailedError | None] = {}
-        self._faults: dict[str, CheckFailedError] = {}
-
-    def tolerance(self, variant: Variant, int8_layers: frozenset[str]) -> Tolerance:
-        """Return the limits of an engine with these layers in int8."""
-        return self._expected.tolerance(self.run_rows, variant, int8_layers)
-
-    def check(
-        self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine], float_digest: str
-    ) -> Parity:
-        """Return the parity record of an engine that passes the check.
-
-        Args:
-            candidate: the engine.
-            opener: opens it.
-            float_digest: digest of the float32 graph that it was made from.
-
-        Raises:
-            CheckFailedError: the engine's logits differ from the checkpoint's, or it fails.
-            NoGpuError: the engine needs a GPU that is not available.
-        """
-        if candidate.variant.precision is not Precision.FP32:
-            return self._check(candidate, opener)
-        label = candidate.variant.label
-        try:
-            parity = self._check(candidate, opener)
-        except CheckFailedError as error:
-            self._graphs[label, float_digest] = self._faults[label] = error
-            raise
-        self._graphs[label, float_digest] = None  # only now: another error is not a result
-        return parity
-
-    def _check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
-        try:
-            with opener(whole=True) as whole, opener() as engine:
-                result = prove(
-                    self.run_rows,
-                    self._expected,
-                    whole=whole,
-                    engine=engine,
-                    tolerance=self.tolerance(candidate.variant, candidate.int8_layers),
-                    progress=self._progress,
-                )
-                processor = engine.processor
-        except (EngineFailedError, RunFolderError) as error:  # it does not load or run
-            raise engine_error(candidate, error) from error
-        if not result.parity.passed:
-            raise parity_error(candidate, result)
-        remove_failed_export(candidate)
-        return result.parity.model_copy(update={"processor": processor})
-
-    def raise_known_fault(self, variant: Variant) -> None:
-        """Raise the error of the float32 graph if it has failed for the same format and layout."""
-        if fault := self._faults.get(float_variant(variant).label):
-            raise fault
-
-    def check_float_graph(self, variant: Variant, graph: Path) -> None:
-        """Check the float32 graph that `variant` will be converted from.
-
-        Raises:
-            CheckFailedError: its logits differ from the checkpoint's, or it fails.
-        """
-        digest, checked = file_digest(graph), float_variant(variant)
-        if (checked.label, digest) not in self._graphs:
-            self._progress.note(
-                f"{variant.label}: checking the float32 graph before it is converted"
-            )
-            folder = self.run_rows.run / ENGINES / checked.label / "float-graph"
-            folder.mkdir(parents=True)
-            candidate = EngineCandidate(run_rows=self.run_rows, variant=checked, folder=folder)
-            try:
-                path = build_float_engine(checked, graph, folder)
-                opener = partial(open_engine, path, checked, self.run_rows.manifest)
-                self.check(candidate, opener, digest)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-        if fault := self._graphs[checked.label, digest]:
-            raise fault
-
-    def reference_rows(self) -> ReferenceRows:
-        """Return the edge cases and dev rows of all labels and lengths, with their logits."""
-        expected, dev = self._expected, self.run_rows.dev
-        labels_RC = self.run_rows.manifest.task.predicted_labels(expected.dev.values)
-        labels = Outputs(labels_RC.astype(np.float32), expected.dev.offsets)
-        chosen = spread_over_groups(
-            [labels.part(row, row + 1).values.tobytes() for row in range(len(dev))],
-            [len(row.encoding) for row in dev],
-            REFERENCE_DEV_ROWS,
-        )
-        rows = [*self.run_rows.edge_cases, *(dev[index] for index in chosen)]
-        return ReferenceRows(
-            encodings=[row.encoding for row in rows],
-            outputs=Outputs.concatenate([expected.edge, expected.dev.take(chosen)]),
-        )
-
-
-def _record(
-    variant: Variant, checker: ParityChecker, built: BuildResult, parity: Parity | None
-) -> EngineRecord:
-    run = checker.run_rows.run
-    partial_folder = run / ENGINES / variant.label / UNFINISHED
-    checked = tuple(record_file(run, path) for path in _files(partial_folder, variant))
-    final = partial_folder.with_name(engine_digest(checked)[:12])
-    files = tuple(_moved(file, final.relative_to(run)) for file in checked)
-    if _is_intact(run, files):  # the same engine with the same rows; the manifest may name it
-        shutil.rmtree(partial_folder)
-    else:
-        shutil.rmtree(final, ignore_errors=True)  # damaged since an earlier export
-        partial_folder.rename(final)
-    return EngineRecord(
-        **variant.model_dump(),
-        name=variant.label,
-        files=files,
-        opset=built.opset,
-        built_with=built.built_with,
-        fusions=built.fusions,
-        kept=built.layers.fallback,
-        tensorrt=built.tensorrt,
-        parity=parity,
-        tolerance=checker.tolerance(variant, built.layers.int8),
-    )
-
-
-def _moved(file: FileRecord, folder: Path) -> FileRecord:
-    return file.model_copy(update={"path": str(folder / Path(file.path).name)})
-
-
-def _is_intact(run: Path, files: tuple[FileRecord, ...]) -> bool:
-    try:
-        verify_files(run, files)
-    except ChangedFileError:
-        return False
-    return True
-
-
-def _files(folder: Path, variant: Variant) -> list[Path]:
-    """Return the files of an engine, the main one first."""
-    main = folder / MODELS[variant.format]
-    return [main, *sorted(path for path in folder.iterdir() if path != main)]

@@ -111,7 +111,8 @@ def _scores(parity: Parity) -> str:
 
 
 def _unproven_line(record: EngineRecord) -> str:
-    target = f" for {record.tensorrt.target}" if record.tensorrt is not None else ""
+    target = record.built.describe_target()
+    target = f" for {target}" if target else ""
     return (
         f"built, not run: {record.name}{target}; "
         "the server will check its parity on a machine with the GPU before it uses it"
@@ -197,8 +198,8 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
     for line in _default_engine(run, manifest, settings):
         console.print_line(line)
     for engine in manifest.engines:
-        if engine.kept:
-            console.print_line(f"{engine.name} keeps {_format_layers(engine.kept)}")
+        if engine.built.kept:
+            console.print_line(f"{engine.name} keeps {_format_layers(engine.built.kept)}")
     for finding in manifest.data.findings:
         console.print_line(f"finding: {finding}")
 

@@ -91,7 +91,7 @@ def engines(
 
 def _opener(run: Path, record: EngineRecord, manifest: Manifest, *, whole: bool = False) -> Opener:
     path = run / record.files[0].path
-    return partial(open_engine, path, record, manifest, whole=whole, tensorrt=record.tensorrt)
+    return partial(open_engine, path, record, manifest, whole=whole, built=record.built)
 
 
 def _result(record: EngineRecord, speed: Speed, default: str) -> EngineResult:
@@ -108,7 +108,7 @@ def _result(record: EngineRecord, speed: Speed, default: str) -> EngineResult:
         change=parity.scores.change,
         low=parity.scores.low,
         high=parity.scores.high,
-        kept=len(record.kept),
+        kept=len(record.built.kept),
         packed=record.layout is Layout.PACKED,
         texts_per_s=speed.texts_per_s,
         p50_ms=speed.p50_ms,

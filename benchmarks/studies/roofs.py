@@ -22,11 +22,11 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from pydantic import BaseModel, ConfigDict
 
 from pipework.errors import ConfigError
-from pipework.export.convert.onnx2openvino import int8_fallback_precision, onnx_to_openvino
+from pipework.export.convert.converters import converter_of
 from pipework.export.quantize.calibration import linear_layers
 from pipework.export.quantize.qdq_graph import quantize_dynamic, quantize_static
 from pipework.machine import cpu_limit
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines import open_engine
 from pipework.text.encoding import Encoding
@@ -74,7 +74,11 @@ class MatmulGraph:
     def compute_precision(self) -> Precision:
         """The precision of the products that are not int8 in an engine built on this machine."""
         int8 = self.variant.precision is Precision.INT8
-        return int8_fallback_precision(self.variant.format) if int8 else self.variant.precision
+        return (
+            converter_of(self.variant.format).fallback_precision()
+            if int8
+            else self.variant.precision
+        )
 
     def write(self, path: Path) -> None:
         """Write the graph as ONNX; for int8 variants, its linear layers are quantized."""
@@ -215,7 +219,8 @@ class MatmulGraph:
             for layer in layers
             for name in layer.inputs
         }
-        quantize_static(model, layers, ranges, unsigned=self.variant.format is EngineFormat.ONNX)
+        unsigned = converter_of(self.variant.format).unsigned
+        quantize_static(model, layers, ranges, unsigned=unsigned)
 
 
 def _dense_bytes(input_bytes: int, output_bytes: int, states: int, width: int, out: int) -> int:
@@ -284,13 +289,11 @@ def write_graph(graph: MatmulGraph, folder: Path) -> Path:
     """
     path = folder / "matmul_graph.onnx"
     graph.write(path)
-    if graph.variant.format is EngineFormat.ONNX:
-        return path
-    if graph.variant.format is EngineFormat.TENSORRT:
-        message = "expected an ONNX or OpenVINO engine, found a TensorRT engine"
+    converter = converter_of(graph.variant.format)
+    if not converter.runs_graphs:
+        message = f"expected an ONNX or OpenVINO engine, found an engine of {graph.variant.format}"
         raise ConfigError(message, "select other engines with --engine")
-    onnx_to_openvino(path, path.with_suffix(".xml"), graph.compute_precision)
-    return path.with_suffix(".xml")
+    return converter.write_graph(path, folder, graph.compute_precision)
 
 
 # Like the copy kernel of STREAM (McCalpin 1995, https://www.cs.virginia.edu/stream/): bytes read

@@ -1,24 +1,91 @@
 """Convert an ONNX graph to an OpenVINO model: a .xml file and a .bin file with the weights."""
 
+from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 from openvino import opset13
 
-from pipework.run_folder.engine_record import EngineFormat, Precision
-from pipework.serve.engines.openvino import PRECISION_PATH, has_bf16, shared_core
+from pipework.export.convert.converter import ConvertedGraph, Converter
+from pipework.export.convert.intermediates import Arrays, Run
+from pipework.export.rows.run_rows import RunRows
+from pipework.machine import cpu_limit
+from pipework.progress import Progress
+from pipework.run_folder.engine_record import OpenVinoBuild, Precision
+from pipework.serve.engines.openvino import (
+    HINT,
+    PRECISION_PATH,
+    OpenVino,
+    has_bf16,
+    precision_hint,
+    shared_core,
+)
 
 TOKEN_INPUTS = frozenset(
     {"attention_mask", "input_ids", "position_ids", "segment_ids", "token_type_ids"}
 )
 
 
-def int8_fallback_precision(format_: EngineFormat) -> Precision:
-    """Return the preferred precision for the layers that are not int8 in an int8 engine."""
-    # bf16 if OpenVINO and the processor support it: int8 loses far more precision.
-    bf16 = format_ is EngineFormat.OPENVINO and has_bf16()
-    return Precision.BF16 if bf16 else Precision.FP32
+class OpenVinoConverter(Converter):
+    """Converts graphs to OpenVINO models."""
+
+    runtime = OpenVino()
+    runs_graphs = True
+
+    def convert(
+        self, graph: ConvertedGraph, out: Path, run_rows: RunRows, progress: Progress
+    ) -> OpenVinoBuild:
+        """Write the model and delete the graph."""
+        del run_rows, progress
+        onnx_to_openvino(graph.path, out, graph.precision)
+        graph.path.unlink()
+        build = graph.build
+        built_with = build.built_with | {"openvino": version("openvino")}
+        return OpenVinoBuild(**dict(build) | {"built_with": built_with})
+
+    def write_graph(self, graph: Path, folder: Path, precision: Precision) -> Path:
+        """Return the model of a graph."""
+        path = folder / self.runtime.model_file
+        onnx_to_openvino(graph, path, precision)
+        return path
+
+    def fallback_precision(self) -> Precision:
+        """Return bf16 if the processor supports it: int8 loses far more precision."""
+        return Precision.BF16 if has_bf16() else Precision.FP32
+
+    def intermediates(self, folder: Path, precision: Precision) -> "OpenVinoIntermediates":
+        """Open the model in a folder."""
+        return OpenVinoIntermediates(folder / self.runtime.model_file, precision)
+
+
+class OpenVinoIntermediates:
+    """An OpenVINO model, run in the precision of the engine."""
+
+    def __init__(self, path: Path, precision: Precision) -> None:
+        self._path = path
+        model = shared_core().read_model(path)
+        self._hint = precision_hint(model, precision)
+        nodes = [node for node in model.get_ordered_ops() if node.get_type_name() != "Constant"]
+        outputs = (output for node in nodes for output in node.outputs())
+        self.tensors = [name for output in outputs for name in sorted(output.get_names())]
+        index = [tensor for tensor in model.inputs if tensor.get_any_name() == "text_index"]
+        self.first_only = any(tensor.get_partial_shape()[1] == ov.Dimension(1) for tensor in index)
+
+    def runner(self, names: Iterable[str]) -> Run:
+        """Return a function that runs the model and returns the logits and the named tensors."""
+        model = shared_core().read_model(self._path)
+        outputs = [name for name in dict.fromkeys(names) if name != "logits"]
+        model.add_outputs(outputs)
+        options = {HINT: self._hint, "INFERENCE_NUM_THREADS": cpu_limit()}
+        compiled = shared_core().compile_model(model, "CPU", options)
+
+        def run(arrays: Arrays) -> Arrays:
+            results = compiled(dict(arrays))
+            return {name: np.array(results[name]) for name in ("logits", *outputs)}
+
+        return run
 
 
 def onnx_to_openvino(graph: Path, out: Path, precision: Precision) -> None:

@@ -17,12 +17,14 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from pipework.errors import ConfigError
+from pipework.export.convert.converter import ConvertedGraph, Converter
 from pipework.export.convert.shape_profiles import shape_profiles
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import ShapeProfile, TensorRt
+from pipework.run_folder.engine_record import ShapeProfile, TensorRtBuild
 from pipework.run_folder.files import write_atomically
 from pipework.serve.engines.cuda import Gpu
+from pipework.serve.engines.tensorrt import TensorRt
 from pipework.serve.engines.tensorrt_packages import (
     Flavour,
     builder_flavour,
@@ -39,11 +41,26 @@ SCRATCH_BYTES = 2 << 30  # maximum GPU scratch memory of a layer
 T = TypeVar("T")
 
 
-def onnx_to_tensorrt(graph: Path, out: Path, run_rows: RunRows, progress: Progress) -> TensorRt:
+class TensorRtConverter(Converter):
+    """Converts graphs to TensorRT engines; a graph is kept, because it runs on any machine."""
+
+    runtime = TensorRt()
+    int8_embeddings = False  # TensorRT's Gather does not support int8
+
+    def convert(
+        self, graph: ConvertedGraph, out: Path, run_rows: RunRows, progress: Progress
+    ) -> TensorRtBuild:
+        """Build an engine for the lengths of the dev rows."""
+        return onnx_to_tensorrt(graph, out, run_rows, progress)
+
+
+def onnx_to_tensorrt(
+    source: ConvertedGraph, out: Path, run_rows: RunRows, progress: Progress
+) -> TensorRtBuild:
     """Write an engine to `out` and return its build record.
 
     Args:
-        graph: a graph of `checkpoint_to_onnx`, also converted or quantized, padded or packed.
+        source: the graph, padded or packed.
         out: path of the engine.
         run_rows: the lengths of its dev rows determine the shape profiles.
         progress: receives the build steps.
@@ -52,6 +69,7 @@ def onnx_to_tensorrt(graph: Path, out: Path, run_rows: RunRows, progress: Progre
         MissingDependencyError: no TensorRT package that builds engines is installed.
         ConfigError: TensorRT cannot read the graph or does not support a compute capability.
     """
+    graph, build = source.path, source.build
     flavour = builder_flavour()
     gpu, trt = gpu_or_none(), load(flavour)
     capabilities: tuple[int, ...] = ()
@@ -70,11 +88,12 @@ def onnx_to_tensorrt(graph: Path, out: Path, run_rows: RunRows, progress: Progre
     if gpu is not None:
         timings = cache_folder() / "tensorrt" / timings_name(builder.version, gpu)
     out.write_bytes(builder.serialize(progress, timings))
-    return TensorRt(
+    built_with = build.built_with | {flavour.value: builder.version}
+    return TensorRtBuild(
+        **dict(build) | {"built_with": built_with, "profiles": profiles},
         flavour=flavour,
         version=builder.version,
         target=target_of(gpu, capabilities),
-        profiles=profiles,
     )
 
 

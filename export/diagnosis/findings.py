@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
+from pipework.export.convert.converters import converter_of
+from pipework.export.convert.intermediates import OnnxIntermediates
+from pipework.export.convert.onnx2ort import ONNX_FP32
 from pipework.export.diagnosis.first_divergence import (
     LIMITS,
     LayerComparison,
@@ -17,14 +20,10 @@ from pipework.export.diagnosis.first_divergence import (
     compare_layers,
     smallest_failing_call,
 )
-from pipework.export.diagnosis.intermediates import (
-    OnnxIntermediates,
-    open_intermediates,
-    reference_activations,
-)
+from pipework.export.diagnosis.reference_activations import reference_activations
 from pipework.export.parity.case import Case
 from pipework.export.rows.run_rows import RunRows
-from pipework.run_folder.engine_record import EngineFormat, Precision, Variant
+from pipework.run_folder.engine_record import Variant
 from pipework.scoring.logit_diff import Comparison
 
 MAX_CLASSES, MAX_ROWS, MAX_NAMES = 300, 2000, 6
@@ -69,11 +68,11 @@ def inspect_engine(run_rows: RunRows, variant: Variant, folder: Path, case: Case
     """Compare the layers of the engine in `folder` with the checkpoint's, for a case."""
     try:
         layers = reference_activations(run_rows.run, run_rows.manifest, case.row.encoding)
-        intermediates = open_intermediates(folder, variant)
+        intermediates = converter_of(variant.format).intermediates(folder, variant.precision)
         position = smallest_failing_call(case, variant.layout, intermediates, run_rows.manifest)
         comparison = compare_layers(intermediates, position, layers, LIMITS[variant.precision])
         fresh_diff = None
-        if (variant.format, variant.precision) != (EngineFormat.ONNX, Precision.FP32):
+        if variant != ONNX_FP32.model_copy(update={"layout": variant.layout}):
             with tempfile.TemporaryDirectory() as name:
                 graph = Path(name) / "fresh.onnx"
                 checkpoint_to_onnx(run_rows.run, run_rows.manifest, graph, variant.layout)

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.export.convert.checkpoint2onnx import strip_model_prefix
-from pipework.export.diagnosis.intermediates import Intermediates, LayerOutput
+from pipework.export.convert.intermediates import Intermediates
+from pipework.export.diagnosis.reference_activations import LayerOutput
 from pipework.export.parity.case import Case
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.run_folder.manifest import Manifest

@@ -17,10 +17,10 @@ import numpy as np
 
 from pipework.errors import CheckFailedError, PipeError
 from pipework.export.convert.checkpoint2onnx import strip_model_prefix
+from pipework.export.convert.converters import converter_of
 from pipework.export.diagnosis import reproduce
 from pipework.export.diagnosis.findings import Diagnosis, diagnose, error_line, inspect_engine
 from pipework.export.diagnosis.first_divergence import InputPosition, locate_input
-from pipework.export.diagnosis.intermediates import open_intermediates
 from pipework.export.parity.case import Case, EngineFailedError
 from pipework.export.parity.prove import ProofResult
 from pipework.export.rows.run_rows import RunRows
@@ -151,11 +151,12 @@ def _save_engine(candidate: EngineCandidate, partial: Path, cases: Sequence[Case
 
 
 def _write_rows(candidate: EngineCandidate, folder: Path, cases: Sequence[Case]) -> None:
-    intermediates = open_intermediates(folder, candidate.variant)
+    variant = candidate.variant
+    intermediates = converter_of(variant.format).intermediates(folder, variant.precision)
     arrays = {"names": np.array([_description(case) for case in cases])}
     for number, case in enumerate(cases):
         position: InputPosition = locate_input(
-            case, candidate.variant.layout, intermediates, candidate.run_rows.manifest
+            case, variant.layout, intermediates, candidate.run_rows.manifest
         )
         case_arrays = {
             **position.feed.arrays,

@@ -20,26 +20,15 @@ from pipework.export.publish.model_card import PublishedEngine, base_model, mode
 from pipework.progress import Progress, counted
 from pipework.record import Record
 from pipework.run_folder.engine_record import (
-    EngineFormat,
     EngineRecord,
     Layout,
-    Precision,
 )
 from pipework.run_folder.files import FileRecord, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, write_manifest
+from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
 from pipework.tasks.registry import AnyTask
 
 PUBLISHED_FILE = "pipework.json"
-# The names under which optimum, optimum-intel and transformers.js look for a precision.
-ONNX_NAMES = {
-    Precision.FP32: "model",
-    Precision.FP16: "model_fp16",
-    Precision.INT8: "model_quantized",
-}
-OPENVINO_NAMES = {
-    Precision.FP32: "openvino_model",
-    Precision.INT8: "openvino_model_qint8_quantized",
-}
 
 
 class PublishedModel(Record):
@@ -267,22 +256,19 @@ def _note_left_out(
         engine.name for engine in manifest.engines if engine.proven and engine not in names.values()
     ]
     if left_out:
-        onnx, openvino = (", ".join(precisions) for precisions in (ONNX_NAMES, OPENVINO_NAMES))
-        layout = f"the fastest padded engine of onnx ({onnx}) and openvino ({openvino})"
+        precisions = (
+            f"{runtime.format} ({', '.join(runtime.hub_files)})"
+            for runtime in RUNTIMES
+            if runtime.hub_files
+        )
+        layout = f"the fastest padded engine of {' and '.join(precisions)}"
         engines = ", ".join(left_out)
         progress.note(f"not published: {engines}; the layout of model hubs has only {layout}")
 
 
 def _name(engine: EngineRecord) -> PurePosixPath | None:
-    match engine.format:
-        case EngineFormat.ONNX:
-            stem = ONNX_NAMES.get(engine.precision)
-            return None if stem is None else PurePosixPath(f"onnx/{stem}.onnx")
-        case EngineFormat.OPENVINO:
-            stem = OPENVINO_NAMES.get(engine.precision)
-            return None if stem is None else PurePosixPath(f"openvino/{stem}.xml")
-        case EngineFormat.TENSORRT:  # depends on the GPU
-            return None
+    name = runtime_of(engine.format).hub_files.get(engine.precision)
+    return None if name is None else PurePosixPath(name)
 
 
 def _copy_engine(run: Path, engine: EngineRecord, target: Path) -> None:

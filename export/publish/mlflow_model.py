@@ -25,6 +25,7 @@ from pipework.predict.text_model import EngineModel, TextModel, predict_stream
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines import open_proven
+from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.predictions import Prediction
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 RUN = "run"  # name of the artifact
 EXAMPLE = "The match went to extra time"
 TAG_LENGTH = 5000  # of MLflow
-EXTRAS = {"onnx": "cpu", "openvino": "cpu", "tensorrt": "gpu"}
 CODE = """\
 import mlflow
 
@@ -117,7 +117,7 @@ def publish_mlflow(run: Path, name: str, progress: Progress) -> LoggedModel:
         manifest = copy_public(run, files)
         script.write_text(CODE, encoding="utf-8")
         progress.note(f"logging {', '.join(engine.name for engine in manifest.engines)}")
-        extra = EXTRAS[manifest.engines[0].format]
+        extra = runtime_of(manifest.engines[0].format).extra
         with mlflow.start_run(run_name=manifest.identity.name):
             mlflow.set_tags(_tags(manifest))
             mlflow.log_metrics(_metrics(manifest))

@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.export.convert.onnx2openvino import onnx_to_openvino
+from pipework.export.convert.converters import graph_converter
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.quantize.calibration import LinearLayer
 from pipework.export.ranking import measure
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress, Progress
-from pipework.run_folder.engine_record import EngineFormat, FallbackLayer, Precision, Variant
+from pipework.run_folder.engine_record import FallbackLayer, Precision, Variant
 from pipework.scoring.evaluation import infer_all
-from pipework.serve.engines import MODELS, open_engine
+from pipework.serve.engines import open_engine
 from pipework.serve.engines.base import CollatedEngine
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
@@ -39,8 +39,8 @@ class CandidateRunner:
     """Runs candidate graphs with the runtime of the engine.
 
     Attributes:
-        variant: variant of the engine. onnxruntime replaces TensorRT, which may lack a GPU here;
-            the integers are the same.
+        variant: variant of the engine. onnxruntime replaces a runtime that may lack a GPU here, see
+            `graph_converter`; the integers are the same.
         run_rows: the run and its rows.
         folder: folder for temporary files.
         fallback_precision: precision of the layers that are not int8, with OpenVINO.
@@ -65,13 +65,10 @@ class CandidateRunner:
 
     def open(self, graph: Path) -> CollatedEngine:
         """Open a graph with the runtime of the engine."""
-        manifest = self.run_rows.manifest
-        if self.variant.format is EngineFormat.OPENVINO:
-            path = self.folder / MODELS[EngineFormat.OPENVINO]
-            onnx_to_openvino(graph, path, self.fallback_precision)
-            return open_engine(path, self.variant, manifest)
-        onnx = self.variant.model_copy(update={"format": EngineFormat.ONNX})
-        return open_engine(graph, onnx, manifest)
+        converter = graph_converter(self.variant)
+        path = converter.write_graph(graph, self.folder, self.fallback_precision)
+        variant = self.variant.model_copy(update={"format": converter.runtime.format})
+        return open_engine(path, variant, self.run_rows.manifest)
 
     def infer(self, graph: Path, encodings: Sequence[Encoding]) -> Outputs:
         """Return the outputs of a graph."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 
 from pipework.errors import ConfigError
-from pipework.export.convert.onnx2openvino import int8_fallback_precision
+from pipework.export.convert.converters import converter_of
 from pipework.export.quantize.calibration import (
     BATCH,
     LinearLayer,
@@ -30,13 +30,7 @@ from pipework.export.quantize.qdq_graph import (
 )
 from pipework.export.rows.run_rows import RunRows, graph_feeds
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import (
-    EngineFormat,
-    FallbackLayer,
-    Precision,
-    Scaling,
-    Variant,
-)
+from pipework.run_folder.engine_record import FallbackLayer, Precision, Scaling, Variant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +64,8 @@ def onnx_to_int8(
     Raises:
         ConfigError: the variant is not supported, or the graph has no linear layers.
     """
-    if variant.scaling is Scaling.DYNAMIC and variant.format is not EngineFormat.ONNX:
+    converter = converter_of(variant.format)
+    if variant.scaling not in converter.runtime.scalings:
         message = f"{variant.format} supports int8 with static scales only"
         raise ConfigError(message, "use --to onnx for dynamic scales")
     layers = linear_layers(onnx.load(graph, load_external_data=False).graph)
@@ -89,7 +84,7 @@ def onnx_to_int8(
             variant=variant,
             run_rows=run_rows,
             folder=Path(folder),
-            fallback_precision=int8_fallback_precision(variant.format),
+            fallback_precision=converter.fallback_precision(),
         )
         fallback, precision = apply_fallback(quantized, runner, progress)
     int8 = {layer.name for layer in layers} - {layer.name for layer in fallback}
@@ -108,7 +103,7 @@ def _graph_writer(
     graph: Path, out: Path, layers: tuple[LinearLayer, ...], variant: Variant, ranges: Ranges
 ) -> Callable[[AbstractSet[str]], None]:
     """Return a function that writes `out` with the layers of the given weights in int8."""
-    largest = largest_weight()
+    converter, largest = converter_of(variant.format), largest_weight()
 
     def write(weights: AbstractSet[str]) -> None:
         model = onnx.load(graph)
@@ -116,9 +111,9 @@ def _graph_writer(
         if variant.scaling is Scaling.DYNAMIC:
             quantize_dynamic(model, chosen, largest)
         else:
-            unsigned = variant.format is EngineFormat.ONNX
+            unsigned = converter.unsigned
             quantize_static(model, chosen, ranges, unsigned=unsigned, largest=largest)
-        if variant.format is not EngineFormat.TENSORRT:  # its Gather does not support int8
+        if converter.int8_embeddings:
             quantize_embeddings(model)
         onnx.save(model, out)
 

@@ -195,15 +195,11 @@ def graph_feeds(
         encodings: the inputs, in order.
         batch: number of inputs per call.
     """
-    inputs = {
-        input_.name: input_ for input_ in onnx.load(graph, load_external_data=False).graph.input
-    }
-    packed = "text_index" in inputs
     collate = Collate(
-        layout=Layout.PACKED if packed else Layout.PADDED,
+        layout=Layout.PADDED if _text_index(graph) is None else Layout.PACKED,
         padding=Padding.of(run_rows.manifest.input),
         spans=run_rows.manifest.model.takes_spans,
-        first_only=packed and inputs["text_index"].type.tensor_type.shape.dim[1].dim_value == 1,
+        first_only=reads_first_only(graph),
         whole=True,
     )
     return [
@@ -211,3 +207,15 @@ def graph_feeds(
         for start in range(0, len(encodings), batch)
         for feed in collate.feeds(encodings[start : start + batch])
     ]
+
+
+def reads_first_only(graph: Path) -> bool:
+    """Return whether a packed graph reads only the first token of each text; True for others."""
+    index = _text_index(graph)
+    return index is None or index.type.tensor_type.shape.dim[1].dim_value == 1
+
+
+def _text_index(graph: Path) -> onnx.ValueInfoProto | None:
+    """Return the input with the positions of the texts in packed rows; None if padded."""
+    inputs = onnx.load(graph, load_external_data=False).graph.input
+    return next((input_ for input_ in inputs if input_.name == "text_index"), None)

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import onnx
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pipework.errors import ConfigError, RunFolderError
@@ -31,11 +30,11 @@ from pipework.export.triton.triton_config import (
 )
 from pipework.progress import Progress
 from pipework.run_folder.change_limits import DEFAULT_LIMITS
-from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision
+from pipework.run_folder.engine_record import EngineRecord, Layout, Precision
 from pipework.run_folder.files import MANIFEST_FILE, exclusive_lock, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest
-from pipework.serve.engines.tensorrt_packages import gpu_or_none
-from pipework.serve.engines.triton import MODEL_FILES, files_of
+from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
+from pipework.serve.engines.triton import files_of
 from pipework.serve.models.repository import NAME
 
 MODEL = b'''\
@@ -62,17 +61,21 @@ class EngineChoice:
         Without a precision, engines within the default limits of changes come first. A run without
         such an engine is a RunFolderError.
         """
-        formats, engines = _formats(backend), list(manifest.engines)  # ordered by speed
+        engines = list(manifest.engines)  # ordered by speed
         if self.precision is None:
             engines.sort(key=lambda engine: not DEFAULT_LIMITS.allow(engine, manifest.task))
         for engine in engines:
-            fits = self.precision in (None, engine.precision) and engine.format in formats
+            fits = self.precision in (None, engine.precision) and _fits(engine, backend)
             if engine.proven and fits and self.layout in (None, engine.layout):
                 return engine
         criteria = ", ".join(value for value in (backend, self.precision, self.layout) if value)
         names = ", ".join(map(_named, manifest.engines)) or "none"
         message = f"{run} has no proven engine for Triton ({criteria}); its engines: {names}"
-        options = {"--to": formats[0], "--precision": self.precision, "--layout": self.layout}
+        target = next(
+            (r.format for r in RUNTIMES if r.triton is not None and r.triton.backend == backend),
+            RUNTIMES[0].format,
+        )
+        options = {"--to": target, "--precision": self.precision, "--layout": self.layout}
         command = " ".join(f"{option} {value}" for option, value in options.items() if value)
         raise RunFolderError(message, f"build one first: pipe export {run} {command}")
 
@@ -119,7 +122,8 @@ def add_version(
     """
     manifest = read_classifier(run)
     record = choice.choose(run, manifest, settings.backend)
-    _check_flavour(record, settings.backend)
+    if settings.backend is not TritonBackend.PYTHON:
+        runtime_of(record.format).check_triton(record)
     _check_paths(run, manifest, record)
     verify_files(run, (manifest.input.tokenizer, *record.files))
     served = manifest.model_copy(update={"engines": (record,)})
@@ -143,28 +147,13 @@ def add_version(
     return AddedVersion(engine=record.name, folder=model / number, new=True)
 
 
-def _formats(backend: TritonBackend) -> tuple[EngineFormat, ...]:
-    match backend:
-        case TritonBackend.PYTHON:
-            return tuple(EngineFormat)
-        case TritonBackend.ONNXRUNTIME:
-            return (EngineFormat.ONNX,)
-        case TritonBackend.TENSORRT:
-            return (EngineFormat.TENSORRT,)
+def _fits(engine: EngineRecord, backend: TritonBackend) -> bool:
+    form = runtime_of(engine.format).triton
+    return backend is TritonBackend.PYTHON or (form is not None and form.backend == backend)
 
 
 def _named(engine: EngineRecord) -> str:
     return engine.name if engine.parity is not None else f"{engine.name} (built, not run)"
-
-
-def _check_flavour(record: EngineRecord, backend: TritonBackend) -> None:
-    flavour = None if record.tensorrt is None else record.tensorrt.flavour
-    if backend is TritonBackend.TENSORRT and flavour != backend:
-        message = (
-            f"engine {record.name} was built by {flavour}, but Triton's backend needs tensorrt"
-        )
-        hint = "build it with tensorrt, or use --set triton.backend=onnxruntime"
-        raise ConfigError(message, hint)
 
 
 def _check_paths(run: Path, manifest: Manifest, record: EngineRecord) -> None:
@@ -217,9 +206,8 @@ def _parts(run: Path, manifest: Manifest, settings: TritonSettings) -> list[_Tri
         model_files = warmup_files(manifest) | label_file(manifest)
         return [_TritonModel(config=config, version_files=files, model_files=model_files)]
     engine_files, rows = files_of(record)
-    first_only = _first_only(run / engine_files[MODEL_FILES[record.format]].path, record)
-    tensors = tensor_config(name, manifest, settings, first_only=first_only, on_gpu=_on_gpu(record))
-    config = text_config(name, manifest, settings, first_only=first_only)
+    tensors = tensor_config(name, manifest, settings)
+    config = text_config(name, manifest, settings)
     paths = {name: run / file.path for name, file in engine_files.items()}
     return [
         _TritonModel(config=tensors, version_files=paths, model_files={}),
@@ -229,26 +217,6 @@ def _parts(run: Path, manifest: Manifest, settings: TritonSettings) -> list[_Tri
             model_files=label_file(manifest),
         ),
     ]
-
-
-def _on_gpu(record: EngineRecord) -> bool:
-    """Return whether an engine was proven on the GPU of this machine, or is a TensorRT engine."""
-    gpu = gpu_or_none()
-    on_this_gpu = (
-        gpu is not None and record.parity is not None and record.parity.processor == gpu.name
-    )
-    return on_this_gpu or record.tensorrt is not None
-
-
-def _first_only(graph: Path, record: EngineRecord) -> bool:
-    """Return whether a packed graph reads only the first token of each text."""
-    if record.layout is Layout.PADDED:
-        return True
-    if record.tensorrt is not None:
-        return all(profile.largest["text_index"][1] == 1 for profile in record.tensorrt.profiles)
-    inputs = onnx.load(graph, load_external_data=False).graph.input
-    (index,) = (tensor for tensor in inputs if tensor.name == "text_index")
-    return bool(index.type.tensor_type.shape.dim[1].dim_value == 1)
 
 
 def _check_fits(model: Path, part: _TritonModel, progress: Progress) -> None:

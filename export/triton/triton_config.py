@@ -13,12 +13,14 @@ from tritonclient.grpc import model_config_pb2 as proto
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from pipework.data.entities import TAG
+from pipework.errors import ConfigError
 from pipework.export.config import TritonBackend, TritonSettings
 from pipework.run_folder.engine_record import EngineRecord, Layout
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.triton import FIRST_ONLY, MODEL_FILES, TENSOR_MODEL
+from pipework.serve.engines.runtimes import runtime_of
+from pipework.serve.engines.triton import FIRST_ONLY, TENSOR_MODEL
 from pipework.serve.inference_protocol.infer_request import RANKED
 from pipework.serve.inference_protocol.metadata import (
     CONFIG_TYPES,
@@ -33,27 +35,24 @@ FILE_NAME = "config.pbtxt"
 LABELS = "labels.txt"  # next to the config: one label per line
 # The first request would otherwise wait for memory and threads. Has marks for entity models.
 WARMUP_TEXT = "A text of usual length that <e1>wakes</e1> the engine before the first <e2>one</e2>."
-PLATFORMS = {TritonBackend.ONNXRUNTIME: "onnxruntime_onnx", TritonBackend.TENSORRT: "tensorrt_plan"}
 
 
-def text_config(
-    name: str, manifest: Manifest, settings: TritonSettings, *, first_only: bool | None = None
-) -> ModelConfig:
+def text_config(name: str, manifest: Manifest, settings: TritonSettings) -> ModelConfig:
     """Return the config of the text model.
 
     Args:
         name: name of the model.
         manifest: manifest of the run with one engine.
         settings: settings of the model.
-        first_only: see `Collate`, for the engine model; None without an engine model.
     """
     # All inputs have the same shape, so the dynamic batcher can merge any requests. It adds no
     # delay: requests queue while the engine computes.
     (record,) = manifest.engines
     labels = len(manifest.task.labels)
-    parameters = {} if first_only is None else _parameters(name, first_only=first_only)
+    alone = settings.backend is TritonBackend.PYTHON
+    parameters = {} if alone else _parameters(name, first_only=record.built.first_only)
     # A warm-up request would need the engine model, which may be loaded later.
-    warmup = [] if first_only is not None else [_warmup(manifest)]
+    warmup = [_warmup(manifest)] if alone else []
     return ModelConfig(
         name=name,
         backend="python",
@@ -74,15 +73,12 @@ def text_config(
     )
 
 
-def tensor_config(
-    name: str,
-    manifest: Manifest,
-    settings: TritonSettings,
-    *,
-    first_only: bool,
-    on_gpu: bool,
-) -> ModelConfig:
-    """Return the config of the engine model: arrays of a graph in, logits [N, C] out."""
+def tensor_config(name: str, manifest: Manifest, settings: TritonSettings) -> ModelConfig:
+    """Return the config of the engine model: arrays of a graph in, logits [N, C] out.
+
+    Raises:
+        ConfigError: Triton has no backend for the engine.
+    """
     # Rows and texts have no common batch dimension, so the model has no batching in Triton. It
     # runs on the kind of processor on which it was proven, not on any GPU that is available.
     (record,) = manifest.engines
@@ -90,18 +86,21 @@ def tensor_config(
         layout=record.layout,
         padding=Padding.of(manifest.input),
         spans=manifest.model.takes_spans,
-        first_only=first_only,
+        first_only=record.built.first_only,
     )
     kinds = proto.ModelInstanceGroup
-    kind = kinds.KIND_GPU if on_gpu else kinds.KIND_CPU
+    kind = kinds.KIND_GPU if record.parity is not None and record.parity.on_gpu else kinds.KIND_CPU
     group = proto.ModelInstanceGroup(count=settings.instances, kind=kind)
-    if record.tensorrt is not None:
-        group.profile.extend(str(number) for number in range(len(record.tensorrt.profiles)))
+    group.profile.extend(str(number) for number in range(len(record.built.profiles)))
+    form = runtime_of(record.format).triton
+    if form is None:
+        message = f"Triton has no backend for engines of {record.format}"
+        raise ConfigError(message, "use --set triton.backend=python")
     return ModelConfig(
         name=tensor_model(name),
-        platform=PLATFORMS[settings.backend],
+        platform=form.platform,
         backend=settings.backend,
-        default_model_filename=MODEL_FILES[record.format],
+        default_model_filename=form.model_file,
         input=[
             _input(tensor, proto.TYPE_INT64, _dims(tensor, collate))
             for tensor in sorted(collate.names)
@@ -171,10 +170,9 @@ def differing_fields(config: ModelConfig, other: ModelConfig) -> list[str]:
 
 
 def _max_texts(record: EngineRecord) -> list[int]:
-    """Return the maximum texts per call of each profile of a TensorRT engine."""
+    """Return the maximum texts per call of each shape profile."""
     name = "text_index" if record.layout is Layout.PACKED else "input_ids"
-    profiles = () if record.tensorrt is None else record.tensorrt.profiles
-    return [profile.largest[name][0] for profile in profiles]
+    return [profile.largest[name][0] for profile in record.built.profiles]
 
 
 def _parameters(name: str, *, first_only: bool) -> dict[str, object]:

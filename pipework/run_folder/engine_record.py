@@ -7,8 +7,9 @@ import hashlib
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipework.record import Record
 from pipework.run_folder.files import FileRecord
@@ -168,6 +169,7 @@ class Parity(PredictionChange):
         metric: the task's metric.
         scores: scores of both on dev; None for a run without labelled rows.
         processor: the model of the processor or GPU that ran the check.
+        on_gpu: whether that is a GPU.
         tolerance: the limits.
         passed: whether all limits hold.
     """
@@ -186,6 +188,7 @@ class Parity(PredictionChange):
     metric: Metric
     scores: ParityScores | None
     processor: str
+    on_gpu: bool = False
     tolerance: Tolerance
     passed: bool
 
@@ -221,7 +224,7 @@ class FallbackLayer(Record):
 
 
 class ShapeProfile(Record):
-    """Input shapes that a TensorRT engine is built for: smallest, usual and largest.
+    """Input shapes that an engine is built for: smallest, usual and largest.
 
     Each maps the names of the inputs to a shape.
     """
@@ -231,13 +234,62 @@ class ShapeProfile(Record):
     largest: dict[str, tuple[int, ...]]
 
 
-class TensorRt(Record):
-    """The TensorRT version of an engine and its target: a GPU, or compute capabilities."""
+class EngineBuild(Record):
+    """How an engine was built.
 
+    Attributes:
+        opset: opset of the ONNX graph that it was built from.
+        built_with: versions of the packages that built it.
+        fusions: number of subgraphs that onnxruntime fuses in the graph, by kind.
+        kept: layers in a higher precision.
+        first_only: whether a packed engine reads only the state of the first token of a text.
+        profiles: shapes that the engine is built for, the smallest first; empty: all shapes.
+    """
+
+    opset: int
+    built_with: dict[str, str]
+    fusions: dict[str, int] = Field(default_factory=dict)
+    kept: tuple[FallbackLayer, ...] = ()
+    first_only: bool = True
+    profiles: tuple[ShapeProfile, ...] = ()
+
+    def describe_target(self) -> str:
+        """Return the machines that the engine was built for, as text; empty for all."""
+        return ""
+
+
+class OnnxBuild(EngineBuild):
+    """The build of an ONNX engine."""
+
+    format: Literal[EngineFormat.ONNX] = EngineFormat.ONNX
+
+
+class OpenVinoBuild(EngineBuild):
+    """The build of an OpenVINO engine."""
+
+    format: Literal[EngineFormat.OPENVINO] = EngineFormat.OPENVINO
+
+
+class TensorRtBuild(EngineBuild):
+    """The build of a TensorRT engine.
+
+    Attributes:
+        flavour: package that built it: tensorrt or tensorrt_rtx.
+        version: version of the package.
+        target: a GPU, or compute capabilities.
+    """
+
+    format: Literal[EngineFormat.TENSORRT] = EngineFormat.TENSORRT
     flavour: str
     version: str
     target: str
-    profiles: tuple[ShapeProfile, ...]
+
+    def describe_target(self) -> str:
+        """Return the GPU or the compute capabilities."""
+        return self.target
+
+
+Built = Annotated[OnnxBuild | OpenVinoBuild | TensorRtBuild, Field(discriminator="format")]
 
 
 class EngineRecord(Variant):
@@ -246,11 +298,7 @@ class EngineRecord(Variant):
     Attributes:
         name: as `Variant.label`.
         files: the engine and its reference rows, with which its parity is checked again.
-        opset: opset of the ONNX graph that it was built from.
-        built_with: versions of the packages that built it.
-        fusions: number of fused subgraphs by kind.
-        kept: layers in a higher precision.
-        tensorrt: set for a TensorRT engine.
+        built: how it was built, of the same format.
         parity: None for an engine that was built but not run here.
         tolerance: the limits of a parity check on another machine.
         speed: None if it was not measured.
@@ -258,14 +306,17 @@ class EngineRecord(Variant):
 
     name: str
     files: tuple[FileRecord, ...]
-    opset: int
-    built_with: dict[str, str]
-    fusions: dict[str, int] = Field(default_factory=dict)
-    kept: tuple[FallbackLayer, ...] = ()
-    tensorrt: TensorRt | None = None
+    built: Built
     parity: Parity | None
     tolerance: Tolerance
     speed: Speed | None = None
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        if self.built.format is not self.format:
+            message = f"an engine of format {self.format} has a build record of {self.built.format}"
+            raise ValueError(message)
+        return self
 
     @property
     def digest(self) -> str:

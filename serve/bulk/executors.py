@@ -18,7 +18,6 @@ from pipework.errors import (
 from pipework.progress import NullProgress, Progress, counted
 from pipework.serve.bulk.input_files import WorkItem
 from pipework.serve.bulk.ledger import FinishedItem
-from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
 # Environment variables of an array job: index, its first value and step, and the number of jobs.
 SHARDS = (
@@ -98,13 +97,12 @@ class RayExecutor:
     title: str
 
     @classmethod
-    def of(cls, ray: Any) -> "RayExecutor":  # noqa: ANN401  (not installed everywhere)
+    def of(cls, ray: Any, gpus: int) -> "RayExecutor":  # noqa: ANN401  (not installed everywhere)
         """Return the executor of the cluster that the module is connected to.
 
         Raises:
             NotReadyError: the cluster has no processors, or no GPU for an engine that needs it.
         """
-        gpus = int(gpu_or_none() is not None)
         slots = _slots(ray, gpus)
         if not slots:
             message = f"no node of the Ray cluster has {'a GPU' if gpus else 'processors'}"
@@ -164,12 +162,13 @@ Executor = LocalExecutor | RayExecutor
 
 
 @contextmanager
-def executor(on: str | None) -> Iterator[Executor]:
+def executor(on: str | None, *, gpu: bool = False) -> Iterator[Executor]:
     """Return the executor of the option --on: this process, or a Ray cluster.
 
     Args:
         on: "ray" for the cluster of RAY_ADDRESS or of this machine, or ray://HOST[:PORT]; None for
             this process.
+        gpu: whether the engine computes on a GPU.
 
     Raises:
         ConfigError: the option is not one of these.
@@ -193,7 +192,7 @@ def executor(on: str | None) -> Iterator[Executor]:
     if own:
         _connect(ray, address)
     try:
-        yield RayExecutor.of(ray)
+        yield RayExecutor.of(ray, gpus=int(gpu))
     finally:
         if own:
             ray.shutdown()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pipework.errors import ConfigError, DataError, without_password
 from pipework.progress import Progress
+from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.file_sources import file_source
 from pipework.serve.bulk.input_files import (
@@ -33,6 +34,7 @@ from pipework.serve.bulk.ledger import (
 from pipework.serve.bulk.part_tables import ROW, part_table, row_counts
 from pipework.serve.bulk.records import Reject, RowReader
 from pipework.serve.bulk.scorer import Scorer
+from pipework.serve.engines import computes_on_gpu
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +89,9 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
     index, shards = parse_shard(options.shard, os.environ)
     folder = job_folder(str(options.out))
     stored = find_files(options.pattern, folder)
+    gpu = computes_on_gpu(read_classifier(run), options.engine)
     with (
-        executor(options.on) as place,
+        executor(options.on, gpu=gpu) as place,
         Scorer(run.absolute(), options.engine, threads=place.threads) as scorer,
     ):
         job = BulkJob(scorer, stored, folder, options)

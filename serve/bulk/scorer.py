@@ -1,7 +1,6 @@
 """Scores batches of inputs with a proven engine, for files and for Ray, Spark and Dask."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,7 @@ from pipework.predict.text_model import EngineModel, TextModel
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.records import RowReader
 from pipework.serve.engines import open_first
-from pipework.serve.engines.collate import CPU, Costs
-from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
-# Fixed instead of measured: another cut of a batch into calls changes the last bits of a score, and
-# the parts of a job must be the same bit for bit after an interruption and on another day.
-GPU = Costs(call_tokens=1024, most_tokens=16_384)
 ERROR = "error"
 
 
@@ -61,9 +55,9 @@ class Scorer(Closeable):
         self.record, opened = open_first(folder, manifest, engine, threads=threads)
         # By name, so that no process that receives the scorer chooses another engine.
         self._arguments = (str(run), self.record.name, text, text_pair, threads)
-        if self.record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
-            costs = CPU if gpu_or_none() is None else GPU
-            opened.collate = replace(opened.collate, costs=costs)
+        # Another cut of a batch into calls changes the last bits of a score, and the parts of a job
+        # must be the same bit for bit after an interruption and on another day.
+        opened.fix_costs()
         self.model: TextModel = EngineModel.open(folder, manifest, opened)
         trained = Source.of(manifest.data.reading, Path("batch")).columns.named()
         pair = text_pair or trained.text_pair or "text_pair"

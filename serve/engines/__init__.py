@@ -1,13 +1,13 @@
 """Opens the engines of a run folder with the runtime of their format, after a parity check."""
 
-import importlib.util
 import logging
 from itertools import product
 from pathlib import Path
 
-from pipework.errors import MissingDependencyError, PipeError, RunFolderError
+from pipework.errors import PipeError, RunFolderError
+from pipework.machine import cpu_limit
 from pipework.run_folder.change_limits import DEFAULT_LIMITS, ChangeLimits
-from pipework.run_folder.engine_record import EngineFormat, EngineRecord, TensorRt, Variant
+from pipework.run_folder.engine_record import Built, EngineRecord, Variant
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
@@ -17,18 +17,12 @@ from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import NoGpuError
 from pipework.serve.engines.reproof import prove_here
-from pipework.serve.engines.tensorrt_packages import fits_here
+from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.change import PredictionChange
 from pipework.tasks.task import Task
 from pipework.text.padding import Padding
 
 log = logging.getLogger(__name__)
-MODELS = {
-    EngineFormat.ONNX: "model.onnx",
-    EngineFormat.OPENVINO: "model.xml",
-    EngineFormat.TENSORRT: "model.engine",
-}
-
 FASTER = 1.1  # smaller ratios are noise
 
 
@@ -96,8 +90,19 @@ def faster_engines(
 
 
 def runs_here(record: EngineRecord) -> bool:
-    """Return whether this machine has the GPU and TensorRT that an engine needs, if it does."""
-    return record.tensorrt is None or fits_here(record.tensorrt)
+    """Return whether an engine was built for a machine like this."""
+    return runtime_of(record.format).fits_here(record.built)
+
+
+def computes_on_gpu(
+    manifest: Manifest, name: str | None = None, limits: ChangeLimits = DEFAULT_LIMITS
+) -> bool:
+    """Return whether the named engine, or the preferred one, would compute on a GPU here.
+
+    Raises:
+        RunFolderError: as `choose_engine`.
+    """
+    return runtime_of(choose_engine(manifest, name, limits).format).computes_on_gpu()
 
 
 def open_proven(
@@ -178,16 +183,15 @@ def _proven_here(
     run: Path, manifest: Manifest, record: EngineRecord, *, prove: bool, threads: int | None
 ) -> tuple[CollatedEngine, PredictionChange | None]:
     """Open an engine; return it with its changes if they are measured here."""
-    path = run / _file(record, MODELS[record.format])
+    path = run / _file(record, runtime_of(record.format).model_file)
     try:
-        engine = open_engine(path, record, manifest, tensorrt=record.tensorrt, threads=threads)
+        engine = open_engine(path, record, manifest, built=record.built, threads=threads)
     except NoGpuError as error:
         status = "proven elsewhere" if record.proven else "built, not run"
         message = f"engine {record.name} was {status}, and it cannot run here: {error}"
         raise NoGpuError(message, error.hint) from error
     try:
-        if record.tensorrt is None:  # TensorRT cuts calls by the profiles of the engine
-            engine.learn_costs(manifest.input.max_length)
+        engine.learn_costs(manifest.input.max_length)
         here: PredictionChange | None = None
         if prove or record.parity is None or record.parity.processor != engine.processor:
             kept = ReferenceRows.read(run / _file(record, ROWS_FILE))
@@ -204,17 +208,17 @@ def open_engine(
     manifest: Manifest,
     *,
     whole: bool = False,
-    tensorrt: TensorRt | None = None,
+    built: Built | None = None,
     threads: int | None = None,
 ) -> CollatedEngine:
     """Open the file of an engine without a parity check; `open_proven` makes that.
 
     Args:
-        path: the engine's main file, named as in MODELS.
+        path: the engine's main file, see `Runtime.model_file`.
         variant: format, layout and precision of the engine.
         manifest: manifest of the run, for the form of its inputs.
         whole: whether each batch is one call, for a parity check over fixed shapes.
-        tensorrt: the build record of a TensorRT engine.
+        built: the build record of the engine; None for a graph that is being converted.
         threads: threads of the runtime on a CPU; None for as many as the container may use.
 
     Raises:
@@ -228,30 +232,8 @@ def open_engine(
         whole=whole,
         row_offsets=manifest.task.row_offsets,
     )
-    match variant.format:
-        case EngineFormat.ONNX:
-            _need("onnxruntime")
-            from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine  # noqa: PLC0415  (optional)
-
-            return OnnxRuntimeEngine(path, collate, threads=threads)
-        case EngineFormat.OPENVINO:
-            _need("openvino")
-            from pipework.serve.engines.openvino import OpenVinoEngine  # noqa: PLC0415  (optional)
-
-            return OpenVinoEngine(path, collate, precision=variant.precision, threads=threads)
-        case EngineFormat.TENSORRT:
-            from pipework.serve.engines.tensorrt import TensorRtEngine  # noqa: PLC0415  (optional)
-
-            if tensorrt is None:
-                message = f"{path}: the engine's record does not name the TensorRT that built it"
-                raise RunFolderError(message, "export it again: pipe export RUN --to tensorrt")
-            return TensorRtEngine(path, collate, tensorrt)
-
-
-def _need(module: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        message = f"{module} is not installed; the engine needs it"
-        raise MissingDependencyError(message, "pip install 'pipework[cpu]'")
+    runtime = runtime_of(variant.format)
+    return runtime.open(path, variant, collate, built, threads or cpu_limit())
 
 
 def _file(record: EngineRecord, wanted: str) -> str:

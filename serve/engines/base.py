@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.machine import processor
-from pipework.serve.engines.collate import Collate, InputFeed, measure
+from pipework.serve.engines.collate import CPU, GPU, Collate, InputFeed, measure
 from pipework.tasks.outputs import Outputs, rows_of
 from pipework.text.encoding import Encoding
 
@@ -48,6 +48,11 @@ class CollatedEngine(Closeable):
         """Name of the processor that computes, as in parity records."""
         return processor()
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU computes."""
+        return False
+
     @abstractmethod
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
         """Start one call; the returned function waits for its logits [R, C], finite or not."""
@@ -65,6 +70,10 @@ class CollatedEngine(Closeable):
             self._start(feed.arrays)()
 
         self.collate = replace(self.collate, costs=measure(call, longest))
+
+    def fix_costs(self) -> None:
+        """Use constant costs to cut batches, so that results are the same on every day."""
+        self.collate = replace(self.collate, costs=GPU if self.on_gpu else CPU)
 
     def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         """Return the outputs of N inputs."""

@@ -44,8 +44,9 @@ class Costs:
     most_tokens: int
 
 
-# Default for engines without measured costs.
+# For engines without measured costs.
 CPU = Costs(call_tokens=16, most_tokens=1024)
+GPU = Costs(call_tokens=1024, most_tokens=16_384)
 
 
 def measure(call: Callable[[int, int], object], longest: int) -> Costs:

@@ -9,10 +9,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnxruntime as ort
-
 DRIVER = "libcuda.so.1"
-PROVIDER = Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"
+PROVIDER = Path("capi", "libonnxruntime_providers_cuda.so")  # in the package
 
 
 def load_cuda_libraries() -> tuple[str, ...]:
@@ -24,10 +22,12 @@ def load_cuda_libraries() -> tuple[str, ...]:
         The names of the libraries that were not found; only `DRIVER` on a complete installation
         without a GPU.
     """
+    import onnxruntime as ort  # noqa: PLC0415  (optional)
+
     packages = Path(sysconfig.get_path("purelib"))
     missing = [name for name in _names(ort.cuda_version) if not _load(name, packages)]
     try:
-        ctypes.CDLL(str(PROVIDER))
+        ctypes.CDLL(str(Path(ort.__file__).parent / PROVIDER))
     except OSError as error:
         unresolved = str(error).partition(":")[0]  # the linker's message begins with a file name
         if unresolved not in missing:

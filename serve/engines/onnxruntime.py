@@ -8,17 +8,30 @@ Shapes: B inputs of one call, C classes.
 
 import logging
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnxruntime as ort
 
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
 from pipework.machine import LowPriorityThread, cpu_limit
+from pipework.run_folder.engine_record import Built, EngineFormat, Precision, Scaling, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
-from pipework.serve.engines.cuda_libraries import load_cuda_libraries
+from pipework.serve.engines.cuda_libraries import DRIVER, load_cuda_libraries
+from pipework.serve.engines.runtime import (
+    Runtime,
+    TritonForm,
+    Usability,
+    check_installed,
+    cpu_usability,
+)
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
@@ -32,6 +45,69 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
 }
 CUDA_HINT = "pip install 'pipework[cuda]', or hide the GPU: CUDA_VISIBLE_DEVICES=''"
 log = logging.getLogger(__name__)
+
+
+class OnnxRuntime(Runtime):
+    """ONNX Runtime: ONNX graphs."""
+
+    format = EngineFormat.ONNX
+    model_file = "model.onnx"
+    extra = "cpu"
+    precisions = (Precision.FP32, Precision.FP16, Precision.INT8)
+    scalings = tuple(Scaling)
+    # The names under which optimum and transformers.js look for a precision.
+    hub_files = MappingProxyType(
+        {
+            Precision.FP32: "onnx/model.onnx",
+            Precision.FP16: "onnx/model_fp16.onnx",
+            Precision.INT8: "onnx/model_quantized.onnx",
+        }
+    )
+    triton = TritonForm(backend="onnxruntime", platform="onnxruntime_onnx", model_file="model.onnx")
+
+    def examine(self, precision: Precision) -> tuple[Usability, str]:
+        """Return where it computes; fp16 is slow on a CPU."""
+        import onnxruntime as ort  # noqa: PLC0415  (optional)
+
+        runtime = f"onnxruntime {ort.__version__}"
+        if CUDA not in ort.get_available_providers():
+            where = f"{runtime} on the CPU"
+        else:
+            gpu = cuda_gpu()
+            missing = [name for name in load_cuda_libraries() if gpu or name != DRIVER]
+            if missing:
+                message = f"{runtime} does not find {', '.join(missing)}"
+                raise MissingDependencyError(message, CUDA_HINT)
+            if gpu:
+                return Usability.YES, f"{runtime} on CUDA"
+            where = f"{runtime} on the CPU; with a GPU on CUDA"
+        if precision is Precision.FP16:
+            return Usability.SLOW, f"{where}, which computes fp16 in float32"
+        return cpu_usability(precision, where)
+
+    def local_precisions(self) -> tuple[Precision, ...]:
+        """Return all precisions on a GPU; fp16 gains nothing on a CPU."""
+        if find_spec("onnxruntime") is None:
+            return ()
+        if self.computes_on_gpu():
+            return self.precisions
+        return (Precision.FP32, Precision.INT8)
+
+    def computes_on_gpu(self) -> bool:
+        """Return whether the package supports CUDA and there is a GPU."""
+        check_installed("onnxruntime", self.extra)
+        try:
+            return cuda_gpu() is not None
+        except MissingDependencyError:
+            return False
+
+    def open(
+        self, path: Path, variant: Variant, collate: Collate, built: Built | None, threads: int
+    ) -> CollatedEngine:
+        """Open an ONNX graph; it contains its precision."""
+        del variant, built
+        check_installed("onnxruntime", self.extra)
+        return OnnxRuntimeEngine(path, collate, threads=threads)
 
 
 class OnnxRuntimeEngine(CollatedEngine):
@@ -49,6 +125,8 @@ class OnnxRuntimeEngine(CollatedEngine):
             RunFolderError: the file is not a graph, or its inputs and outputs are different.
             MissingDependencyError: there is a GPU, but its libraries are missing.
         """
+        import onnxruntime as ort  # noqa: PLC0415  (optional)
+
         self._gpu = cuda_gpu()
         provider = CPU if self._gpu is None else CUDA
         if provider == CUDA:
@@ -82,6 +160,11 @@ class OnnxRuntimeEngine(CollatedEngine):
         """Name of the GPU or CPU."""
         return super().processor if self._gpu is None else self._gpu.name
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether CUDA computes."""
+        return self._gpu is not None
+
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:
         future = self._thread.start(lambda: self._session.run(["logits"], dict(arrays)))
         return lambda: np.asarray(future.result()[0], np.float32)
@@ -98,6 +181,8 @@ def cuda_gpu() -> Gpu | None:
     Raises:
         MissingDependencyError: the package supports CUDA, but cuda-python or its driver does not.
     """
+    import onnxruntime as ort  # noqa: PLC0415  (optional)
+
     if CUDA not in ort.get_available_providers():
         return None
     try:
@@ -129,7 +214,9 @@ def _check_provider(providers: Sequence[str], provider: str) -> None:
         raise MissingDependencyError(message, CUDA_HINT)
 
 
-def _options(threads: int) -> ort.SessionOptions:
+def _options(threads: int) -> "ort.SessionOptions":
+    import onnxruntime as ort  # noqa: PLC0415  (optional)
+
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

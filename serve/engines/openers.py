@@ -8,8 +8,7 @@ from pipework.run_folder.change_limits import DEFAULT_LIMITS, ChangeLimits
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
-from pipework.serve.engines import open_first, open_proven
-from pipework.serve.engines.tensorrt_packages import gpu_or_none
+from pipework.serve.engines import computes_on_gpu, open_first, open_proven
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,10 +22,9 @@ class LocalOpener:
     prove: bool = False
     limits: ChangeLimits = DEFAULT_LIMITS
 
-    @property
-    def instances(self) -> int:
-        """Default number of engines of a version: two on a CPU with two cores or more, else one."""
-        return min(2, cpu_limit()) if gpu_or_none() is None else 1
+    def instances(self, manifest: Manifest, name: str | None) -> int:
+        """Return two for an engine on a CPU with two cores or more, else one."""
+        return 1 if computes_on_gpu(manifest, name, self.limits) else min(2, cpu_limit())
 
     def first(
         self, run: Path, manifest: Manifest, name: str | None, threads: int | None

@@ -9,16 +9,22 @@ Shapes: B inputs of one call, C classes.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
-import openvino as ov
 
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.machine import LowPriorityThread, cpu_limit
-from pipework.run_folder.engine_record import Precision
+from pipework.machine import LowPriorityThread, computes_bf16, cpu_limit
+from pipework.run_folder.engine_record import Built, EngineFormat, Precision, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.runtime import Runtime, Usability, check_installed, cpu_usability
+
+if TYPE_CHECKING:
+    import openvino as ov
 
 # Each new shape is compiled and cached. With rows of any width, an int8 engine of 6 layers of
 # width 384 used 730 MiB after 40 s of random batches and kept growing. With multiples of 16 it uses
@@ -27,6 +33,46 @@ ROW_STEP = 16
 
 HINT = "INFERENCE_PRECISION_HINT"  # a property of OpenVINO
 PRECISION_PATH = ["runtime_options", HINT]  # where a model file stores its precision
+
+
+class OpenVino(Runtime):
+    """OpenVINO: models of a .xml and a .bin file, on the CPU."""
+
+    format = EngineFormat.OPENVINO
+    model_file = "model.xml"
+    extra = "cpu"
+    precisions = (Precision.FP32, Precision.BF16, Precision.INT8)
+    # The names under which optimum-intel looks for a precision.
+    hub_files = MappingProxyType(
+        {
+            Precision.FP32: "openvino/openvino_model.xml",
+            Precision.INT8: "openvino/openvino_model_qint8_quantized.xml",
+        }
+    )
+
+    def examine(self, precision: Precision) -> tuple[Usability, str]:
+        """Return the version; bf16 needs instructions of the processor."""
+        import openvino as ov  # noqa: PLC0415  (optional)
+
+        if precision is Precision.BF16 and not has_bf16():
+            message = "the processor has no bf16 instructions (avx512_bf16 or amx_bf16)"
+            raise MissingDependencyError(message, "use int8, or a processor with them")
+        version = ov.__version__.partition("-")[0]
+        return cpu_usability(precision, f"openvino {version} on the CPU")
+
+    def local_precisions(self) -> tuple[Precision, ...]:
+        """Return all precisions, or all but bf16."""
+        if find_spec("openvino") is None:
+            return ()
+        return self.precisions if computes_bf16() else (Precision.FP32, Precision.INT8)
+
+    def open(
+        self, path: Path, variant: Variant, collate: Collate, built: Built | None, threads: int
+    ) -> CollatedEngine:
+        """Open a model in the precision of the engine."""
+        del built
+        check_installed("openvino", self.extra)
+        return OpenVinoEngine(path, collate, precision=variant.precision, threads=threads)
 
 
 class OpenVinoEngine(CollatedEngine):
@@ -47,6 +93,8 @@ class OpenVinoEngine(CollatedEngine):
             MissingDependencyError: the engine is bf16, which the processor does not support.
             RunFolderError: the file is not a model, or its inputs and outputs are different.
         """
+        import openvino as ov  # noqa: PLC0415  (optional)
+
         core = shared_core()
         if precision is Precision.BF16:
             _check_bf16(path, core)
@@ -89,17 +137,19 @@ class OpenVinoEngine(CollatedEngine):
 
 
 @cache
-def shared_core() -> ov.Core:
+def shared_core() -> "ov.Core":
     """Return the runtime of the process, which is never freed. Use no other.
 
     A runtime that has compiled a model replaces the signal stack (sigaltstack) of its thread. If it
     is freed in another thread, or while a second one exists, the thread keeps the address of freed
     memory, and the next signal kills the process with SIGSEGV (OpenVINO 2026.4).
     """
+    import openvino as ov  # noqa: PLC0415  (optional)
+
     return ov.Core()
 
 
-def _check_bf16(path: Path, core: ov.Core) -> None:
+def _check_bf16(path: Path, core: "ov.Core") -> None:
     """Check that the processor computes in bf16.
 
     The precision is only a hint: a processor without bf16 would compute logits that differ from
@@ -117,7 +167,7 @@ def has_bf16() -> bool:
     return "BF16" in shared_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def precision_hint(model: ov.Model, precision: Precision) -> str:
+def precision_hint(model: "ov.Model", precision: Precision) -> str:
     """Return the precision of all operations that are not int8: f32 or bf16.
 
     An int8 model without a stored precision uses float32. A model that stores bf16 uses float32 on

@@ -15,22 +15,96 @@ from typing import Any
 
 import numpy as np
 
-from pipework.errors import RunFolderError
-from pipework.run_folder.engine_record import TensorRt
+from pipework.errors import ConfigError, RunFolderError
+from pipework.run_folder.engine_record import (
+    Built,
+    EngineFormat,
+    EngineRecord,
+    Precision,
+    TensorRtBuild,
+    Variant,
+)
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate, InputFeed
 from pipework.serve.engines.cuda import DeviceArrays, find_gpu
-from pipework.serve.engines.tensorrt_packages import REBUILD, check_fits, collecting, load
+from pipework.serve.engines.runtime import Runtime, TritonForm, Usability
+from pipework.serve.engines.tensorrt_packages import (
+    REBUILD,
+    Flavour,
+    builder_flavour,
+    builds_here,
+    check_fits,
+    collecting,
+    fits_here,
+    gpu_or_none,
+    load,
+)
 from pipework.text.encoding import Encoding
 
 Shape = tuple[int, ...]
 Range = tuple[Shape, Shape]  # the smallest and the largest shape of an input
 
 
+class TensorRt(Runtime):
+    """TensorRT and TensorRT-RTX: engines for an NVIDIA GPU, or for compute capabilities."""
+
+    format = EngineFormat.TENSORRT
+    model_file = "model.engine"
+    extra = "gpu"
+    precisions = (Precision.FP32, Precision.FP16, Precision.INT8)
+    triton = TritonForm(backend="tensorrt", platform="tensorrt_plan", model_file="model.plan")
+
+    def examine(self, precision: Precision) -> tuple[Usability, str]:
+        """Return the package that builds engines; without a GPU they do not run here."""
+        del precision
+        flavour = builder_flavour()
+        details = f"{flavour} {load(flavour).__version__}"
+        if gpu_or_none() is not None:
+            return Usability.YES, details
+        return Usability.BUILD_ONLY, f"{details} builds engines for a machine with a GPU"
+
+    def local_precisions(self) -> tuple[Precision, ...]:
+        """Return all precisions on a machine with a GPU and a package that builds engines."""
+        return self.precisions if gpu_or_none() is not None and builds_here() else ()
+
+    def open(
+        self, path: Path, variant: Variant, collate: Collate, built: Built | None, threads: int
+    ) -> CollatedEngine:
+        """Open an engine with the package that built it."""
+        del variant, threads
+        if not isinstance(built, TensorRtBuild):
+            message = f"{path}: the engine's record does not name the TensorRT that built it"
+            raise RunFolderError(message, "export it again: pipe export RUN --to tensorrt")
+        return TensorRtEngine(path, collate, built)
+
+    def computes_on_gpu(self) -> bool:
+        """Return True."""
+        return True
+
+    def fits_here(self, built: Built) -> bool:
+        """Return whether this machine has the TensorRT and the GPU of an engine."""
+        return isinstance(built, TensorRtBuild) and fits_here(built)
+
+    def check_converter(self) -> None:
+        """Check that a package that builds engines is installed."""
+        builder_flavour()
+
+    def check_triton(self, record: EngineRecord) -> None:
+        """Check that TensorRT built an engine: Triton has no backend for TensorRT-RTX."""
+        built = record.built
+        flavour = built.flavour if isinstance(built, TensorRtBuild) else None
+        if flavour != Flavour.TENSORRT:
+            message = (
+                f"engine {record.name} was built by {flavour}, but Triton's backend needs tensorrt"
+            )
+            hint = "build it with tensorrt, or use --set triton.backend=onnxruntime"
+            raise ConfigError(message, hint)
+
+
 class TensorRtEngine(CollatedEngine):
     """Engine for a serialized TensorRT engine. Not thread-safe."""
 
-    def __init__(self, path: Path, collate: Collate, built: TensorRt) -> None:
+    def __init__(self, path: Path, collate: Collate, built: TensorRtBuild) -> None:
         """Deserialize the engine.
 
         Args:
@@ -105,6 +179,14 @@ class TensorRtEngine(CollatedEngine):
     def processor(self) -> str:
         """Name of the GPU."""
         return self._gpu.name
+
+    @property
+    def on_gpu(self) -> bool:
+        """Always."""
+        return True
+
+    def learn_costs(self, longest: int) -> None:
+        """Do nothing: the profiles of the engine determine the calls."""
 
     def _feeds(self, encodings: Sequence[Encoding]) -> Iterator[InputFeed]:
         order = sorted(range(len(encodings)), key=lambda row: len(encodings[row]))

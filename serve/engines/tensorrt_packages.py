@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.run_folder.engine_record import TensorRt
+from pipework.run_folder.engine_record import TensorRtBuild
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
 
 REBUILD = "build it for this machine: pipe export RUN --to tensorrt"
@@ -80,7 +80,7 @@ def dotted(capability: int) -> str:
     return f"{capability // 10}.{capability % 10}"
 
 
-def check_fits(built: TensorRt, version: str, gpu: Gpu) -> None:
+def check_fits(built: TensorRtBuild, version: str, gpu: Gpu) -> None:
     """Check that an engine fits the TensorRT version and the GPU of this machine.
 
     Raises:
@@ -115,7 +115,7 @@ def collecting(trt: ModuleType) -> Any:  # noqa: ANN401  (a class of the package
     return Logger()
 
 
-def fits_here(built: TensorRt) -> bool:
+def fits_here(built: TensorRtBuild) -> bool:
     """Return whether this machine has the TensorRT and the GPU that an engine was built for."""
     try:
         check_fits(built, load(built.flavour).__version__, find_gpu())

@@ -10,22 +10,20 @@ from functools import partial
 from pathlib import Path
 
 from pipework.errors import RunFolderError
-from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Variant
+from pipework.run_folder.engine_record import EngineRecord, Variant
 from pipework.run_folder.files import FileRecord, verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as ROWS_FILE
 from pipework.scoring.reference_rows import ReferenceRows
-from pipework.serve.engines import MODELS
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.reproof import ReprovenEngine
+from pipework.serve.engines.runtimes import runtime_of
 from pipework.text.padding import Padding
 
 # Parameters of a text model's config: the name of its tensor model, and whether that graph reads
 # only the first token of a text.
 TENSOR_MODEL, FIRST_ONLY = "tensor_model", "first_only"
-# File names that Triton's own backends expect for an engine's main file.
-MODEL_FILES = {EngineFormat.ONNX: "model.onnx", EngineFormat.TENSORRT: "model.plan"}
 ModelCall = Callable[[Arrays], Logits]
 
 
@@ -76,13 +74,15 @@ def files_of(record: EngineRecord) -> tuple[dict[str, FileRecord], FileRecord]:
         RunFolderError: the record does not have exactly one of each.
     """
     files = {Path(file.path).name: file for file in record.files}
-    model = MODELS[record.format]
+    runtime = runtime_of(record.format)
+    model = runtime.model_file
     if len(files) != len(record.files) or not {model, ROWS_FILE} <= files.keys():
         names = ", ".join(file.path for file in record.files)
         message = f"engine {record.name}: expected one file {model} and one {ROWS_FILE} in {names}"
         raise RunFolderError(message, "export it again: pipe export RUN")
     rows, graph = files.pop(ROWS_FILE), files.pop(model)
-    return {**files, MODEL_FILES[record.format]: graph}, rows
+    name = model if runtime.triton is None else runtime.triton.model_file
+    return {**files, name: graph}, rows
 
 
 def open_tensor_model(

@@ -276,7 +276,7 @@ def open_predictor(
     manifest = read_classifier(run)
     queue = queue or QueueSettings()
     opener = opener or LocalOpener()
-    instances = queue.instances or opener.instances
+    instances = queue.instances or opener.instances(manifest, engine)
     threads = (
         None if instances == 1 else -(-cpu_limit() // instances)
     )  # rounded up, so that no CPU is idle

@@ -19,6 +19,7 @@ from pipework.run_folder.engine_record import (
     EngineFormat,
     EngineRecord,
     Layout,
+    OnnxBuild,
     Parity,
     Precision,
     Tolerance,
@@ -98,8 +99,7 @@ def run_folder(path, *, fields=("text",), engines=("onnx-fp32",)):
             precision=Precision.FP32,
             layout=Layout.PADDED,
             files=(),
-            opset=17,
-            built_with={},
+            built=OnnxBuild(opset=17, built_with={}),
             parity=parity(),
             tolerance=TOLERANCE,
         )

@@ -3,8 +3,9 @@ from importlib.metadata import version
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.export.build import BuildResult, build, package_versions
-from pipework.export.convert.checkpoint2onnx import EXPORTER, OPSET
+from pipework.export.build import build, package_versions
+from pipework.export.convert.checkpoint2onnx import EXPORTER
+from pipework.export.quantize.onnx2int8 import LayerPrecisions
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 
@@ -18,9 +19,9 @@ def test_the_exporter_and_the_packages_are_recorded_with_their_versions():
 
 
 def test_a_build_is_in_float32_without_fallback_layers_unless_it_says_otherwise():
-    built = BuildResult(built_with={})
-    assert (built.opset, built.layers.fallback, built.tensorrt) == (OPSET, (), None)
-    assert built.layers.fallback_precision is Precision.FP32
+    layers = LayerPrecisions()
+    assert (layers.int8, layers.fallback) == (frozenset(), ())
+    assert layers.fallback_precision is Precision.FP32
 
 
 @pytest.mark.parametrize("layout", Layout)

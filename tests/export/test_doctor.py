@@ -7,12 +7,14 @@ import pytest
 
 from pipework.errors import MissingDependencyError
 from pipework.export import doctor
-from pipework.export.doctor import Usability, diagnose
+from pipework.export.doctor import diagnose
 from pipework.export.plan import select_variants
 from pipework.run_folder.engine_record import ExportTarget
 from pipework.run_folder.manifest import read_manifest
-from pipework.serve.engines import cuda_libraries, openvino
+from pipework.serve.engines import cuda_libraries, openvino, tensorrt
 from pipework.serve.engines import onnxruntime as runtime
+from pipework.serve.engines import runtime as base
+from pipework.serve.engines.runtime import Usability
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.terminal import show_diagnosis
 
@@ -78,7 +80,7 @@ def test_libraries_of_cuda_that_are_missing_are_named(monkeypatch):
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: providers)
     missing = ["libcudnn.so.9", cuda_libraries.DRIVER]
-    monkeypatch.setattr(cuda_libraries, "load_cuda_libraries", lambda: tuple(missing))
+    monkeypatch.setattr(runtime, "load_cuda_libraries", lambda: tuple(missing))
     part = by_name(diagnose().engines)["onnx fp32"]
     assert part.usable is Usability.NO
     assert part.details.endswith("does not find libcudnn.so.9")
@@ -116,7 +118,7 @@ def test_a_broken_runtime_is_reported(monkeypatch):
 
 
 def test_slow_precisions_are_marked(monkeypatch):
-    monkeypatch.setattr(doctor, "sums_int8", lambda: False)
+    monkeypatch.setattr(base, "sums_int8", lambda: False)
     monkeypatch.setattr(openvino, "has_bf16", lambda: False)
     engines = by_name(diagnose().engines)
     assert engines["onnx int8"].usable is Usability.SLOW
@@ -130,7 +132,7 @@ def test_tensorrt_without_a_builder_is_reported_with_the_install_command(monkeyp
         message = "no package that builds"
         raise MissingDependencyError(message, "pip install 'pipework[tensorrt-rtx]'")
 
-    monkeypatch.setattr(doctor, "builder_flavour", absent)
+    monkeypatch.setattr(tensorrt, "builder_flavour", absent)
     part = by_name(diagnose().engines)["tensorrt fp16"]
     assert (part.usable, part.hint) == (Usability.NO, "pip install 'pipework[tensorrt-rtx]'")
 

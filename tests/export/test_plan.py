@@ -3,10 +3,10 @@ import sys
 import pytest
 
 from pipework.errors import ConfigError, MissingDependencyError
-from pipework.export import plan
 from pipework.export.plan import select_variants, time_left
 from pipework.run_folder.engine_record import EngineFormat, ExportTarget, Layout, Precision, Scaling
 from pipework.run_folder.manifest import read_manifest
+from pipework.serve.engines import openvino
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def test_tensorrt_without_a_builder_is_refused_at_once(manifest, monkeypatch):
 
 
 def test_auto_selects_all_variants_that_run_here(manifest, monkeypatch):
-    monkeypatch.setattr(plan, "computes_bf16", lambda: True)
+    monkeypatch.setattr(openvino, "computes_bf16", lambda: True)
     found = labels(select_variants(manifest, ExportTarget.AUTO, None, None))
     assert {"onnx-fp32", "onnx-int8-dynamic-packed", "openvino-bf16-packed"} <= set(found)
     assert len(set(found)) == len(found)
@@ -59,7 +59,7 @@ def test_auto_selects_all_variants_that_run_here(manifest, monkeypatch):
 
 
 def test_auto_omits_bf16_on_processors_without_it(manifest, monkeypatch):
-    monkeypatch.setattr(plan, "computes_bf16", lambda: False)
+    monkeypatch.setattr(openvino, "computes_bf16", lambda: False)
     assert "openvino-bf16" not in labels(select_variants(manifest, ExportTarget.AUTO, None, None))
 
 

@@ -19,6 +19,7 @@ from pipework.run_folder.engine_record import (
     EngineFormat,
     ExportTarget,
     Layout,
+    OnnxBuild,
     Precision,
     Scaling,
     Variant,
@@ -42,7 +43,7 @@ def test_the_record_matches_the_files_on_disk(exported_run):
     verify_files(exported_run, engine.files)
     assert engine_files(exported_run) == ["model.onnx", "rows.npz"]
     assert [file.path.rpartition("/")[2] for file in engine.files] == ["model.onnx", "rows.npz"]
-    assert engine.built_with.keys() >= {"torch", "transformers", "onnx", "exporter"}
+    assert engine.built.built_with.keys() >= {"torch", "transformers", "onnx", "exporter"}
 
 
 def test_one_export_command_reads_the_manifest_once(run, monkeypatch):
@@ -65,7 +66,7 @@ def builder(convert):
 
     def build(_variant, run_rows, folder, *_):
         convert(run_rows.run, run_rows.manifest, folder / "model.onnx")
-        return BuildResult(built_with={})
+        return BuildResult(built=OnnxBuild(opset=17, built_with={}))
 
     return build
 
@@ -332,7 +333,7 @@ def test_a_busy_machine_makes_the_ranking_unreliable(proven, noting, monkeypatch
 
 def test_reference_rows_cover_every_predicted_label(run, monkeypatch):
     most = len(read_manifest(run).task.labels)
-    monkeypatch.setattr("pipework.export.run.REFERENCE_DEV_ROWS", most)
+    monkeypatch.setattr("pipework.export.parity_checker.REFERENCE_DEV_ROWS", most)
     (record,) = export(run, NullProgress(), settings=QUICK)
     rows = ReferenceRows.read(run / record.files[1].path)
     run_rows = RunRows.open(run, read_manifest(run), QUICK)

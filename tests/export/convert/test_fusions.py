@@ -3,10 +3,12 @@
 import onnx
 import pytest
 
-from pipework.export.build import BuildResult, count_fusions, lost_fusions
+from pipework.export.build import BuildResult
 from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
+from pipework.export.convert.fusions import count_fusions, lost_fusions
 from pipework.export.run import export
+from pipework.run_folder.engine_record import OnnxBuild
 from pipework.run_folder.manifest import read_manifest
 
 LAYERS = 2  # of the preset that the sample is trained with
@@ -31,7 +33,7 @@ def broken(graph, path):
 
 def test_the_activation_of_every_layer_is_fused_and_recorded(exported_run):
     (engine,) = read_manifest(exported_run).engines
-    assert engine.fusions["BiasGelu"] == LAYERS
+    assert engine.built.fusions["BiasGelu"] == LAYERS
 
 
 def test_an_unknown_subgraph_is_reported_as_a_lost_fusion(graph, tmp_path):
@@ -49,7 +51,7 @@ def test_counting_leaves_no_temporary_files(graph):
 def test_an_export_reports_fusions_lost_since_the_last_export(proven, noting):
     def builder(_variant, run_rows, folder, *_):
         checkpoint_to_onnx(run_rows.run, run_rows.manifest, folder / "model.onnx")
-        return BuildResult(built_with={}, fusions={"BiasGelu": 1})
+        return BuildResult(built=OnnxBuild(opset=17, built_with={}, fusions={"BiasGelu": 1}))
 
     export(proven, noting, settings=ExportSettings(speed_s=0, dev_rows=20), builder=builder)
     expected = f"onnx-fp32: fewer fusions than in the last export: BiasGelu {LAYERS} -> 1"

@@ -92,7 +92,7 @@ def test_an_fp16_engine_passes_and_records_its_float32_layers(loud_run, tmp_path
     run = shutil.copytree(loud_run, tmp_path / "run")
     (record,) = export(run, NullProgress(), [fp16(layout)], settings=QUICK)
     assert record.proven
-    assert f"{FEED_FORWARD}.intermediate.dense" in [layer.name for layer in record.kept]
+    assert f"{FEED_FORWARD}.intermediate.dense" in [layer.name for layer in record.built.kept]
 
 
 def test_an_fp16_engine_that_overflows_is_rejected(loud_run, tmp_path):

@@ -104,7 +104,7 @@ def test_float32_products_are_built_without_turing(trained_run, tmp_path, noting
         rows = RunRows.open(trained_run, read_manifest(trained_run), settings)
         folder = tmp_path / f"{precision}-{len(capabilities)}"
         folder.mkdir()
-        return build(variant(precision), rows, folder, accepted, noting).tensorrt.target
+        return build(variant(precision), rows, folder, accepted, noting).built.target
 
     assert built(Precision.FP32, 75, 89) == "compute capabilities 8.9"
     assert [line for line in noting.lines if "compute capability 7.5: it is left out" in line]
@@ -122,8 +122,7 @@ def test_every_family_is_built(family_run, family, tmp_path):
     run = family_run(family, Head.LINEAR)
     rows = RunRows.open(run, read_manifest(run), ONE)
     assert (
-        build(variant(Precision.FP32), rows, tmp_path, accepted, NullProgress()).tensorrt
-        is not None
+        build(variant(Precision.FP32), rows, tmp_path, accepted, NullProgress()).built is not None
     )
 
 
@@ -154,7 +153,7 @@ def test_the_name_of_a_gpu_becomes_one_file_name():
     ],
 )
 def test_a_tiny_model_is_built(run_rows, tmp_path, layout, precision):
-    built = build(variant(precision, layout), run_rows, tmp_path, accepted, NullProgress()).tensorrt
+    built = build(variant(precision, layout), run_rows, tmp_path, accepted, NullProgress()).built
     assert (built.flavour, built.version) == ("tensorrt_rtx", load(Flavour.RTX).__version__)
     assert built.target == "compute capabilities 8.9"
     assert {*built.profiles[0].largest} == names_of(layout)
@@ -228,7 +227,7 @@ def test_an_engine_that_cannot_run_is_recorded_as_built(trained_run, tmp_path, c
     assert record == read_manifest(run).engines[0]
     assert (record.parity, record.speed, record.proven) == (None, None, False)
     assert [file.path.rpartition("/")[2] for file in record.files] == ["model.engine", "rows.npz"]
-    assert record.built_with["tensorrt_rtx"] == record.tensorrt.version
+    assert record.built.built_with["tensorrt_rtx"] == record.built.version
     assert any(line.startswith("built, not run: tensorrt-fp16-packed") for line in noting.lines)
     show_exported(run, read_manifest(run), [record])
     expected = "built, not run: tensorrt-fp16-packed for compute capabilities 8.9; the server will"

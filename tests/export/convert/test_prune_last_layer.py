@@ -8,8 +8,8 @@ from onnx import TensorProto, helper
 
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, trace_packed
+from pipework.export.convert.intermediates import OnnxIntermediates
 from pipework.export.convert.prune_last_layer import prune_last_layer
-from pipework.export.diagnosis.intermediates import OnnxIntermediates
 from pipework.run_folder.engine_record import Layout
 from pipework.serve.engines.collate import Collate
 from pipework.train.config.model import Head

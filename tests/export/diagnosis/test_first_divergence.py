@@ -13,17 +13,15 @@ from onnx import helper, numpy_helper
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
+from pipework.export.convert.converters import converter_of
+from pipework.export.convert.onnx2openvino import OpenVinoIntermediates
 from pipework.export.diagnosis.first_divergence import (
     LIMITS,
     compare_layers,
     locate_input,
     smallest_failing_call,
 )
-from pipework.export.diagnosis.intermediates import (
-    OpenVinoIntermediates,
-    open_intermediates,
-    reference_activations,
-)
+from pipework.export.diagnosis.reference_activations import reference_activations
 from pipework.export.parity.case import Case
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress
@@ -54,7 +52,7 @@ def compared(run_rows, variant, folder):
         expected_C=np.zeros(3, np.float32),
         found_C=None,
     )
-    intermediates = open_intermediates(folder, variant)
+    intermediates = converter_of(variant.format).intermediates(folder, variant.precision)
     position = locate_input(case, variant.layout, intermediates, run_rows.manifest)
     layers = reference_activations(run_rows.run, run_rows.manifest, rows[2].encoding)
     return compare_layers(intermediates, position, layers, LIMITS[variant.precision])
@@ -134,7 +132,8 @@ def opened_run(exported_run):
     manifest = read_manifest(exported_run)
     run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=16))
     (record,) = manifest.engines
-    intermediates = open_intermediates((exported_run / record.files[0].path).parent, record)
+    folder = (exported_run / record.files[0].path).parent
+    intermediates = converter_of(record.format).intermediates(folder, record.precision)
     expected_C = np.zeros(len(manifest.task.labels), np.float32)
     found_C = expected_C + 0.5
     case = Case(

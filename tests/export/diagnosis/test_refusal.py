@@ -14,9 +14,9 @@ from onnx import numpy_helper
 from pipework.errors import CheckFailedError
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
+from pipework.export.convert.converters import converter_of
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.export.diagnosis import reproduce
-from pipework.export.diagnosis.intermediates import open_intermediates
 from pipework.export.run import export
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
@@ -98,7 +98,11 @@ def test_intermediates_and_script_use_the_recorded_fallback_precision(exported_r
     found = {}
     for computed in (Precision.FP32, Precision.BF16):
         onnx_to_openvino(graph, tmp_path / "model.xml", computed)
-        found[computed] = open_intermediates(tmp_path, int8).runner(())(feed)["logits"]
+        found[computed] = (
+            converter_of(int8.format)
+            .intermediates(tmp_path, int8.precision)
+            .runner(())(feed)["logits"]
+        )
         script = runpy.run_path(str(tmp_path / "reproduce.py"))
         np.testing.assert_array_equal(script["load"]()(feed), found[computed])
     assert 1e-4 < np.abs(found[Precision.FP32] - found[Precision.BF16]).max() < 0.1

@@ -51,7 +51,7 @@ def loud_run(trained_run, tmp_path):
 def test_the_layer_that_int8_degrades_falls_back_and_is_reported(loud_run, noting):
     (engine,) = export(loud_run, noting, [DYNAMIC], settings=ExportSettings(speed_s=0.1))
     assert engine.proven
-    (layer,) = engine.kept
+    (layer,) = engine.built.kept
     assert (layer.name, layer.precision) == (LOUD, Precision.FP32)
     log = "\n".join(noting.lines)
     before = float(re.search(r"int8 with float32: dev score (\S+) instead", log)[1])
@@ -87,7 +87,7 @@ def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
     monkeypatch.setattr(CandidateRunner, "logits", logits)
     (engine,) = export(run, noting, [OPENVINO], settings=QUICK)
     assert engine.proven
-    (layer,) = engine.kept
+    (layer,) = engine.built.kept
     assert layer.precision is Precision.BF16
     assert judged == [Precision.BF16] * 2
     assert fallback_precision(run, engine) == "bf16"
@@ -116,7 +116,7 @@ def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch
     (engine,) = export(run, noting, [OPENVINO], settings=QUICK)
     assert engine.proven
     assert judged == [Precision.BF16] * 5 + [Precision.FP32] * 2
-    assert [layer.precision for layer in engine.kept] == [Precision.FP32]
+    assert [layer.precision for layer in engine.built.kept] == [Precision.FP32]
     assert fallback_precision(run, engine) == "f32"
     (path,) = (run / one.path for one in engine.files if one.path.endswith(".xml"))
     found = shared_core().read_model(path).get_ops()
@@ -142,7 +142,7 @@ def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkey
     monkeypatch.setattr(CandidateRunner, "logits", logits)
     (engine,) = export(run, noting, [OPENVINO], settings=QUICK)
     assert engine.proven
-    assert engine.kept == ()
+    assert engine.built.kept == ()
     assert fallback_precision(run, engine) == ("f32" if degraded else "bf16")
     plain = [precision for name, precision in compared if name == "fp32.onnx"]
     tried = [precision for name, precision in compared if name != "fp32.onnx"]

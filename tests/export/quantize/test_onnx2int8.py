@@ -7,8 +7,8 @@ import pytest
 from onnx import TensorProto
 
 from pipework.errors import ConfigError
-from pipework.export import build as build_module
 from pipework.export.config import ExportSettings
+from pipework.export.convert import onnx2ort
 from pipework.export.quantize.calibration import linear_layers
 from pipework.export.quantize.onnx2int8 import onnx_to_int8
 from pipework.export.rows.run_rows import RunRows
@@ -41,7 +41,7 @@ def int8_export(trained_run, tmp_path_factory):
     shutil.copytree(trained_run, run)
     settings = ExportSettings(speed_s=0, calibration_rows=32, dev_rows=100)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build_module, "cuda_gpu", lambda: L4)
+        patch.setattr(onnx2ort, "cuda_gpu", lambda: L4)
         export(run, noting, [int8(*form) for form in FORMS], settings=settings)
     return run, noting.lines
 
@@ -63,7 +63,7 @@ def test_nodes_that_a_gpu_leaves_to_the_cpu_are_reported(int8_export):
             "NVIDIA L4 waits for the CPU; use --precision fp16, or --to tensorrt --precision int8"
         )
     ]
-    assert build_module.cuda_warning(graph, None) is None
+    assert onnx2ort.cuda_warning(graph, None) is None
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_every_form_passes_without_fallback_layers(int8_run):
     assert {engine.name for engine in engines} == {int8(*form).label for form in FORMS}
     for engine in engines:
         assert engine.proven
-        assert engine.kept == ()
+        assert engine.built.kept == ()
         assert 1e-4 < engine.parity.max_abs < 0.5  # int8 it is, and near
 
 
@@ -84,8 +84,8 @@ def test_results_do_not_depend_on_other_inputs_of_the_batch(int8_run):
 def test_onnxruntime_does_not_fuse_the_scales_of_tokens(int8_run):
     for engine in read_manifest(int8_run).engines:
         if engine.scaling is Scaling.DYNAMIC:
-            assert engine.fusions
-            assert "MatMulIntegerToFloat" not in engine.fusions
+            assert engine.built.fusions
+            assert "MatMulIntegerToFloat" not in engine.built.fusions
 
 
 def test_the_weights_of_linear_layers_are_stored_as_int8(int8_run):

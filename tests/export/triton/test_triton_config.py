@@ -14,7 +14,7 @@ from pipework.export.triton.triton_config import (
     to_text,
     warmup_files,
 )
-from pipework.run_folder.engine_record import EngineFormat, Layout, ShapeProfile, TensorRt
+from pipework.run_folder.engine_record import EngineFormat, Layout, ShapeProfile, TensorRtBuild
 from pipework.run_folder.manifest import read_manifest
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -48,27 +48,42 @@ def built():
         ShapeProfile(smallest=shapes(1, 1), usual=shapes(8, tokens), largest=shapes(texts, tokens))
         for texts, tokens in ((64, 32), (16, 128))
     )
-    return TensorRt(flavour="tensorrt", version="11.0", target="one GPU", profiles=profiles)
+    return TensorRtBuild(
+        opset=17,
+        built_with={},
+        flavour="tensorrt",
+        version="11.0",
+        target="one GPU",
+        profiles=profiles,
+    )
+
+
+def proven_on_gpu(manifest):
+    return manifest.engines[0].parity.model_copy(update={"on_gpu": True})
 
 
 def configs(manifest):
     yield "text", text_config("topics", manifest, PYTHON)
     pair = with_fields(manifest, "text", "text_pair")
     yield "text-pair", text_config("topics", pair, TritonSettings(instances=2, batch=8, versions=1))
-    yield "text-before-a-model", text_config("topics", manifest, ONNX, first_only=True)
+    yield "text-before-a-model", text_config("topics", manifest, ONNX)
     marked = with_fields(manifest, "text", "entities")
     spans = marked.model_copy(update={"model": marked.model.model_copy(update={"head": "entity"})})
-    yield "onnxruntime", tensor_config("topics", spans, ONNX, first_only=True, on_gpu=False)
+    yield "onnxruntime", tensor_config("topics", spans, ONNX)
     packed = with_engine(manifest, layout=Layout.PACKED)
-    yield "onnxruntime-packed", tensor_config("topics", packed, ONNX, first_only=True, on_gpu=False)
-    every = with_engine(with_fields(manifest, "text", type_ids=False), layout=Layout.PACKED)
+    yield "onnxruntime-packed", tensor_config("topics", packed, ONNX)
+    states = manifest.engines[0].built.model_copy(update={"first_only": False})
+    plain = with_fields(manifest, "text", type_ids=False)
+    every = with_engine(plain, layout=Layout.PACKED, built=states)
     yield (
         "onnxruntime-packed-states",
-        tensor_config("topics", every, ONNX, first_only=False, on_gpu=False),
+        tensor_config("topics", every, ONNX),
     )
-    trt = with_engine(manifest, format=EngineFormat.TENSORRT, tensorrt=built())
-    yield "text-before-tensorrt", text_config("topics", trt, TENSORRT, first_only=True)
-    yield "tensorrt", tensor_config("topics", trt, TENSORRT, first_only=True, on_gpu=True)
+    trt = with_engine(
+        manifest, format=EngineFormat.TENSORRT, built=built(), parity=proven_on_gpu(manifest)
+    )
+    yield "text-before-tensorrt", text_config("topics", trt, TENSORRT)
+    yield "tensorrt", tensor_config("topics", trt, TENSORRT)
 
 
 def test_the_configs_match_the_golden_files(manifest):

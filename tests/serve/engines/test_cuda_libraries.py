@@ -38,7 +38,7 @@ class Linker:
 
     def __call__(self, path, mode=ctypes.DEFAULT_MODE):
         del mode
-        if path == str(cuda_libraries.PROVIDER):
+        if path.endswith(str(cuda_libraries.PROVIDER)):
             message = f"{DRIVER}: cannot open shared object file: No such file or directory"
             raise OSError(message)
         if path not in self.present:

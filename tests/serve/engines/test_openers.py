@@ -37,6 +37,6 @@ def test_a_proof_is_made_on_the_reference_rows(kept_run):
     assert record.name == "onnx"
 
 
-def test_a_cpu_has_at_most_two_engines():
+def test_a_cpu_has_at_most_two_engines(run):
     expected = 1 if gpu_or_none() is not None else min(2, cpu_limit())
-    assert LocalOpener().instances == expected
+    assert LocalOpener().instances(read_manifest(run), None) == expected

@@ -9,6 +9,7 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError, RunFolderError, UnknownModelError
+from pipework.run_folder.manifest import read_manifest
 from pipework.serve.config import RepositorySettings, ServeSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openers import LocalOpener
@@ -168,7 +169,9 @@ def test_a_version_that_fails_warm_up_is_closed(shelf, models, monkeypatch):
     shelf.add(2)
     with pytest.raises(LoadError, match="ZeroDivisionError: division by zero"):
         load(models)
-    assert len(closed) == LocalOpener().instances
+    assert len(closed) == LocalOpener().instances(
+        read_manifest(shelf.folder / "topics" / "1"), None
+    )
 
 
 def test_polling_loads_new_versions_and_unloads_removed_ones(shelf):

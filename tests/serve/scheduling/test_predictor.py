@@ -174,7 +174,7 @@ def test_engines_are_closed_when_the_tokenizer_cannot_be_opened(
     monkeypatch.setattr(TextEncoder, "open", _refuse)
     with pytest.raises(RunFolderError, match="no tokenizer"):
         open_predictor(run)
-    assert len(closed) == LocalOpener().instances
+    assert len(closed) == LocalOpener().instances(read_manifest(run), None)
 
 
 def _refuse(*_: object, **__: object) -> None:
@@ -207,6 +207,6 @@ def test_a_machine_with_several_cpus_has_two_engines(
     run: Path, monkeypatch: pytest.MonkeyPatch, processors: int, engines: int
 ) -> None:
     monkeypatch.setattr("pipework.serve.engines.openers.cpu_limit", lambda: processors)
-    monkeypatch.setattr("pipework.serve.engines.openers.gpu_or_none", lambda: None)
+    monkeypatch.setattr("pipework.serve.engines.openers.computes_on_gpu", lambda *_: False)
     with open_predictor(run) as predictor:
         assert predictor.load.engines == engines

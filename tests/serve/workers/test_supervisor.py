@@ -44,8 +44,10 @@ TOLERANCE = 1e-5
 
 def processes(server: Server) -> list[psutil.Process]:
     """Return the workers, by number."""
-    children = psutil.Process(server.process.pid).children()
-    named = {child.name(): child for child in children}
+    named = {}
+    for child in psutil.Process(server.process.pid).children():
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            named[child.name()] = child
     return [named[name] for name in sorted(named) if name.startswith("pipe-worker-")]
 
 
@@ -205,12 +207,14 @@ def test_no_answer_is_wrong_while_workers_end(run, start_server, number, answers
     choose, ended = random.Random(5), set[int]()
     with ThreadPoolExecutor(CLIENTS) as pool:
         clients = [pool.submit(load.run, seed) for seed in range(CLIENTS)]
-        while len(ended) < ENDED and not load.done.wait(choose.uniform(0.2, 0.6)):
-            if serving_workers(workers, ended) == WORKERS:  # else no worker would listen
-                worker = processes(workers)[len(ended) % WORKERS]
-                worker.send_signal(number)
-                ended.add(worker.pid)
-        load.killing = False
+        try:
+            while len(ended) < ENDED and not load.done.wait(choose.uniform(0.2, 0.6)):
+                if serving_workers(workers, ended) == WORKERS:  # else no worker would listen
+                    worker = processes(workers)[len(ended) % WORKERS]
+                    worker.send_signal(number)
+                    ended.add(worker.pid)
+        finally:  # else the clients would go on after an error
+            load.killing = False
         for client in clients:
             client.result()
     assert load.wrong == []

@@ -8,6 +8,7 @@ from pipework.errors import CheckFailedError, ConfigError, RunFolderError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.data.batches import BATCH_TOKENS
 from pipework.train.data.disk_cache import cache_folder
@@ -77,7 +78,9 @@ def test_a_logit_that_is_not_finite_is_reported(teacher_and_source, monkeypatch)
     teacher, source = teacher_and_source
     real = module.CheckpointEngine.infer
     monkeypatch.setattr(
-        module.CheckpointEngine, "infer", lambda engine, rows: real(engine, rows) * np.nan
+        module.CheckpointEngine,
+        "infer",
+        lambda engine, rows: Outputs.of(real(engine, rows).values * np.nan),
     )
     with pytest.raises(CheckFailedError, match="a logit of the teacher is not finite"):
         teacher_logits(teacher, source, CPU, NullProgress())

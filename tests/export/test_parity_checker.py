@@ -12,7 +12,7 @@ from pipework.benchmarks.studies.planted_faults import FAULTS as ALL_FAULTS
 from pipework.benchmarks.studies.structural_faults import VARIANTS
 from pipework.errors import CheckFailedError
 from pipework.export import build as build_module
-from pipework.export import run as run_module
+from pipework.export import parity_checker as run_module
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.convert import onnx2openvino

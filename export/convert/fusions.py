@@ -1,0 +1,47 @@
+"""Count the subgraphs of an ONNX graph that onnxruntime fuses.
+
+Runtimes match subgraphs by their structure, so another exporter, opset or version can silently lose
+a fusion and with it speed.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+# Weights in a separate file: graphs over 2 GB cannot be written otherwise.
+EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
+ERRORS_ONLY = 3  # log level; hides the warning that the optimised graph is machine-specific
+
+
+def count_fusions(graph: Path) -> dict[str, int]:
+    """Return the count of each fused operator that onnxruntime adds to the graph on a CPU."""
+    with tempfile.TemporaryDirectory(dir=graph.parent, prefix="optimised-") as folder:
+        optimised = Path(folder) / "graph.onnx"
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.optimized_model_filepath = str(optimised)
+        options.add_session_config_entry(EXTERNAL_WEIGHTS, "weights.bin")
+        options.log_severity_level = ERRORS_ONLY
+        ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        after = operators(optimised)
+    before = operators(graph)
+    return {name: after[name] for name in sorted(after) if name not in before}
+
+
+def lost_fusions(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
+    """Return a line for each operator with fewer fusions than before: its old and new count."""
+    return [
+        f"{name} {count} -> {now.get(name, 0)}"
+        for name, count in before.items()
+        if now.get(name, 0) < count
+    ]
+
+
+def operators(graph: Path) -> Counter[str]:
+    """Return the number of nodes of a graph by operator."""
+    nodes = onnx.load(graph, load_external_data=False).graph.node
+    return Counter(node.op_type for node in nodes)
