@@ -193,9 +193,12 @@ class ImportSettings(Settings):
         data: how the files of --data are read.
         pair: whether an input is two texts; None: if the rows have two, or for a cross-encoder.
         max_length: tokens of an input; None: the limit of the source, at most 512.
+        force: whether a model is imported that is worse on labelled rows than a constant
+            prediction.
     """
 
     task: TaskSettings = TaskSettings()
     data: ImportDataSettings = ImportDataSettings()
     pair: bool | None = None
     max_length: Annotated[int, Field(ge=3)] | None = None
+    force: bool = False

@@ -102,7 +102,7 @@ def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
     if settings.name is not None or settings.vocab is not None:
         return make()  # read from a file, not learned
     learned = (settings.vocab_size, settings.split_cjk, settings.lowercase)
-    parts = ("vocabulary", version("tokenizers"), learned, source_content(source))
+    parts = ("vocabulary with marks", version("tokenizers"), learned, source_content(source))
     return cached_text(cache_key(parts), make)
 
 

@@ -6,15 +6,27 @@ Shapes: N rows of dev, C classes.
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.errors import CheckFailedError
 from pipework.export.importing.comparison import ImportedModel, SourceComparison
 from pipework.export.importing.import_rows import ImportRows
 from pipework.progress import Progress
 from pipework.run_folder.manifest import Data
 from pipework.scoring.evaluation import infer_all, label_array
-from pipework.tasks.evaluation import SplitMetrics
+from pipework.tasks.evaluation import Evaluation, SplitMetrics
+from pipework.tasks.kinds import Metric
 from pipework.tasks.task import Task
 from pipework.text.encoding import token_digest
 from pipework.train.data_report.data_report import data_report
+from pipework.train.report.verdict import (
+    USEFUL_MATTHEWS,
+    ScoredRows,
+    compare,
+    constant_prediction,
+    metric_in_words,
+)
 
 FOREIGN_TEXTS = "proven on texts that are not yours: import again with --data FILE"
 
@@ -36,6 +48,9 @@ def imported_data(
         folder: the run folder.
         comparison: the comparison with the source.
         progress: receives the stages.
+
+    Raises:
+        CheckFailedError: the scores are below those of a constant prediction.
     """
     task = imported.task
     metrics = dict[str, SplitMetrics]()
@@ -51,8 +66,11 @@ def imported_data(
         encodings = imported.encoder.encode(rows.dev)
         outputs = infer_all(imported.engine, encodings, progress)
         task = task.with_thresholds(outputs.values, truth)
-        scored = task.evaluate(outputs, truth).metrics()
-        metrics["dev"] = scored.model_copy(update={"tokens": token_digest(encodings)})
+        scored = task.evaluate(outputs, truth)
+        if not rows.force:
+            check_scores(scored, outputs.values, truth, task, path)
+        tokens = token_digest(encodings)
+        metrics["dev"] = scored.metrics().model_copy(update={"tokens": tokens})
     if rows.sources:
         # The rows of the calibration are not scored: those that are also in dev do no harm.
         dev = {"dev": rows.sources["dev"]}
@@ -64,3 +82,43 @@ def imported_data(
         findings=tuple(findings),
         metrics=metrics,
     )
+
+
+def check_scores(
+    scored: Evaluation,
+    logits_NC: NDArray[np.float32],
+    truth: NDArray[np.generic],
+    task: Task,
+    path: Path,
+) -> None:
+    """Check that a model is at least as good on labelled rows as a constant prediction.
+
+    A copy answers as its source, so the usual causes are in the source: a tokenizer of another
+    model, or names of labels in another order. Rows with few labels of a rare class are no reason:
+    the accuracy of a useful model may be below that of the common class, its Matthews coefficient
+    is not.
+
+    Raises:
+        CheckFailedError: it is worse.
+    """
+    rows = ScoredRows(
+        split="dev",
+        logits_NC=logits_NC,
+        truth=truth,
+        task=task,
+        leaked_N=np.zeros(len(truth), np.bool_),
+    )
+    name, constant = constant_prediction(truth, task)
+    difference = compare(rows, name, constant)
+    matthews = scored.scores.get(Metric.MATTHEWS, 0.0)
+    if difference.model >= difference.baseline or matthews > USEFUL_MATTHEWS:
+        return
+    message = (
+        f"the model is worse on {path} than {name}: {metric_in_words(task.metric)} "
+        f"{difference.model:.4f}, and {difference.baseline:.4f} for the constant prediction"
+    )
+    hint = (
+        "the tokenizer may be that of another model, or id2label in another order: compare some "
+        "predictions with the program that trained the model; or import it with --force"
+    )
+    raise CheckFailedError(message, hint)

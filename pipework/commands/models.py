@@ -22,6 +22,9 @@ def import_(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="run Python code of the source (auto_map)")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="also if the scores on labelled rows are too low")
+    ] = False,
 ) -> None:
     """Make a run folder from the checkpoint of another program, and prove that it is the same.
 
@@ -35,7 +38,8 @@ def import_(
     from pipework.settings import load_settings
     from pipework.terminal import show_imported
 
-    settings = load_settings(ImportSettings, None, overrides or [])
+    forced = ["force=true"] if force else []
+    settings = load_settings(ImportSettings, None, [*(overrides or []), *forced])
     with console.progress() as progress:
         progress.note("loading torch")
         from pipework.export.importing.run import import_source  # imports torch: seconds

@@ -88,8 +88,10 @@ class ModelSettings(HeadSettings):
     A preset learns a WordPiece vocabulary of `vocab_size` tokens from the train texts (more only if
     they contain more characters), or uses `vocab` (a vocab.txt). With `split_cjk` each Chinese
     character is a word, as in BERT; without it, tokens of several characters are learned. Without
-    `lowercase`, texts are lowercased if the vocabulary has no upper-case tokens. `family` is the
-    model family; albert shares one layer and has embeddings of width `embedding`.
+    `lowercase`, texts are lowercased if the vocabulary has no upper-case tokens. Marks, such as
+    accents and dakuten, are kept; only with a `vocab` of lower-case tokens without marks they are
+    removed, as in BERT. `family` is the model family; albert shares one layer and has embeddings of
+    width `embedding`.
 
     `ngrams` is the size of a table of hashed token bigrams and trigrams, whose embeddings are added
     to those of the tokens; 0 for none. A checkpoint with such a table keeps it.

@@ -30,6 +30,9 @@ KERAS_WEIGHTS = "tf_model.h5"
 CKPT = re.compile(r"\.ckpt(-[0-9]+)?(\.index|\.meta|\.data.*)?$")
 REACH_S = 10  # timeout of the connection to the hub
 CASED_RATE = 0.01  # a vocabulary with more upper-case tokens is cased
+STRIP = normalizers.BertNormalizer(
+    clean_text=False, handle_chinese_chars=False, lowercase=False, strip_accents=True
+)
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -72,13 +75,14 @@ def learn_wordpiece(settings: ModelSettings, texts: Callable[[], Iterable[str]])
     if not settings.split_cjk:  # without spaces any character may continue a word
         continuing |= {f"##{token}" for token in alphabet if len(token) == 1}
     known = (*SPECIAL_TOKENS, *sorted(continuing))
-    return _with_vocabulary(settings, _trained(settings, texts(), known, settings.vocab_size))
+    vocabulary = _trained(settings, texts(), known, settings.vocab_size)
+    return _with_vocabulary(settings, vocabulary, strip_accents=False)
 
 
 def _trained(
     settings: ModelSettings, texts: Iterable[str], known: Sequence[str], vocab_size: int
 ) -> dict[str, int]:
-    tokenizer = _bert_tokenizer(settings, {})
+    tokenizer = _bert_tokenizer(settings, {}, strip_accents=False)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=2, show_progress=False, special_tokens=list(known)
     )
@@ -105,7 +109,9 @@ def _texts(source: Source) -> Iterator[str]:
             yield example.text_pair
 
 
-def _bert_tokenizer(settings: ModelSettings, vocabulary: dict[str, int]) -> Tokenizer:
+def _bert_tokenizer(
+    settings: ModelSettings, vocabulary: dict[str, int], *, strip_accents: bool
+) -> Tokenizer:
     # BERT treats words of over 100 characters as unknown. Without split_cjk, a Chinese sentence is
     # a word.
     longest = 100 if settings.split_cjk else 10_000
@@ -113,7 +119,9 @@ def _bert_tokenizer(settings: ModelSettings, vocabulary: dict[str, int]) -> Toke
         models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=longest)  # noqa: S106
     )
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=_lowercases(settings, vocabulary), handle_chinese_chars=settings.split_cjk
+        lowercase=_lowercases(settings, vocabulary),
+        handle_chinese_chars=settings.split_cjk,
+        strip_accents=strip_accents,
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
@@ -129,8 +137,26 @@ def _lowercases(settings: ModelSettings, vocabulary: dict[str, int]) -> bool:
     return cased <= CASED_RATE * len(vocabulary)
 
 
-def _with_vocabulary(settings: ModelSettings, vocabulary: dict[str, int]) -> Tokenizer:
-    tokenizer = _bert_tokenizer(settings, vocabulary)
+def _strips_accents(settings: ModelSettings, vocabulary: dict[str, int]) -> bool:
+    """Return whether texts lose their marks, as in BERT's uncased vocabularies.
+
+    Marks distinguish words in many languages: Japanese dakuten, vowel signs of Hindi, tones of Thai
+    and Vietnamese. A vocabulary with marks was made from texts that kept them.
+    """
+    return _lowercases(settings, vocabulary) and not any(map(_has_marks, vocabulary))
+
+
+def _has_marks(token: str) -> bool:
+    # BERT decomposes texts before it removes marks, so Hangul syllables count, too.
+    return bool(STRIP.normalize_str(token) != token)
+
+
+def _with_vocabulary(
+    settings: ModelSettings, vocabulary: dict[str, int], *, strip_accents: bool | None = None
+) -> Tokenizer:
+    if strip_accents is None:
+        strip_accents = _strips_accents(settings, vocabulary)
+    tokenizer = _bert_tokenizer(settings, vocabulary, strip_accents=strip_accents)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return _with_template(tokenizer)
 
@@ -254,13 +280,12 @@ def _of_legacy_folder(settings: ModelSettings, folder: Path) -> Tokenizer | None
     split_cjk = options.tokenize_chinese_chars
     if options.do_lower_case is not None:
         settings = settings.model_copy(update={"lowercase": options.do_lower_case})
-    tokenizer = _with_vocabulary(settings, vocabulary)
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=_lowercases(settings, vocabulary),
-        handle_chinese_chars=settings.split_cjk if split_cjk is None else split_cjk,
-        strip_accents=options.strip_accents,
-    )
-    return tokenizer
+    if split_cjk is not None:
+        settings = settings.model_copy(update={"split_cjk": split_cjk})
+    # The checkpoint was trained with BERT's rule: lower-casing also removes marks.
+    strip = options.strip_accents
+    strip = _lowercases(settings, vocabulary) if strip is None else strip
+    return _with_vocabulary(settings, vocabulary, strip_accents=strip)
 
 
 def _read_options(path: Path) -> WordPieceOptions:

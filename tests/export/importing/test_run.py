@@ -1,6 +1,7 @@
 """Imports of classifiers that transformers saved."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -69,9 +70,10 @@ FAMILIES = [
 ]
 
 
-def imported(folder, out, *files, **settings):
+def imported(folder, out, *files, force=True, **settings):
+    """Import a classifier; most of them have random weights, so their scores are low."""
     overrides = [f"{key.replace('__', '.')}={value}" for key, value in settings.items()]
-    options = load_settings(ImportSettings, None, overrides)
+    options = load_settings(ImportSettings, None, [*overrides, f"force={json.dumps(force)}"])
     return import_source(str(folder), out, files, options, NullProgress())
 
 
@@ -127,6 +129,32 @@ def test_labelled_rows_are_scored_and_kept(classifier_folder, rows_file, tmp_pat
     )
     (record,) = export(run, NullProgress(), [static], settings=SPEED)
     assert record.parity.scores is not None
+
+
+def own_predictions(run, shift):
+    """Return rows with the labels that a model predicts, each replaced by the label `shift` on."""
+    texts = [f"{text} {number}" for number in range(10) for text in TEXTS]
+    predicted = predict_run(run, [Example(text=text) for text in texts])
+    found = [LABELS.index(prediction.label) for _, prediction in predicted]
+    return [f"{text}\t{LABELS[(one + shift) % 3]}" for text, one in zip(texts, found, strict=True)]
+
+
+def test_a_model_with_other_labels_than_the_rows_is_refused(classifier_folder, rows_file, tmp_path):
+    imported(classifier_folder, tmp_path / "first")
+    right, rotated = (own_predictions(tmp_path / "first", shift) for shift in (0, 1))
+    manifest = imported(classifier_folder, tmp_path / "run", rows_file(*right), force=False)
+    assert manifest.data.metrics["dev"].scores[Metric.ACCURACY] == 1
+    words = ("import", classifier_folder, "--data", rows_file(*rotated), "--out")
+    done = pipe(*words, tmp_path / "wrong")
+    assert done.returncode == 3
+    assert re.search(
+        r"error: the model is worse on .* than predicting '\w+' for every row: accuracy 0\.0000, "
+        r"and \d\.\d{4} for the constant prediction\nhint: the tokenizer may be that of another "
+        r"model, or id2label in another order: .* or import it with --force\n$",
+        done.stderr,
+    ), done.stderr
+    assert not (tmp_path / "wrong").exists()
+    assert pipe(*words, tmp_path / "forced", "--force").returncode == 0
 
 
 def test_rows_without_labels_prove_but_score_nothing(classifier_folder, rows_file, tmp_path):

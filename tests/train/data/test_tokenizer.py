@@ -61,6 +61,47 @@ def test_a_vocabulary_file_tokenizes_as_bert_does(shared_data, name):
             assert encoding.type_ids.tolist() == expected["token_type_ids"]
 
 
+# Words that differ in marks only: dakuten, a vowel sign, tones, breve, accent; composed Hangul.
+MARKED = [
+    "かき がぎ",
+    "काम कम कीम",
+    "มา ม้า หมา",
+    "ma má mã mạ",
+    "мой мои",
+    "cote côté",
+    "한국 항국",
+]
+
+
+def known_words(tokenizer, texts):
+    """Return the tokens of each word, without continuation marks."""
+    words = [word for text in texts for word in text.split()]
+    tokens = {word: tuple(tokenizer.encode(word).tokens[1:-1]) for word in words}
+    assert not any("[UNK]" in pieces for pieces in tokens.values())
+    return tokens
+
+
+@pytest.mark.parametrize("text", MARKED)
+def test_a_learnt_vocabulary_keeps_marks(text):
+    tokens = known_words(learn_wordpiece(TINY, lambda: [text] * 4), [text])
+    assert len({*tokens.values()}) == len(tokens)
+
+
+@pytest.mark.parametrize("text", MARKED)
+def test_a_vocabulary_file_with_marks_keeps_them(tmp_path, text):
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*SPECIAL_TOKENS, *text.split()]) + "\n", encoding="utf-8")
+    tokens = known_words(make_tokenizer(ModelSettings(preset="tiny", vocab=vocab), SOURCE), [text])
+    assert tokens == {word: (word,) for word in text.split()}
+
+
+def test_a_vocabulary_file_without_marks_is_read_as_bert_does(tmp_path):
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*SPECIAL_TOKENS, "cote", "cafe"]) + "\n")
+    tokenizer = make_tokenizer(ModelSettings(preset="tiny", vocab=vocab), SOURCE)
+    assert tokenizer.encode("Côté café").tokens[1:-1] == ["cote", "cafe"]
+
+
 def test_a_long_chinese_sentence_is_not_unknown_without_split_cjk():
     pieces = TINY.model_copy(update={"split_cjk": False})
     tokens = learn_wordpiece(pieces, lambda: TEXTS).encode("猫坐在垫子上" * 40).tokens
