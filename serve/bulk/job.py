@@ -3,31 +3,22 @@
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from pipework.data.examples import Source
-from pipework.data.other_files import unlabelled_source
-from pipework.data.readers import MAX_FIELD, Columns, Format
 from pipework.errors import ConfigError, DataError, without_password
 from pipework.progress import Progress
-from pipework.run_folder.manifest import TrainingReadOptions, read_classifier
+from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
+from pipework.serve.bulk.file_sources import file_source
 from pipework.serve.bulk.input_files import (
-    LINE,
-    PARQUET,
     InputFile,
-    RangeInMemory,
     StoredFile,
     WorkItem,
     find_files,
     plan_file,
-    unreadable,
 )
 from pipework.serve.bulk.job_folder import JobFolder, job_folder
 from pipework.serve.bulk.ledger import (
@@ -40,18 +31,10 @@ from pipework.serve.bulk.ledger import (
     digest,
     part_name,
 )
-from pipework.serve.bulk.records import Reject, RowReader, RowWindow
+from pipework.serve.bulk.part_tables import ROW, part_table, row_counts
+from pipework.serve.bulk.records import Reject, RowReader
 from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.engines import computes_on_gpu
-from pipework.tasks.predictions import (
-    LABEL,
-    TRUNCATED,
-    ColumnType,
-    PredictedColumn,
-    PredictedColumns,
-)
-
-ROW = "source_row"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +120,8 @@ class BulkJob:
         """
         self._scorer = scorer
         self._stored = stored
-        sources = [self._source(file, options.columns) for file in stored]
+        training = scorer.manifest.data.reading
+        sources = [file_source(file, training, options.columns) for file in stored]
         files = list[InputFile]()
         items = list[WorkItem]()
         for index, (file, source) in enumerate(zip(stored, sources, strict=True)):
@@ -164,18 +148,6 @@ class BulkJob:
         check_types({file.name: file.by_column for file in filled}, keep)
         self._first = readers[0]
         self.ledger = Ledger(folder, self._plan(keep, files, items))
-
-    def _source(self, stored: StoredFile, columns: str | None) -> Source:
-        """Return how to read a file: as the training data, but for its format."""
-        training = self._scorer.manifest.data.reading.model_dump()
-        reading = TrainingReadOptions.model_validate(training)
-        source = unlabelled_source(reading, Path(stored.name), columns)
-        suffix = source.path.suffix
-        if suffix == ".txt" and columns is None and is_text_list(stored, source.columns):
-            listed = replace(source.columns, text=LINE)
-            return replace(source, columns=listed, format=Format.TEXT)
-        named = replace(source, columns=source.columns.named())
-        return named if suffix in (PARQUET, ".jsonl") else source
 
     @property
     def plan_sha256(self) -> str:
@@ -261,10 +233,10 @@ class BulkJob:
         path = f"{PARTS}/{part_name(item)}.parquet"
         with self.ledger.folder.new_file(path) as part, ExitStack() as stack:
             writer = None
-            for window in self._windows(item, stored, data):
+            for window in self._readers[item.file].windows(item, stored, data):
                 predicted = self._scorer.model.columns(window.examples)
-                table = self._table(window, predicted)
-                counts += _counts(window, predicted)
+                table = part_table(window, predicted, self._metadata())
+                counts += row_counts(window, predicted)
                 if writer is None:
                     writer = stack.enter_context(pq.ParquetWriter(part.stream, table.schema))
                 writer.write_table(table)
@@ -282,37 +254,6 @@ class BulkJob:
         read = item.model_copy(update={"sha256": sha256})
         return self.ledger.finish(read, stored, record, rejects, counts)
 
-    def _windows(self, item: WorkItem, stored: StoredFile, data: bytes) -> Iterator[RowWindow]:
-        import pyarrow as pa  # noqa: PLC0415  (optional)
-
-        reader = self._readers[item.file]
-        if item.row_group is None:
-            yield from reader.text_rows(data, item.row)
-            return
-        with stored.open() as stream:
-            try:
-                file = RangeInMemory(stream, item.start, data)
-                yield from reader.table_rows(file, item.row_group, item.row)
-            except (pa.ArrowException, OSError) as error:
-                name = f"{stored.name}, row group {item.row_group}"
-                raise unreadable(name, error) from error
-
-    def _table(self, window: RowWindow, predicted: PredictedColumns) -> Any:  # noqa: ANN401
-        """Return the rows of a window as an arrow table."""
-        import pyarrow as pa  # noqa: PLC0415  (optional)
-
-        types = {
-            ColumnType.TEXT: pa.string(),
-            ColumnType.NUMBER: pa.float32(),
-            ColumnType.FLAG: pa.bool_(),
-        }
-        columns = dict(zip(window.kept.schema.names, window.kept.columns, strict=True))
-        columns[ROW] = pa.array(window.rows, pa.int64())
-        for name, column in predicted.items():
-            item = types[column.type]
-            columns[name] = pa.array(column.values, pa.list_(item) if column.many else item)
-        return pa.table(columns, metadata=self._metadata())
-
     def _metadata(self) -> dict[str, str]:
         """Return the metadata of a part: model, engine and proof."""
         plan = self.ledger.plan
@@ -323,15 +264,6 @@ class BulkJob:
             "pipework.engine": plan.engine.model_dump_json(),
             "pipework.proof": json.dumps(proof),
         }
-
-
-def is_text_list(stored: StoredFile, columns: Columns) -> bool:
-    """Return whether a .txt file has a text per line, and not the columns of the training data."""
-    line, _, _ = stored.read(0, MAX_FIELD).partition(b"\n")
-    first = line.decode("utf-8-sig", "replace").rstrip("\r")
-    if not first or "\t" in first or columns.text_pair is not None:
-        return False
-    return columns.text != first if isinstance(columns.text, str) else columns.text > 0
 
 
 def check_types(files: Mapping[str, Mapping[str, str]], keep: Sequence[str]) -> None:
@@ -355,14 +287,3 @@ def check_types(files: Mapping[str, Mapping[str, str]], keep: Sequence[str]) -> 
 def _changed(stored: StoredFile) -> DataError:
     message = f"{stored.name} has changed since the job was planned"
     return DataError(message, "restore the file, or use another --out folder")
-
-
-def _counts(window: RowWindow, predicted: PredictedColumns) -> RowCounts:
-    """Return the numbers of rows; a regression has no labels."""
-    labels = predicted.get(LABEL, PredictedColumn(type=ColumnType.TEXT, values=()))
-    return RowCounts(
-        rows=len(window.rows),
-        rejected=len(window.rejects),
-        truncated=sum(predicted[TRUNCATED].values),
-        labels=Counter(chain.from_iterable(labels.values) if labels.many else labels.values),
-    )

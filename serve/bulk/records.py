@@ -11,7 +11,7 @@ from pipework.data.records import check_unicode, numbered_records, parse_record
 from pipework.errors import ConfigError, InputError
 from pipework.record import Record
 from pipework.run_folder.manifest import Input
-from pipework.serve.bulk.input_files import RangeInMemory
+from pipework.serve.bulk.input_files import RangeInMemory, StoredFile, WorkItem, unreadable
 
 WINDOW = 2048  # rows
 WINDOW_BYTES = 4 * 2**20  # of the values of the rows
@@ -71,6 +71,25 @@ class RowReader:
                 expected = f"expected one column {column!r}, found {found}; columns: {known}"
                 message = f"{self.source.path}: {expected}"
                 raise ConfigError(message, "choose the columns: --columns text=NAME, --keep NAME")
+
+    def windows(self, item: WorkItem, stored: StoredFile, data: bytes) -> Iterator[RowWindow]:
+        """Yield the windows of a work item, of which `data` are the bytes.
+
+        Raises:
+            DataError: a row group is damaged.
+        """
+        import pyarrow as pa  # noqa: PLC0415  (optional)
+
+        if item.row_group is None:
+            yield from self.text_rows(data, item.row)
+            return
+        with stored.open() as stream:
+            try:
+                file = RangeInMemory(stream, item.start, data)
+                yield from self.table_rows(file, item.row_group, item.row)
+            except (pa.ArrowException, OSError) as error:
+                name = f"{stored.name}, row group {item.row_group}"
+                raise unreadable(name, error) from error
 
     def text_rows(self, data: bytes, first_line: int) -> Iterator[RowWindow]:
         """Yield the windows of a part of a text file; `first_line` is the number of its line."""

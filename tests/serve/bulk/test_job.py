@@ -438,30 +438,6 @@ def test_columns_of_several_types_are_refused(run, tmp_path):
     assert score(run, tmp_path / "in", tmp_path / "out", keep=["text", "text"]).counts.rows == 2
 
 
-def test_a_txt_file_has_the_columns_of_the_training_data_or_a_text_per_line(run, tmp_path):
-    (tmp_path / "table.txt").write_text("rain\tgoal\n")
-    (tmp_path / "list.txt").write_text("goal\n \nrain, sun\n")
-    score(run, tmp_path / "table.txt", tmp_path / "table")
-    assert pq.read_table(tmp_path / "table/parts")["predicted_label"].to_pylist() == ["weather"]
-    score(run, tmp_path / "table.txt", tmp_path / "second", columns="text=1")
-    assert pq.read_table(tmp_path / "second/parts")["predicted_label"].to_pylist() == ["sport"]
-    score(run, tmp_path / "list.txt", tmp_path / "list")
-    assert pq.read_table(tmp_path / "list/parts")["source_row"].to_pylist() == [1, 2, 3]
-
-
-def test_a_list_of_texts_has_its_own_column_name(run, tmp_path):
-    named = Path(shutil.copytree(run, tmp_path / "run"))
-    manifest = json.loads((named / "manifest.json").read_text())
-    manifest["data"]["reading"] |= {"text": "sentence", "header": True}
-    (named / "manifest.json").write_text(json.dumps(manifest))
-    (tmp_path / "list.txt").write_text("goal\nrain, sun\n")
-    (tmp_path / "table.txt").write_text("sentence\ngoal\n")
-    score(named, tmp_path / "list.txt", tmp_path / "list")
-    assert pq.read_table(tmp_path / "list/parts")["text"].to_pylist() == ["goal", "rain, sun"]
-    score(named, tmp_path / "table.txt", tmp_path / "table")
-    assert pq.read_table(tmp_path / "table/parts")["sentence"].to_pylist() == ["goal"]
-
-
 def test_a_url_without_its_slashes_is_refused(run, files):
     with pytest.raises(ConfigError, match=r"--out s3:/bucket: expected a path, or a URL such as"):
         score(run, files, Path("s3://bucket"))
@@ -552,18 +528,6 @@ def test_rows_that_cannot_be_read_are_set_aside(run, tmp_path):
     assert table["id"].to_pylist() == ["a", "c", "d", "g"]
     assert table["source_row"].to_pylist() == [1, 3, 2, 5]
     assert table["predicted_label"].to_pylist() == ["weather", "sport", "weather", "money"]
-
-
-def test_labels_of_a_multi_label_task_are_lists(multi_run, regression_run, tmp_path):
-    (tmp_path / "in.txt").write_text("rain goal\nbank\n")
-    score(multi_run, tmp_path / "in.txt", tmp_path / "multi")
-    table = pq.read_table(tmp_path / "multi" / "parts")
-    assert table["predicted_label"].type == pa.list_(pa.string())
-    lengths = [len(scores) for scores in table["predicted_score"].to_pylist()]
-    assert lengths == [len(labels) for labels in table["predicted_label"].to_pylist()]
-    score(regression_run, tmp_path / "in.txt", tmp_path / "value")
-    table = pq.read_table(tmp_path / "value" / "parts")
-    assert table.column_names == ["column_0", "source_row", "predicted_score", "truncated"]
 
 
 def test_a_signal_ends_the_command_with_one_line(deep_run, files, tmp_path):
