@@ -17,12 +17,12 @@ import yaml
 
 from pipework.data.examples import Example
 from pipework.export.config import ExportSettings
-from pipework.export.inference import open_encoder
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines.cuda_libraries import DRIVER
+from pipework.text.encoding import open_encoder
 from pipework.train.model.checkpoint_engine import open_reference
 from tests.deploy.container import Container, ContainerSpec, Mount, pod_container, run_container
 from tests.deploy.image import ROOT, Image, file_bytes
@@ -205,7 +205,7 @@ def test_the_server_answers_as_the_checkpoint_on_a_read_only_file_system(
     manifest = read_manifest(served_run)
     encodings = open_encoder(served_run, manifest).encode([Example(text=text) for text in TEXTS])
     with open_reference(served_run, manifest) as checkpoint:
-        expected_NC = manifest.task.probabilities(checkpoint.infer(encodings))
+        expected_NC = manifest.task.probabilities(checkpoint.infer(encodings).values)
     answer = httpx.post(f"{url}/v1/predict", json={"texts": TEXTS}, timeout=60)
     for row, prediction in zip(expected_NC, answer.json()["predictions"], strict=True):
         found = [prediction["scores"][label] for label in manifest.task.labels]

@@ -115,7 +115,7 @@ def expected(exported_run):
     manifest = read_manifest(exported_run)
     encodings = open_encoder(exported_run, manifest).encode([Example(text=text) for text in TEXTS])
     with open_reference(exported_run, manifest) as checkpoint:
-        scores_NC = manifest.task.probabilities(checkpoint.infer(encodings))
+        scores_NC = manifest.task.probabilities(checkpoint.infer(encodings).values)
     return manifest.task.labels, dict(zip(TEXTS, scores_NC, strict=True))
 
 

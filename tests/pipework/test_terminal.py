@@ -70,7 +70,7 @@ def test_show_lists_the_layers_in_a_higher_precision(manifest, tmp_path, capsys)
         FallbackLayer(name="layer.0.query", precision=Precision.FP32, gain=0.0123),
         FallbackLayer(name="softmax", precision=Precision.FP16, gain=0),
     )
-    mixed = record.model_copy(update={"kept": layers})
+    mixed = record.model_copy(update={"built": record.built.model_copy(update={"kept": layers})})
     show_manifest(tmp_path, manifest.model_copy(update={"engines": (record, mixed)}))
     line = "onnx-fp32 keeps layer.0.query in fp32 (+0.0123), softmax in fp16\n"
     assert capsys.readouterr().out.count(line) == 1

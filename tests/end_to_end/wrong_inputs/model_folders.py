@@ -171,7 +171,7 @@ FOLDERS = {
     "a negative width": model(
         edited(hidden_size=-128),
         "checkpoint 'model' cannot be opened: RuntimeError Trying to create tensor "
-        "with negative dimension -128: [4684, -128]",
+        "with negative dimension -128: [4688, -128]",
     ),
     "heads that do not divide the width": model(
         edited(num_attention_heads=3),

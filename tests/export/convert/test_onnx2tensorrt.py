@@ -27,6 +27,7 @@ from pipework.export.convert.checkpoint2onnx import (
     trace,
     trace_packed,
 )
+from pipework.export.convert.converter import GRAPH, ConvertedGraph
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt, timings_name, without_eye_like
 from pipework.export.inference import predict_run
@@ -35,7 +36,14 @@ from pipework.export.quantize.qdq_graph import LARGEST, quantize_static
 from pipework.export.rows.run_rows import RunRows, graph_feeds
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import (
+    EngineBuild,
+    EngineFormat,
+    Layout,
+    Precision,
+    Scaling,
+    Variant,
+)
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import open_proven
 from pipework.serve.engines.cuda import Gpu, NoGpuError
@@ -182,6 +190,16 @@ def six_layers(run_rows, tmp_path_factory):
     return folder
 
 
+def source(path):
+    """Return a graph as `build` passes it to a converter."""
+    return ConvertedGraph(
+        path=path,
+        variant=variant(Precision.FP32),
+        precision=Precision.FP32,
+        build=EngineBuild(opset=17, built_with={}),
+    )
+
+
 def halved(graph, out, feeds):
     onnx_to_fp16(graph, out, feeds)
     return out
@@ -213,7 +231,7 @@ def test_an_engine_of_minilm_size_is_about_as_large_as_its_weights(
         feeds = graph_feeds(graph, run_rows, [row.encoding for row in run_rows.edge_cases][:8])
         graph = REWRITE[precision](graph, tmp_path / "rewritten.onnx", feeds)
     out = tmp_path / "model.engine"
-    built = onnx_to_tensorrt(graph, out, run_rows, NullProgress())
+    built = onnx_to_tensorrt(source(graph), out, run_rows, NullProgress())
     assert {frozenset(one.largest) for one in built.profiles} == {frozenset(names_of(layout))}
     weights_mb, engine_mb = (path.stat().st_size / 1e6 for path in (graph, out))
     assert weights_mb - 2 < engine_mb < weights_mb + KERNELS_MB
@@ -255,11 +273,12 @@ def test_a_proven_engine_is_opened_if_the_fastest_cannot_run(trained_run, tmp_pa
 def test_a_wrong_graph_is_rejected(trained_run, tmp_path):
     def wrong(variant, run_rows, folder, check, progress):
         built = build(variant, run_rows, folder, check, progress)
-        model = onnx.load(built.graph)
+        graph = folder / GRAPH  # stays in place of an engine that cannot run here
+        model = onnx.load(graph)
         weights = max(model.graph.initializer, key=lambda one: len(one.raw_data))
         values = onnx.numpy_helper.to_array(weights)
         weights.CopyFrom(onnx.numpy_helper.from_array(values[::-1].copy(), weights.name))
-        onnx.save(model, built.graph)
+        onnx.save(model, graph)
         return built
 
     run = shutil.copytree(trained_run, tmp_path / "run")
@@ -280,14 +299,18 @@ def test_a_node_that_tensorrt_cannot_read_is_reported(run_rows, tmp_path):
     onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "odd.onnx")
     named = r"TensorRT cannot read StringNormalizer /model/bert/odd/Normalizer: "
     with pytest.raises(ConfigError, match=named) as caught:
-        onnx_to_tensorrt(tmp_path / "odd.onnx", tmp_path / "model.engine", run_rows, NullProgress())
+        onnx_to_tensorrt(
+            source(tmp_path / "odd.onnx"), tmp_path / "model.engine", run_rows, NullProgress()
+        )
     assert "\n" not in str(caught.value)
 
 
 def test_an_unsupported_compute_capability_is_reported(run_rows, tmp_path):
     rows = replace(run_rows, settings=ExportSettings(capabilities=(90,)))
     with pytest.raises(ConfigError, match=r"compute capability 9\.0") as caught:
-        onnx_to_tensorrt(tmp_path / "any.onnx", tmp_path / "model.engine", rows, NullProgress())
+        onnx_to_tensorrt(
+            source(tmp_path / "any.onnx"), tmp_path / "model.engine", rows, NullProgress()
+        )
     assert "80, 86, 89" in caught.value.hint
 
 
@@ -297,7 +320,9 @@ def test_without_tensorrt_the_hint_is_the_install_command(run_rows, tmp_path, mo
         importlib.util, "find_spec", lambda name: None if "tensorrt" in name else found(name)
     )
     with pytest.raises(MissingDependencyError, match="no package that builds TensorRT") as caught:
-        onnx_to_tensorrt(tmp_path / "any.onnx", tmp_path / "model.engine", run_rows, NullProgress())
+        onnx_to_tensorrt(
+            source(tmp_path / "any.onnx"), tmp_path / "model.engine", run_rows, NullProgress()
+        )
     assert "pip install 'pipework[tensorrt-rtx]'" in caught.value.hint
 
 
@@ -317,7 +342,7 @@ def test_ctrl_c_stops_a_build(run_rows, tmp_path):
     graph, hearing = tmp_path / "graph.onnx", Interrupting()
     checkpoint_to_onnx(run_rows.run, run_rows.manifest, graph)
     with pytest.raises(KeyboardInterrupt):
-        onnx_to_tensorrt(graph, tmp_path / "model.engine", run_rows, hearing)
+        onnx_to_tensorrt(source(graph), tmp_path / "model.engine", run_rows, hearing)
     assert hearing.steps < hearing.total - 1  # an uninterrupted build reports all but one
     assert not (tmp_path / "model.engine").exists()
 

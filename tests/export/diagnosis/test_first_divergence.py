@@ -27,6 +27,7 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
+from pipework.tasks.outputs import Outputs
 from pipework.train.config.model import Head
 
 KINDS = [
@@ -49,8 +50,8 @@ def compared(run_rows, variant, folder):
         index=2,
         rule="four",
         whole=True,
-        expected_C=np.zeros(3, np.float32),
-        found_C=None,
+        expected=Outputs.of(np.zeros((1, 3), np.float32)),
+        found=None,
     )
     intermediates = converter_of(variant.format).intermediates(folder, variant.precision)
     position = locate_input(case, variant.layout, intermediates, run_rows.manifest)
@@ -127,6 +128,10 @@ def test_a_shared_layer_is_compared_at_each_call(build_engine, call_index):
     assert comparison.before < 1e-6
 
 
+def outputs(expected_C, found_C):
+    return {"expected": Outputs.of(expected_C[None]), "found": Outputs.of(found_C[None])}
+
+
 def opened_run(exported_run):
     """Return a proven engine's intermediates and a case of 16 inputs with an assumed difference."""
     manifest = read_manifest(exported_run)
@@ -141,8 +146,7 @@ def opened_run(exported_run):
         index=5,
         rule="16",
         whole=True,
-        expected_C=expected_C,
-        found_C=found_C,
+        **outputs(expected_C, found_C),
     )
     return manifest, run_rows, intermediates, case
 
@@ -158,9 +162,9 @@ def right(case, intermediates, manifest):
 def test_the_smallest_failing_call_has_the_fewest_inputs(exported_run):
     manifest, _, intermediates, case = opened_run(exported_run)
     logits_C = right(case, intermediates, manifest)
-    wrong = replace(case, expected_C=logits_C - 0.5, found_C=logits_C)
+    wrong = replace(case, **outputs(logits_C - 0.5, logits_C))
     assert len(smallest_failing_call(wrong, Layout.PADDED, intermediates, manifest).feed.rows) == 1
-    in_company = replace(case, expected_C=logits_C, found_C=logits_C + 0.5)
+    in_company = replace(case, **outputs(logits_C, logits_C + 0.5))
     assert (
         len(smallest_failing_call(in_company, Layout.PADDED, intermediates, manifest).feed.rows)
         == 16

@@ -260,7 +260,7 @@ def test_a_client_with_retries_gets_all_answers_while_workers_are_killed(workers
 
 def test_sigterm_answers_all_accepted_requests_and_exits_with_0(slow_run, start_server):
     server = start_server(slow_run, "grace_s=300", workers=2)
-    large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 150}
+    large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 600}
     with ThreadPoolExecutor(4) as pool:
         requests = [
             pool.submit(httpx.post, f"{server.url}{PREDICT}", json=large, timeout=300)
