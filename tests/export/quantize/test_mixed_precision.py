@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings, RoundedToleranceSettings, TolerancesSettings
+from pipework.export.convert.onnx2openvino import OpenVinoConverter
 from pipework.export.quantize.mixed_precision import SENSITIVITY_ROWS, CandidateRunner
 from pipework.export.run import export
 from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
@@ -73,9 +74,7 @@ def fallback_precision(run, engine):
 
 @pytest.mark.slow
 def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
-    monkeypatch.setattr(
-        "pipework.export.quantize.onnx2int8.int8_fallback_precision", lambda _: Precision.BF16
-    )
+    monkeypatch.setattr(OpenVinoConverter, "fallback_precision", lambda _: Precision.BF16)
     judged = []
 
     def logits(runner, graph, encodings, *, real=CandidateRunner.logits):
@@ -100,9 +99,7 @@ def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
 
 @pytest.mark.slow
 def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch):
-    monkeypatch.setattr(
-        "pipework.export.quantize.onnx2int8.int8_fallback_precision", lambda _: Precision.BF16
-    )
+    monkeypatch.setattr(OpenVinoConverter, "fallback_precision", lambda _: Precision.BF16)
     judged = []
 
     def logits(runner, graph, encodings, *, real=CandidateRunner.logits):
@@ -129,9 +126,7 @@ def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize("degraded", [False, True])
 def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkeypatch, degraded):
-    monkeypatch.setattr(
-        "pipework.export.quantize.onnx2int8.int8_fallback_precision", lambda _: Precision.BF16
-    )
+    monkeypatch.setattr(OpenVinoConverter, "fallback_precision", lambda _: Precision.BF16)
     compared = []
 
     def logits(runner, graph, encodings, *, real=CandidateRunner.logits):
