@@ -145,7 +145,7 @@ def test_a_packed_engine_has_the_same_logits_in_triton(grpc, packed_run):
     manifest = read_manifest(packed_run)
     encodings = open_encoder(packed_run, manifest).encode([Example(text=text) for text in TEXTS])
     with open_proven(packed_run, manifest, PACKED.label) as engine:
-        expected = engine.infer(encodings)
+        expected = engine.infer(encodings).values
     assert infer(grpc, TEXTS, version="2")["logits"] == pytest.approx(expected, abs=1e-6)
 
 
