@@ -70,7 +70,9 @@ class Reference:
         encoder = open_encoder(run, manifest)
         encodings = encoder.encode([*chosen, Example(text=long)])
         with open_model(run, manifest, checkpoint=True) as checkpoint:
-            logits_NC = np.concatenate([checkpoint.infer([encoding]) for encoding in encodings])
+            logits_NC = np.concatenate(
+                [checkpoint.infer([encoding]).values for encoding in encodings]
+            )
         task = manifest.task
         *rows, long_row = (
             dict(zip(task.labels, row_C, strict=True))

@@ -47,6 +47,6 @@ def test_large_products_are_faster_than_small_ones(
 def test_a_roof_of_tensorrt_is_refused(exported_run: Path) -> None:
     variant = FP32.model_copy(update={"format": EngineFormat.TENSORRT})
     with pytest.raises(
-        ConfigError, match="expected an ONNX or OpenVINO engine, found a TensorRT engine"
+        ConfigError, match="expected an ONNX or OpenVINO engine, found an engine of tensorrt"
     ):
         roof_gflops(variant, read_manifest(exported_run))
