@@ -531,11 +531,10 @@ def test_rows_that_cannot_be_read_are_set_aside(run, tmp_path):
 
 
 def test_a_signal_ends_the_command_with_one_line(deep_run, files, tmp_path):
-    words = ("predict", deep_run, "--in", files, "--out", tmp_path / "out")
     for number in (signal.SIGTERM, signal.SIGINT):
-        with ForkedPipe(*words) as process:
-            before = len(list(tmp_path.glob("out/*/*")))
-            while process.poll() is None and len(list(tmp_path.glob("out/*/*"))) <= before:
+        out = tmp_path / number.name
+        with ForkedPipe("predict", deep_run, "--in", files, "--out", out) as process:
+            while process.poll() is None and not list(out.glob("*/*")):
                 time.sleep(0.001)
             process.send_signal(number)
             result = process.finish()
