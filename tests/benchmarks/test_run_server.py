@@ -68,20 +68,6 @@ def test_a_search_finds_the_known_capacity_of_a_real_server(serve):
     check_slo(result.slo)
 
 
-@pytest.mark.slow
-def test_a_search_stops_at_the_limit_of_the_load_generator(serve, monkeypatch):
-    monkeypatch.setattr("pipework.benchmarks.run_server.generator_limit", lambda *_, **__: 20.0)
-    plan = BenchPlan(
-        concurrencies=(4,),
-        arrivals=Arrivals.CONSTANT,
-        limits=parse_slo(["p50=200ms"]),
-        duration_s=1,
-    )
-    result = bench_server(serve(delay_s=0.01).url, plan, NullProgress()).slo
-    assert max(trial.rate for trial in result.trials) == 0.7 * 20
-    assert result.reason == "the load generator reached its maximum rate; the server may be faster"
-
-
 def test_a_search_needs_a_server_that_answers(serve):
     server = serve(behave=lambda number: 200 if number == 0 else 500)
     plan = BenchPlan(concurrencies=(1,), limits=parse_slo(["p50=20ms"]), duration_s=0.3)
