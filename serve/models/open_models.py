@@ -7,7 +7,6 @@ from pipework.errors import ConfigError, RunFolderError
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.config import ServeSettings
-from pipework.serve.engines.openers import LocalOpener
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
 from pipework.serve.models.repository_watcher import RepositoryWatcher
@@ -34,10 +33,7 @@ def open_models(
     control = settings.models.control
     if not is_repository(target):
         _check_run(target)
-        opener = LocalOpener(limits=settings.engine)
-        predictor = open_predictor(
-            target, settings.engine.name, queue=settings.queue, opener=opener
-        )
+        predictor = open_predictor(target, settings.engine, queue=settings.queue)
         return Models([predictor], control=control)
     if settings.engine.name is not None:
         message = f"{target} is a repository, whose versions have one engine each"
@@ -72,7 +68,7 @@ def open_version(folder: VersionFolder, settings: ServeSettings) -> ServedModel:
         name=folder.name,
         version=folder.version,
         queue=settings.queue,
-        opener=LocalOpener(prove=True),
+        prove=True,
     )
     try:
         predictor.warm()

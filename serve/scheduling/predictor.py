@@ -20,12 +20,12 @@ from pipework.machine import cpu_limit
 from pipework.predict.text_model import TextCodec
 from pipework.run_folder.engine_record import EngineRecord, Layout
 from pipework.run_folder.manifest import Manifest, read_classifier
-from pipework.serve.config import QueueSettings
-from pipework.serve.engines.openers import LocalOpener
+from pipework.scoring.evaluation import Engine
+from pipework.serve.config import EngineSettings, QueueSettings
+from pipework.serve.engines import computes_on_gpu, open_first, open_proven
 from pipework.serve.request.context import (
     RequestOptions,
     StageTimings,
-    TimedResult,
     deadline_error,
     set_timings,
     start_processing,
@@ -150,7 +150,7 @@ class Predictor(Closeable):
         examples: Sequence[Example],
         top_k: int | None = None,
         options: RequestOptions | None = None,
-    ) -> TimedResult[list[Prediction]]:
+    ) -> list[Prediction]:
         """Return a prediction for each example; `scores` has the `top_k` best labels, or all.
 
         Cancelling removes the request from the queue.
@@ -170,7 +170,7 @@ class Predictor(Closeable):
 
     async def answer(
         self, texts: InputTexts, options: RequestOptions | None = None
-    ) -> TimedResult[OutputTensors]:
+    ) -> OutputTensors:
         """Return predictions as tensors; cancelling and errors are those of `predict`.
 
         Raises:
@@ -190,7 +190,7 @@ class Predictor(Closeable):
 
     async def _run(
         self, examples: Sequence[Example], options: RequestOptions, decode: Callable[[JobResult], T]
-    ) -> TimedResult[T]:
+    ) -> T:
         """Compute and decode examples, and record the outcome in the statistics.
 
         The deadline covers the computation only: decoding takes milliseconds.
@@ -218,7 +218,7 @@ class Predictor(Closeable):
             len(examples), timings, truncated=len(result.truncated)
         )
         set_timings(timings)
-        return TimedResult(value=value, timings=timings)
+        return value
 
     async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
         """Wait for the logits, at most until the deadline."""
@@ -251,22 +251,22 @@ class Predictor(Closeable):
 
 def open_predictor(
     run: Path,
-    engine: str | None = None,
+    engine: EngineSettings | None = None,
     *,
     name: str | None = None,
     version: str | None = None,
     queue: QueueSettings | None = None,
-    opener: LocalOpener | None = None,
+    prove: bool = False,
 ) -> Predictor:
     """Open a run with the named engine, or the first engine that works on this machine.
 
     Args:
         run: the run folder.
-        engine: name of an engine.
+        engine: choice of the engine; by default the fastest within the default limits.
         name: name of the model; by default that of the run.
         version: version of the model; see `Predictor`.
         queue: settings of the queue.
-        opener: opens the engines; by default in this process with their recorded parity.
+        prove: whether to check the parity of the engine here in any case, see `open_first`.
 
     Raises:
         RunFolderError: a file, a digest or a parity record is wrong; the message names it.
@@ -275,15 +275,17 @@ def open_predictor(
     """
     manifest = read_classifier(run)
     queue = queue or QueueSettings()
-    opener = opener or LocalOpener()
-    instances = queue.instances or opener.instances(manifest, engine)
-    threads = (
-        None if instances == 1 else -(-cpu_limit() // instances)
-    )  # rounded up, so that no CPU is idle
-    record, first = opener.first(run, manifest, engine, threads)
+    engine = engine or EngineSettings()
+    on_gpu = computes_on_gpu(manifest, engine.name, engine)
+    instances = queue.instances or (1 if on_gpu else min(2, cpu_limit()))
+    # Rounded up, so that no CPU is idle.
+    threads = None if instances == 1 else -(-cpu_limit() // instances)
+    record, first = open_first(
+        run, manifest, engine.name, prove=prove, threads=threads, limits=engine
+    )
     with ExitStack() as on_error:
-        engines = [on_error.enter_context(first)]
-        reopen = partial(opener.again, run, manifest, record.name, threads)
+        engines: list[Engine] = [on_error.enter_context(first)]
+        reopen = partial(open_proven, run, manifest, record.name, threads=threads)
         engines.extend(on_error.enter_context(reopen()) for _ in range(instances - 1))
         encoder = open_encoder(run, manifest)
         scheduler = Scheduler(

@@ -25,7 +25,7 @@ def test_versions_are_leased_by_name_and_the_last_given_is_the_newest(models):
     assert models.policy("topics") == Policy(latest=1)
     with models.lease() as one:
         assert one.version == "10"
-        (answer,) = asyncio.run(one.predict([Example(text="goal")])).value
+        (answer,) = asyncio.run(one.predict([Example(text="goal")]))
         assert answer.label == "sport"
     with pytest.raises(UnknownModelError, match="unknown version '1' of model 'topics'"):
         models.check_model("topics", "1")
