@@ -30,7 +30,7 @@ from pipework.tasks.kinds import DEFAULT_KIND, Metric, TaskKind
 from pipework.tasks.registry import AnyTask
 from pipework.tasks.task import TargetScale, not_a_classifier
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 
 class Identity(Record):

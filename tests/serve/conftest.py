@@ -25,10 +25,9 @@ from tokenizers.processors import TemplateProcessing
 from pipework.data.examples import Example
 from pipework.machine import processor
 from pipework.run_folder.engine_record import (
-    EngineFormat,
+    EngineBuild,
     EngineRecord,
     Layout,
-    OnnxBuild,
     Parity,
     Precision,
     Tolerance,
@@ -335,11 +334,11 @@ def build_run(
         engines=(
             EngineRecord(
                 name="onnx",
-                format=EngineFormat.ONNX,
+                format="onnx",
                 precision=Precision.FP32,
                 layout=Layout.PADDED,
                 files=(record_file(run, graph),),
-                built=OnnxBuild(opset=17, built_with={}),
+                built=EngineBuild(opset=17, built_with={}),
                 parity=parity(passed=passed),
                 tolerance=TOLERANCE,
             ),

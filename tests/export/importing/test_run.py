@@ -35,7 +35,6 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
-    EngineFormat,
     Layout,
     Precision,
     Scaling,
@@ -78,7 +77,7 @@ def imported(folder, out, *files, force=True, **settings):
 
 
 def onnx(layout, **options):
-    return Variant(format=EngineFormat.ONNX, layout=layout, precision=Precision.FP32, **options)
+    return Variant(format="onnx", layout=layout, precision=Precision.FP32, **options)
 
 
 def labelled(count=40):

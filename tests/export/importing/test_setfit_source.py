@@ -19,7 +19,7 @@ from pipework.export.importing import setfit_source
 from pipework.export.inference import predict_run
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.kinds import TaskKind
 from pipework.train.config.data import TaskSettings
@@ -90,8 +90,7 @@ def test_the_import_has_the_probabilities_of_the_logistic_regression(
     assert manifest.task.labels == LABELS[:classes]
     assert manifest.model.head == "pooling"
     variants = [
-        Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=layout)
-        for layout in Layout
+        Variant(format="onnx", precision=Precision.FP32, layout=layout) for layout in Layout
     ]
     export(run, NullProgress(), variants, settings=ExportSettings(speed_s=0))
     predictions = predict_run(run, [Example(text=text) for text in TEXTS], "onnx-fp32-packed")
