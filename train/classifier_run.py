@@ -14,7 +14,7 @@ from pipework.train.loop.training import make_stepper, run_loop
 from pipework.train.model.classifier import Classifier, build, padding_of
 from pipework.train.model.families import reinitialise
 from pipework.train.model.fast_dropout import use_fast_dropout
-from pipework.train.objectives import Objective, class_weights, target_scale
+from pipework.train.objectives import OBJECTIVES, class_weights, target_scale
 from pipework.train.prepare import PreparedRun, checked_data_report
 from pipework.train.scored_checkpoint import TrainedRun
 
@@ -89,8 +89,7 @@ def _losses(run: TrainingRun, prepared: PreparedRun, data: TokenSets) -> Losses:
     config, world, task = run.config, run.world, prepared.task
     settings = config.train
     weights_C = class_weights(settings.class_weights, data.train.truth, task)
-    objective = Objective(
-        task.kind,
+    objective = OBJECTIVES[type(task)](
         label_smoothing=settings.label_smoothing,
         class_weights_C=None if weights_C is None else weights_C.to(world.device),
     )
@@ -105,5 +104,9 @@ def _losses(run: TrainingRun, prepared: PreparedRun, data: TokenSets) -> Losses:
         f"training on the logits of {names} in addition to the labels of {len(data.train):,} rows"
     )
     return DistillationLosses(
-        label_losses, teacher_logits, labelled=len(data.train), kind=task.kind, settings=settings
+        label_losses,
+        teacher_logits,
+        labelled=len(data.train),
+        objective=type(objective),
+        settings=settings,
     )

@@ -1,9 +1,12 @@
-"""The losses of each kind of task, of labels and of the outputs of teachers.
+"""The losses of each kind of task: of labels, and of the outputs of teachers.
 
-This is the only module outside `pipework.tasks` that asks for the kind, because it needs torch.
+`OBJECTIVES` has an entry for each kind that is trained on labels. These classes are not a part of
+`pipework.tasks`, because they need torch.
 
 Shapes: K teachers, B rows, C classes.
 """
+
+from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
@@ -11,81 +14,108 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from pipework.errors import ConfigError
-from pipework.tasks.kinds import TaskKind
-from pipework.tasks.task import TargetScale, Task, not_a_classifier
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import TargetScale, Task
 
 
-class Objective:
+class Objective(ABC):
     """The loss function of a task; the caller computes the mean over rows."""
 
     def __init__(
-        self,
-        kind: TaskKind,
-        *,
-        label_smoothing: float = 0.0,
-        class_weights_C: torch.Tensor | None = None,
+        self, *, label_smoothing: float = 0.0, class_weights_C: torch.Tensor | None = None
     ) -> None:
         """Set the parameters of the loss; the weights come from `class_weights`."""
-        self._kind = kind
         self._smoothing = label_smoothing
         self._weights_C = class_weights_C
 
+    @abstractmethod
     def __call__(self, logits_BC: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-        """Return the loss of each row, float32 [B].
+        """Return the loss of each row, float32 [B]; `truth` are labels as in `Task.truth`."""
 
-        Single label: cross entropy with class indices, int64 [B]. Multi-label: the mean of the
-        binary cross entropies with 0 or 1, [B, C]. Regression: the squared error of values, [B].
-        """
-        logits_BC = logits_BC.float()
-        match self._kind:
-            case TaskKind.SINGLE_LABEL:
-                losses_B = functional.cross_entropy(
-                    logits_BC, truth, reduction="none", label_smoothing=self._smoothing
-                )
-                return losses_B if self._weights_C is None else losses_B * self._weights_C[truth]
-            case TaskKind.MULTI_LABEL:
-                smooth_BC = truth.float() * (1 - self._smoothing) + self._smoothing / 2
-                losses_BC = functional.binary_cross_entropy_with_logits(
-                    logits_BC, smooth_BC, pos_weight=self._weights_C, reduction="none"
-                )
-                return losses_BC.mean(dim=1)
-            case TaskKind.REGRESSION:
-                return functional.mse_loss(logits_BC[:, 0], truth.float(), reduction="none")
-            case _:
-                raise not_a_classifier()
+    @staticmethod
+    @abstractmethod
+    def distillation(
+        logits_BC: torch.Tensor, teacher_KBC: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the loss of each row, float32 [B], 0 where student and teachers agree."""
 
 
-def distillation_losses(
-    logits_BC: torch.Tensor, teacher_KBC: torch.Tensor, kind: TaskKind, temperature: float
-) -> torch.Tensor:
-    """Return the distillation loss of each row, float32 [B], 0 where student and teachers agree."""
-    student_BC, teachers_KBC = logits_BC / temperature, teacher_KBC / temperature
-    match kind:
-        case TaskKind.SINGLE_LABEL:
-            target_BC = teachers_KBC.softmax(dim=-1).mean(dim=0)
-            log_student_BC = student_BC.log_softmax(dim=-1)
-            divergence_BC = functional.kl_div(log_student_BC, target_BC, reduction="none")
-            return divergence_BC.sum(dim=1) * temperature**2
-        case TaskKind.MULTI_LABEL:
-            target_BC = teachers_KBC.sigmoid().mean(dim=0)
-            cross_entropy_BC = functional.binary_cross_entropy_with_logits(
-                student_BC, target_BC, reduction="none"
-            )
-            negative_BC = 1 - target_BC
-            negative_entropy_BC = torch.xlogy(target_BC, target_BC) + torch.xlogy(
-                negative_BC, negative_BC
-            )
-            return (cross_entropy_BC + negative_entropy_BC).mean(dim=1) * temperature**2
-        case TaskKind.REGRESSION:
-            target_B = teacher_KBC[:, :, 0].mean(dim=0)
-            return functional.mse_loss(logits_BC[:, 0], target_B, reduction="none")
-        case _:
-            raise not_a_classifier()
+class SingleLabelObjective(Objective):
+    """Cross entropy with class indices, int64 [B]."""
+
+    def __call__(self, logits_BC: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        """Return the losses, see `Objective`."""
+        losses_B = functional.cross_entropy(
+            logits_BC.float(), truth, reduction="none", label_smoothing=self._smoothing
+        )
+        return losses_B if self._weights_C is None else losses_B * self._weights_C[truth]
+
+    @staticmethod
+    def distillation(
+        logits_BC: torch.Tensor, teacher_KBC: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the divergence from the mean of the probabilities of the teachers."""
+        target_BC = (teacher_KBC / temperature).softmax(dim=-1).mean(dim=0)
+        log_student_BC = (logits_BC / temperature).log_softmax(dim=-1)
+        divergence_BC = functional.kl_div(log_student_BC, target_BC, reduction="none")
+        return divergence_BC.sum(dim=1) * temperature**2
+
+
+class MultiLabelObjective(Objective):
+    """The mean of the binary cross entropies with 0 or 1, [B, C]."""
+
+    def __call__(self, logits_BC: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        """Return the losses, see `Objective`."""
+        smooth_BC = truth.float() * (1 - self._smoothing) + self._smoothing / 2
+        losses_BC = functional.binary_cross_entropy_with_logits(
+            logits_BC.float(), smooth_BC, pos_weight=self._weights_C, reduction="none"
+        )
+        return losses_BC.mean(dim=1)
+
+    @staticmethod
+    def distillation(
+        logits_BC: torch.Tensor, teacher_KBC: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the mean of the divergences of the labels."""
+        target_BC = (teacher_KBC / temperature).sigmoid().mean(dim=0)
+        cross_entropy_BC = functional.binary_cross_entropy_with_logits(
+            logits_BC / temperature, target_BC, reduction="none"
+        )
+        negative_BC = 1 - target_BC
+        positive_part_BC = torch.xlogy(target_BC, target_BC)
+        negative_entropy_BC = positive_part_BC + torch.xlogy(negative_BC, negative_BC)
+        return (cross_entropy_BC + negative_entropy_BC).mean(dim=1) * temperature**2
+
+
+class RegressionObjective(Objective):
+    """The squared error of values, [B]."""
+
+    def __call__(self, logits_BC: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        """Return the losses, see `Objective`."""
+        return functional.mse_loss(logits_BC[:, 0].float(), truth.float(), reduction="none")
+
+    @staticmethod
+    def distillation(
+        logits_BC: torch.Tensor, teacher_KBC: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """Return the squared distance from the mean of the values of the teachers."""
+        del temperature
+        target_B = teacher_KBC[:, :, 0].mean(dim=0)
+        return functional.mse_loss(logits_BC[:, 0], target_B, reduction="none")
+
+
+OBJECTIVES: dict[type[Task], type[Objective]] = {
+    SingleLabelTask: SingleLabelObjective,
+    MultiLabelTask: MultiLabelObjective,
+    RegressionTask: RegressionObjective,
+}
 
 
 def target_scale(task: Task, truth: NDArray[np.generic]) -> TargetScale | None:
     """Return mean and standard deviation of train targets; None if the task is no regression."""
-    if task.kind is not TaskKind.REGRESSION:
+    if not task.has_values:
         return None
     values = np.asarray(truth, np.float64)
     return TargetScale(mean=float(values.mean()), std=float(values.std()) or 1.0)
@@ -110,7 +140,7 @@ def class_weights(
         message = f"train.class_weights: found {len(wanted)} weights for {len(task.labels)} labels"
         raise ConfigError(message, 'set it to "equal", "balanced" or one weight per label')
     custom_C = None if isinstance(wanted, str) else np.array(wanted, np.float64)
-    if task.kind is TaskKind.MULTI_LABEL:
+    if task.many_labels:
         counts_C = np.asarray(truth, np.int64).sum(axis=0)
         balanced_C = np.where(counts_C, (len(truth) - counts_C) / np.maximum(counts_C, 1), 1)
         weights_C = balanced_C if custom_C is None else custom_C

@@ -43,7 +43,7 @@ class OpenVinoConverter(Converter):
         graph.path.unlink()
         build = graph.build
         built_with = build.built_with | {"openvino": version("openvino")}
-        return EngineBuild(**dict(build) | {"built_with": built_with})
+        return build.model_copy(update={"built_with": built_with})
 
     def write_graph(self, graph: Path, folder: Path, precision: Precision) -> Path:
         """Return the model of a graph."""

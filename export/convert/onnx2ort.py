@@ -33,7 +33,7 @@ class OnnxConverter(Converter):
             warning = cuda_warning(out, cuda_gpu())
             if warning is not None:
                 progress.note(f"{graph.variant.label}: {warning}")
-        return EngineBuild(**dict(graph.build))
+        return graph.build
 
 
 def cuda_warning(graph: Path, gpu: Gpu | None) -> str | None:

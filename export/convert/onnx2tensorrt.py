@@ -89,10 +89,9 @@ def onnx_to_tensorrt(
         timings = cache_folder() / "tensorrt" / timings_name(builder.version, gpu)
     out.write_bytes(builder.serialize(progress, timings))
     built_with = build.built_with | {flavour.value: builder.version}
-    return EngineBuild(
-        **dict(build) | {"built_with": built_with, "profiles": profiles},
-        target=target_of(gpu, capabilities),
-    )
+    target = target_of(gpu, capabilities)
+    changes = {"built_with": built_with, "profiles": profiles, "target": target}
+    return build.model_copy(update=changes)
 
 
 def has_float32_products(path: Path) -> bool:

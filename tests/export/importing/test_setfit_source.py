@@ -21,7 +21,6 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
-from pipework.tasks.kinds import TaskKind
 from pipework.train.config.data import TaskSettings
 from tests.commands import pipe
 from tests.export.importing.conftest import edit_json
@@ -224,6 +223,6 @@ def test_a_fault_of_the_folder_is_named(fault, message, saved, tmp_path):
 
 def test_another_task_is_refused(saved):
     folder, _ = saved
-    settings = TaskSettings(kind=TaskKind.MULTI_LABEL)
+    settings = TaskSettings(kind="multi_label")
     with pytest.raises(ConfigError, match=r"task\.kind is multi_label"):
         setfit_source.open_setfit(str(folder), settings)

@@ -45,7 +45,7 @@ def test_a_toy_runtime_is_exported_proven_served_and_measured(toy, trained_run, 
     assert record.speed is not None
     assert (run / record.files[0].path).name == toy.model_file
     result = bench(str(run), BenchPlan(concurrencies=(1,), duration_s=0.2), NullProgress())
-    assert {level.name for level in result.offline} >= {record.name}
+    assert {level.stage for level in result.offline} >= {record.name}
     process = launch(run, before=add_toy_runtime)
     url = process.first_line().split()[0]
     answer = httpx.post(f"{url}/v1/predict", json={"texts": ["rain"]}, timeout=60)
