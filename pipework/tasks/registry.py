@@ -29,7 +29,7 @@ def task_type(kind: str) -> type[Task]:
     for task in TASKS:
         if kind_of(task) == kind:
             return task
-    message = f"expected one of {', '.join(map(kind_of, TASKS))}, found {kind!r}"
+    message = f"expected one of {', '.join(map(kind_of, TASKS))}"
     raise ValueError(message)
 
 
@@ -47,8 +47,9 @@ def _task(value: object) -> object:
         return task_type(fields.get("kind", DEFAULT_KIND)).model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        message = f"{where}: {first['msg']}" if where else first["msg"]
+        message = first["msg"].removeprefix("Value error, ")
+        if where := ".".join(map(str, first["loc"])):
+            message = f"{where}: {message}"
         raise ValueError(message) from error
 
 

@@ -18,7 +18,7 @@ from pipework.tasks.change import PredictionChange
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import DEFAULT_KIND, Metric
 from pipework.tasks.labels import Label
-from pipework.tasks.outputs import Indices, Outputs, offsets_of, one_row_each
+from pipework.tasks.outputs import Indices, Outputs, offsets_of, one_row_of
 from pipework.tasks.predictions import PredictedColumns, Prediction
 
 Logits = NDArray[np.float32]
@@ -167,7 +167,7 @@ class Task(Record):
         """Return the offsets of the rows of inputs with these numbers of tokens, see `Outputs`."""
         if self.rows_per_token:
             return offsets_of(np.asarray(lengths_N, np.int64))
-        return one_row_each(len(lengths_N))
+        return one_row_of(lengths_N)
 
     def probabilities(self, logits_NC: Logits) -> Logits:
         """Convert logits [N, C] to scores [N, C]."""

@@ -28,11 +28,7 @@ class DistillationLosses:
     """The losses of rows with teacher logits.
 
     A loss is `soft_weight` times the distillation loss plus (1 - `soft_weight`) times the loss of
-    the label; a row without a label has the first term only. For a single label the distillation
-    loss is the Kullback-Leibler divergence from the mean of the teachers' probabilities, both at
-    temperature T, times T squared, so that the size of the gradient does not depend on T. For
-    several labels it is the mean of the divergences of the labels. For a regression it is the
-    squared distance from the mean of the teachers' values.
+    the label; a row without a label has the first term only. See `Objective`.
     """
 
     def __init__(
@@ -41,7 +37,7 @@ class DistillationLosses:
         teacher_logits: Sequence[Sequence[Logits]],
         *,
         labelled: int,
-        objective: type[Objective],
+        objective: Objective,
         settings: TrainSettings,
     ) -> None:
         """Combine the losses of the labels with those of the teachers.
@@ -63,7 +59,7 @@ class DistillationLosses:
     def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
         """Return the loss of each row, float32 [B]."""
         teacher_KBC = torch.from_numpy(self._teachers_of(rows_B)).to(logits_BC.device)
-        soft_B = self._objective.distillation(logits_BC.float(), teacher_KBC, self._temperature)
+        soft_B = self._objective.of_teachers(logits_BC, teacher_KBC, self._temperature)
         labelled_B = rows_B < self._labelled
         hard_B = self._label_losses(logits_BC, np.where(labelled_B, rows_B, 0))
         # Rows without a label were computed with the label of row 0, which gets weight 0 here.

@@ -207,8 +207,8 @@ SETTINGS = {
     ),
     "an unknown kind": settings(
         "task.kind=clustering",
-        "--set task.kind: Input should be 'single_label', 'multi_label', 'regression' "
-        "or 'pretrain', found 'clustering'",
+        "--set task.kind: expected one of single_label, multi_label, regression, pretrain, found "
+        "'clustering'",
     ),
     "an unknown metric": settings(
         "task.metric=auc",

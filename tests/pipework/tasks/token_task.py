@@ -94,28 +94,22 @@ class WordTask(SingleLabelTask):
         return f"predicting {self.labels[counts_C.argmax()]!r} for every word", logits_C
 
 
-class WordObjective(Objective):
-    """The mean cross entropy of the words of a text."""
-
-    def __call__(self, logits_RC, truth):
-        true_BT = truth[:, : (truth != NO_LABEL).sum(dim=1).max() + 1]
-        lengths_B = (truth != NO_LABEL).sum(dim=1) + 2
-        texts = torch.split(logits_RC.float(), lengths_B.tolist())
-        losses = [
-            functional.cross_entropy(text_TC[1:-1], true_T[1 : len(text_TC) - 1])
-            for text_TC, true_T in zip(texts, true_BT, strict=True)
-        ]
-        return torch.stack(losses)
-
-    @staticmethod
-    def distillation(logits_BC, teacher_KBC, temperature):
-        raise NotImplementedError
+def word_losses(logits_RC, truth_BT, smoothing, weights_C):
+    """Return the mean cross entropy of the words of each text."""
+    del smoothing, weights_C
+    words_B = (truth_BT != NO_LABEL).sum(dim=1).tolist()
+    texts = torch.split(logits_RC.float(), [words + 2 for words in words_B])
+    losses = [
+        functional.cross_entropy(text_TC[1:-1], true_T[1 : words + 1])
+        for text_TC, true_T, words in zip(texts, truth_BT, words_B, strict=True)
+    ]
+    return torch.stack(losses)
 
 
 def add_word_task():
     """Add the kind to both tables."""
     TASKS.append(WordTask)
-    OBJECTIVES[WordTask] = WordObjective
+    OBJECTIVES[WordTask] = Objective(of_labels=word_losses, of_teachers=None)
 
 
 def remove_word_task():

@@ -6,12 +6,14 @@ import torch
 from torch.nn import functional
 
 from pipework.tasks.registry import kind_of
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.train import TrainSettings
 from pipework.train.distill.losses import DistillationLosses
 from pipework.train.loop.losses import LabelLosses
-from pipework.train.objectives import OBJECTIVES, SingleLabelObjective
+from pipework.train.objectives import OBJECTIVES
 
-LOSSES = {kind_of(task): objective.distillation for task, objective in OBJECTIVES.items()}
+SINGLE = OBJECTIVES[SingleLabelTask]
+LOSSES = {kind_of(task): objective.of_teachers for task, objective in OBJECTIVES.items()}
 
 
 def logits(*shape):
@@ -71,16 +73,16 @@ def test_the_loss_is_the_reference_formula():
         )
         * 4
     )
-    losses_B = SingleLabelObjective.distillation(student_BC, teacher_1BC, 2.0)
+    losses_B = SINGLE.of_teachers(student_BC, teacher_1BC, 2.0)
     torch.testing.assert_close(losses_B.mean(), expected)
 
 
 def soft(weight, files, labelled=3):
     truth_N = np.array([0, 1, 2], np.int32)
     settings = TrainSettings(temperature=1.0, soft_weight=weight)
-    hard = LabelLosses(SingleLabelObjective(), truth_N)
+    hard = LabelLosses(SINGLE, truth_N)
     return hard, DistillationLosses(
-        hard, [files], labelled=labelled, objective=SingleLabelObjective, settings=settings
+        hard, [files], labelled=labelled, objective=SINGLE, settings=settings
     )
 
 
@@ -89,7 +91,7 @@ def test_soft_weight_weighs_soft_and_hard_labels():
     rows_B, student_BC = np.array([2, 0]), logits(2, 4)
     hard, both = soft(0.25, [teacher_NC])
     teacher_1BC = torch.from_numpy(teacher_NC[rows_B])[None]
-    expected_B = 0.75 * hard(student_BC, rows_B) + 0.25 * SingleLabelObjective.distillation(
+    expected_B = 0.75 * hard(student_BC, rows_B) + 0.25 * SINGLE.of_teachers(
         student_BC, teacher_1BC, 1.0
     )
     torch.testing.assert_close(both(student_BC, rows_B), expected_B)
@@ -100,7 +102,7 @@ def test_an_unlabelled_row_has_only_the_loss_of_the_teacher():
     rows_B, student_BC = np.array([1, 4]), logits(2, 4)
     _, both = soft(0.25, [labelled_NC, rest_NC])
     losses_B = both(student_BC, rows_B)
-    alone_B = SingleLabelObjective.distillation(
+    alone_B = SINGLE.of_teachers(
         student_BC,
         torch.from_numpy(np.stack([labelled_NC[1], rest_NC[1]]))[None],
         1.0,
