@@ -9,7 +9,7 @@ import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -280,20 +280,27 @@ def elements(packed: memoryview, name: str, most: int) -> list[bytes]:
 
 
 def packed(array: NDArray[np.generic]) -> bytes:
-    """Return a tensor of bytes objects or float32 as bytes."""
+    """Return a tensor of bytes objects, int64 or float32 as bytes."""
     if array.dtype == np.object_:
         return b"".join(LENGTH.pack(len(text)) + text for text in array.ravel().tolist())
-    return np.ascontiguousarray(array, "<f4").tobytes()
+    form = "<i8" if array.dtype == np.int64 else "<f4"
+    return np.ascontiguousarray(array, form).tobytes()
 
 
 def json_values(array: NDArray[np.generic]) -> Sequence[str | float]:
     """Return the elements of a tensor as JSON values, in row-major order."""
-    values = array.ravel().tolist()
+    values: list[Any] = array.ravel().tolist()
     if array.dtype == np.object_:
         return [text.decode() for text in values]
-    return [float(number) for number in values]
+    return values
 
 
 def datatype(array: NDArray[np.generic]) -> str:
     """Return the protocol's name for the type of a tensor."""
-    return "BYTES" if array.dtype == np.object_ else "FP32"
+    match array.dtype:
+        case np.object_:
+            return "BYTES"
+        case np.int64:
+            return "INT64"
+        case _:
+            return "FP32"

@@ -31,7 +31,7 @@ from pipework.serve.inference_protocol.infer_request import (
     read_texts,
 )
 from pipework.wire.schemas import check_json_values, explain
-from pipework.wire.text_tensors import OutputTensors
+from pipework.wire.text_tensors import ROWS, OutputTensors
 
 HEAD_LENGTH = "Inference-Header-Content-Length"
 SIZE = "binary_data_size"
@@ -224,8 +224,11 @@ NamedTensor = tuple[str, NDArray[np.generic], bool]
 
 
 def requested_tensors(request: ParsedRequest, answer: OutputTensors) -> Iterator[NamedTensor]:
-    """Yield name, tensor and `as_bytes` of each requested output; the first dimension is N."""
+    """Yield name, tensor and `as_bytes` of each requested output, and of `rows` if there is one."""
     tensors = answer.tensors()
+    if ROWS in tensors:
+        as_bytes = next(iter(request.outputs.values())).as_bytes
+        yield ROWS, tensors[ROWS], as_bytes
     for name, output in request.outputs.items():
         if not output.best:
             yield name, tensors[name], output.as_bytes

@@ -18,7 +18,6 @@ from pipework.serve.request.context import Endpoint, RequestContext, StageTiming
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.serve.scheduling.predictor import open_predictor
-from pipework.tasks.kinds import TaskKind
 from pipework.tasks.registry import task_type
 from pipework.wire.schemas import STATUS_PATH
 
@@ -31,7 +30,7 @@ class Version:
     engine, inputs, classes = "onnx-int8", ("text",), 2
     alive = ready = True
 
-    def __init__(self, name, version, kind=TaskKind.SINGLE_LABEL, thresholds=()):
+    def __init__(self, name, version, kind="single_label", thresholds=()):
         self.name, self.version = name, version
         self.card = ModelCard(
             task=task_type(kind)(labels=LABELS, metric="accuracy", thresholds=thresholds),
@@ -85,9 +84,9 @@ def test_a_version_has_its_load_and_totals():
 @pytest.mark.parametrize(
     ("kind", "thresholds", "expected"),
     [
-        (TaskKind.SINGLE_LABEL, (), None),
-        (TaskKind.MULTI_LABEL, (0.25, 0.75), {"a": 0.25, "b": 0.75}),
-        (TaskKind.MULTI_LABEL, (), {"a": 0.5, "b": 0.5}),
+        ("single_label", (), None),
+        ("multi_label", (0.25, 0.75), {"a": 0.25, "b": 0.75}),
+        ("multi_label", (), {"a": 0.5, "b": 0.5}),
     ],
 )
 def test_only_multi_label_models_have_thresholds(kind, thresholds, expected):
