@@ -7,22 +7,16 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from pipework.closeable import Closeable
 from pipework.data.examples import Example
-from pipework.machine import cpu_limit
 from pipework.predict.text_model import TextCodec
-from pipework.run_folder.engine_record import EngineRecord, Layout
-from pipework.run_folder.manifest import Manifest, read_classifier
-from pipework.scoring.evaluation import Engine
-from pipework.serve.config import EngineSettings, QueueSettings
-from pipework.serve.engines import computes_on_gpu, open_first, open_proven
+from pipework.run_folder.engine_record import EngineRecord
+from pipework.run_folder.manifest import Manifest
 from pipework.serve.request.context import (
     RequestOptions,
     StageTimings,
@@ -39,7 +33,7 @@ from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction
-from pipework.text.encoding import TextEncoder, open_encoder
+from pipework.text.encoding import TextEncoder
 from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 
 WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."
@@ -247,49 +241,3 @@ class Predictor(Closeable):
         """Reject new requests, finish accepted ones, free the engines. Blocks until done."""
         self._tokenizers.close()
         self.scheduler.close()
-
-
-def open_predictor(
-    run: Path,
-    engine: EngineSettings | None = None,
-    *,
-    name: str | None = None,
-    version: str | None = None,
-    queue: QueueSettings | None = None,
-    prove: bool = False,
-) -> Predictor:
-    """Open a run with the named engine, or the first engine that works on this machine.
-
-    Args:
-        run: the run folder.
-        engine: choice of the engine; by default the fastest within the default limits.
-        name: name of the model; by default that of the run.
-        version: version of the model; see `Predictor`.
-        queue: settings of the queue.
-        prove: whether to check the parity of the engine here in any case, see `open_first`.
-
-    Raises:
-        RunFolderError: a file, a digest or a parity record is wrong; the message names it.
-        MissingDependencyError: the engine's runtime is not installed.
-        CheckFailedError: the parity check at opening failed.
-    """
-    manifest = read_classifier(run)
-    queue = queue or QueueSettings()
-    engine = engine or EngineSettings()
-    on_gpu = computes_on_gpu(manifest, engine.name, engine)
-    instances = queue.instances or (1 if on_gpu else min(2, cpu_limit()))
-    # Rounded up, so that no CPU is idle.
-    threads = None if instances == 1 else -(-cpu_limit() // instances)
-    record, first = open_first(
-        run, manifest, engine.name, prove=prove, threads=threads, limits=engine
-    )
-    with ExitStack() as on_error:
-        engines: list[Engine] = [on_error.enter_context(first)]
-        reopen = partial(open_proven, run, manifest, record.name, threads=threads)
-        engines.extend(on_error.enter_context(reopen()) for _ in range(instances - 1))
-        encoder = open_encoder(run, manifest)
-        scheduler = Scheduler(
-            engines, queue, reopen=reopen, group_lengths=record.layout is Layout.PADDED
-        )
-        on_error.pop_all()
-    return Predictor(manifest, record, encoder, scheduler, name=name, version=version)

@@ -24,9 +24,10 @@ from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.event_loop import TickShare
 from pipework.serve.http.request_handler import call_app
 from pipework.serve.http.request_parser import RequestHead
+from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import current_request
-from pipework.serve.scheduling.predictor import Predictor, open_predictor
+from pipework.serve.scheduling.predictor import Predictor
 from pipework.tasks.predictions import Prediction, RegressionValue
 from tests.serve.servers import TIMEOUT_S, MemoryServer, MemoryTransport, parsed
 

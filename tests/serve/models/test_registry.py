@@ -6,10 +6,10 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError, UnknownModelError
+from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import ControlError, Entry, Models, State
 from pipework.serve.models.repository import Policy
 from pipework.serve.request.context import Endpoint, activate, new_context
-from pipework.serve.scheduling.predictor import open_predictor
 
 
 @pytest.fixture

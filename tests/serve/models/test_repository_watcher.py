@@ -13,10 +13,9 @@ from pipework.machine import cpu_limit
 from pipework.serve.config import RepositorySettings, ServeSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.models.leases import Entry, State
-from pipework.serve.models.open_models import open_models
+from pipework.serve.models.open_models import open_models, open_predictor
 from pipework.serve.models.registry import ControlError, Models
 from pipework.serve.models.repository_watcher import LoadError, RepositoryWatcher
-from pipework.serve.scheduling.predictor import open_predictor
 from pipework.text.encoding import TextEncoder
 
 ALL = "version_policy { all { } }"

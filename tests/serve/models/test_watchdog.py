@@ -13,9 +13,8 @@ from pipework.closeable import Closeable
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_first
-from pipework.serve.models import watchdog
+from pipework.serve.models import open_models, watchdog
 from pipework.serve.models.watchdog import FIRST_S, SHORTEST_S, Watchdog
-from pipework.serve.scheduling import predictor
 from pipework.serve.scheduling.in_flight import RunningBatch
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
@@ -42,7 +41,7 @@ def open_stuck(stuck: Path) -> None:
         record, engine = open_first(*arguments, **options)
         return record, StuckEngine(engine, stuck)
 
-    vars(predictor)["open_first"] = opened
+    vars(open_models)["open_first"] = opened
 
 
 def test_a_single_process_with_a_stuck_engine_ends(

@@ -10,7 +10,8 @@ from pipework.machine import cpu_limit
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
-from pipework.serve.scheduling.predictor import Predictor, open_predictor
+from pipework.serve.models.open_models import open_predictor
+from pipework.serve.scheduling.predictor import Predictor
 from pipework.tasks.predictions import MultiLabel, Prediction, RegressionValue
 from pipework.text.encoding import TextEncoder
 from pipework.wire.text_tensors import InputTexts
@@ -193,7 +194,7 @@ def test_several_engines_share_the_cpus_and_return_the_same_predictions(
 
     init = OnnxRuntimeEngine.__init__
     monkeypatch.setattr(OnnxRuntimeEngine, "__init__", opened)
-    monkeypatch.setattr("pipework.serve.scheduling.predictor.cpu_limit", lambda: 8)
+    monkeypatch.setattr("pipework.serve.models.open_models.cpu_limit", lambda: 8)
     examples = [Example(text=text) for text in ("rain", "goal team")]
     with open_predictor(run, queue=QueueSettings(instances=3)) as several:
         assert several.load.engines == 3
@@ -206,7 +207,7 @@ def test_several_engines_share_the_cpus_and_return_the_same_predictions(
 def test_a_machine_with_several_cpus_has_two_engines(
     run: Path, monkeypatch: pytest.MonkeyPatch, processors: int, engines: int
 ) -> None:
-    monkeypatch.setattr("pipework.serve.scheduling.predictor.cpu_limit", lambda: processors)
-    monkeypatch.setattr("pipework.serve.scheduling.predictor.computes_on_gpu", lambda *_: False)
+    monkeypatch.setattr("pipework.serve.models.open_models.cpu_limit", lambda: processors)
+    monkeypatch.setattr("pipework.serve.models.open_models.computes_on_gpu", lambda *_: False)
     with open_predictor(run) as predictor:
         assert predictor.load.engines == engines

@@ -28,7 +28,7 @@ from pipework.errors import ConfigError
 from pipework.machine import cuda_devices
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_first
-from pipework.serve.scheduling import predictor
+from pipework.serve.models import open_models
 from pipework.serve.workers.supervisor import worker_count
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
@@ -573,19 +573,19 @@ def wrap_engines(wrap: Callable[[Engine], Engine]) -> None:
         record, engine = open_first(*arguments, **options)
         return record, wrap(engine)
 
-    vars(predictor)["open_first"] = first
-    vars(predictor)["open_proven"] = lambda *arguments, **options: first(*arguments, **options)[1]
+    vars(open_models)["open_first"] = first
+    vars(open_models)["open_proven"] = lambda *arguments, **options: first(*arguments, **options)[1]
 
 
 def open_broken(broken: Path) -> None:
     wrap_engines(lambda engine: BrokenEngine(engine, broken))
-    proven = vars(predictor)["open_proven"]
+    proven = vars(open_models)["open_proven"]
 
     def again(*arguments, **options):
         check_device(broken)
         return proven(*arguments, **options)
 
-    vars(predictor)["open_proven"] = again
+    vars(open_models)["open_proven"] = again
 
 
 @pytest.mark.thorough
