@@ -197,7 +197,7 @@ def _command_line_options(context: typer.Context) -> list[str]:
 def _measure(target: str, plan: "BenchPlan", baseline: "BaselineServer | None") -> "Result":
     from pipework import console
     from pipework.benchmarks.run import bench as measure
-    from pipework.benchmarks.run_server import bench_against
+    from pipework.benchmarks.run_against import bench_against
 
     progress = console.progress()
     try:

@@ -1,9 +1,8 @@
-"""Measurement of servers by URL: closed loop, open loop, objectives, comparison of two servers."""
+"""Measurement of servers by URL: closed loop, open loop, traces and objectives."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
-from pipework.benchmarks.compare.abba import ROUNDS, SLICES, TOLERANCE, compare_rounds, run_rounds
 from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.loops import closed_loop, open_loop, replay
@@ -12,18 +11,15 @@ from pipework.benchmarks.load.slo import judge_rates, min_rate
 from pipework.benchmarks.load.slo_search import search
 from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.plan import BaselineServer, BenchPlan
-from pipework.benchmarks.results_schema.comparison import ComparisonResult, ComparisonSide
+from pipework.benchmarks.plan import BenchPlan
 from pipework.benchmarks.results_schema.level import Arrivals, Level, cost_per_million
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.results_schema.results import BenchResult, SloResult
 from pipework.benchmarks.targets import Target, target
 from pipework.errors import CheckFailedError
-from pipework.progress import NullProgress, Progress
+from pipework.progress import Progress
 
 WARMUP = 1 / 5  # as a share of the level's duration
-# Slices of a comparison are short, but must contain enough requests.
-MIN_SLICE_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,16 +58,6 @@ class ServerUnderTest:
         if load.concurrency is not None:
             return closed_loop(self.target, spec, progress)
         return open_loop(self.target, spec, progress, seed=seed)
-
-    def side(self, command: tuple[str, ...]) -> ComparisonSide:
-        """Return the description stored in a comparison."""
-        return ComparisonSide(
-            target=self.target.display_url,
-            model=self.model,
-            workload=self.workload.summary(),
-            provenance=provenance(),
-            command=command,
-        )
 
 
 def bench_server(url: str, plan: BenchPlan, progress: Progress) -> BenchResult:
@@ -119,31 +105,3 @@ def _search(
 
 def _priced(level: Level, price: float | None) -> Level:
     return level.model_copy(update={"cost_per_million": cost_per_million(price, level.texts_per_s)})
-
-
-def bench_against(
-    url: str, baseline: BaselineServer, plan: BenchPlan, progress: Progress
-) -> ComparisonResult:
-    """Measure the server at `url` and a baseline alternately, and compare them.
-
-    Raises:
-        PipeError: a server does not respond, or a response is unexpected.
-    """
-    before = ServerUnderTest.of(baseline.url, replace(plan, template=baseline.template))
-    after = ServerUnderTest.of(url, plan)
-    shown_baseline = replace(baseline, url=before.target.display_url)
-    command = plan.command(after.target.display_url, shown_baseline)
-    slice_s = max(MIN_SLICE_S, plan.duration_s / SLICES)
-
-    def measure(load: OfferedLoad, is_target: bool, number: int) -> MeasuredLevel:
-        server = after if is_target else before
-        return server.level(load, slice_s, plan.seed + number, NullProgress())
-
-    rounds = run_rounds(plan.loads, measure, progress)
-    return ComparisonResult(
-        before=before.side(command),
-        after=after.side(command),
-        rounds=ROUNDS,
-        tolerance=TOLERANCE,
-        levels=compare_rounds(rounds, (baseline.price, plan.price)),
-    )
