@@ -1,4 +1,4 @@
-"""CPU, memory and GPU use of a server process on this machine, measured from outside.
+"""CPU and memory use of a server process on this machine, measured from outside.
 
 /proc/net/tcp lists the sockets that listen on a port, and /proc/PID/fd the processes that hold
 them. These processes and their children are the server. Only processes readable by the current
@@ -8,8 +8,6 @@ psutil is not used: it reports CPU time in clock ticks of 10 ms, too coarse for 
 """
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,9 +21,6 @@ LISTEN_STATE = "0A"  # TCP_LISTEN in /proc/net/tcp
 PARENT_FIELD = 1  # index of the parent's pid in /proc/PID/stat, counted from after the name
 CPUCLOCK_SCHED = 2  # CPU clock of a whole process
 PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
-NVIDIA_SMI = "nvidia-smi"
-GPU_QUERY = ("--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits")
-NVIDIA_SMI_TIMEOUT_S = 5.0
 
 
 class ServerMonitor:
@@ -37,8 +32,6 @@ class ServerMonitor:
         self._begin_s = self._end_s = 0.0
         self._before: dict[int, float] = {}
         self._cores_s = self._peak_mib = self._own_s = self._own_before_s = 0.0
-        self._gpu: list[tuple[float, float]] = []
-        self._smi = shutil.which(NVIDIA_SMI)
 
     @classmethod
     def of(cls, host: str, port: int) -> "ServerMonitor | None":
@@ -50,15 +43,13 @@ class ServerMonitor:
 
     def begin(self) -> None:
         """Start the measurement; earlier samples are discarded."""
-        self._peak_mib, self._gpu = 0.0, []
+        self._peak_mib = 0.0
         self._begin_s, self._before = perf_counter(), _cpu_times_s(self._process_tree())
         self._own_before_s = process_time()
 
     def sample(self) -> None:
-        """Sample memory and GPU; call this about once a second."""
+        """Sample the memory; call this about once a second."""
         self._peak_mib = max(self._peak_mib, sum(map(resident_mib, self._process_tree())))
-        if self._smi is not None:
-            self._gpu += _gpu_usage(self._smi)
 
     def end(self) -> None:
         """End the measurement."""
@@ -75,15 +66,10 @@ class ServerMonitor:
         took_s = self._end_s - self._begin_s
         if took_s <= 0 or not self._peak_mib:
             return None
-        gpu_samples = len(self._gpu)
         return ServerUse(
             cores=round(self._cores_s / took_s, 3),
             generator_cores=round(self._own_s / took_s, 3),
             peak_mib=round(self._peak_mib, 1),
-            gpu_share=round(sum(share for share, _ in self._gpu) / gpu_samples, 3)
-            if gpu_samples
-            else None,
-            gpu_mib=max(mib for _, mib in self._gpu) if gpu_samples else None,
         )
 
     def _process_tree(self) -> set[int]:
@@ -154,19 +140,3 @@ def resident_mib(pid: int) -> float:
     with suppress(OSError):
         return PAGE_MIB * int((PROC / f"{pid}" / "statm").read_text().split()[1])
     return 0.0
-
-
-def _gpu_usage(smi: str) -> list[tuple[float, float]]:
-    """Return the mean utilisation (0 to 1) and total memory in MiB of all GPUs; [] if unknown."""
-    with suppress(OSError, subprocess.SubprocessError, ValueError):
-        output = subprocess.run(  # noqa: S603  (a path from shutil.which)
-            [smi, *GPU_QUERY],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=NVIDIA_SMI_TIMEOUT_S,
-        ).stdout
-        rows = [[float(cell) for cell in line.split(",")] for line in output.splitlines()]
-        if rows:
-            return [(sum(row[0] for row in rows) / len(rows) / 100, sum(row[1] for row in rows))]
-    return []

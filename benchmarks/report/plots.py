@@ -8,15 +8,14 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipework.benchmarks.report.tables import load_label
 from pipework.benchmarks.results_schema.comparison import (
     ComparisonResult,
     Quantity,
     Ratio,
     RatioVerdict,
 )
-from pipework.benchmarks.results_schema.level import Histogram, Level
-from pipework.benchmarks.results_schema.results import OfflineLevel, SloResult
+from pipework.benchmarks.results_schema.level import Level
+from pipework.benchmarks.results_schema.results import SloResult
 from pipework.html.svg import GRID, INK, SERIES, STYLE, WIDTH_IN, new_axes, number, svg
 
 ROW_STYLE = STYLE | {"axes.grid.axis": "x"}
@@ -98,47 +97,6 @@ def _limits(axes: Axes, slo: SloResult) -> list[float]:
     return limits_ms
 
 
-def histograms(levels: Sequence[Level]) -> str:
-    """Draw latency histograms, one row per level, with a common logarithmic axis."""
-    shown = [(load_label(level), level.histogram) for level in levels if level.histogram]
-    with rc_context(ROW_STYLE):
-        figure = _figure(0.8 + 0.5 * len(shown))
-        rows = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-        for axes, (name, histogram) in zip(rows, shown, strict=True):
-            _histogram(axes, histogram, name)
-        edges = [edge for _, histogram in shown for edge in histogram.edges_ms]
-        ticks = round_ticks(min(edges), max(edges))
-        rows[-1].set_xlim(min(*ticks, *edges), max(*ticks, *edges))
-        _fixed_ticks(rows[-1].xaxis, ticks, _plain)
-        rows[-1].set_xlabel("milliseconds (logarithmic)")
-        return svg(figure, "Latency distribution of each level")
-
-
-def _histogram(axes: Axes, histogram: Histogram, name: str) -> None:
-    axes.stairs(histogram.counts, histogram.edges_ms, fill=True, color=SERIES[0])
-    axes.set_xscale("log")
-    axes.set_yticks([])
-    axes.set_ylabel(name, rotation=0, ha="right", va="center")
-
-
-def offline(levels: Sequence[OfflineLevel], description: str) -> str:
-    """Draw texts/s of each stage and batch size."""
-    stages = list(dict.fromkeys(level.stage for level in levels))
-    places_L = range(len(levels))
-    rates_L = [level.texts_per_s for level in levels]
-    colours_L = [SERIES[stages.index(level.stage) % len(SERIES)] for level in levels]
-    with rc_context(ROW_STYLE):
-        figure = _figure(1.0 + 0.36 * len(levels))
-        axes = figure.subplots()
-        bars = axes.barh(places_L, rates_L, height=0.7, color=colours_L)
-        axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates_L], padding=4)
-        axes.set_yticks(places_L, [f"{level.stage}, {level.batch} per call" for level in levels])
-        axes.invert_yaxis()
-        axes.set_xlim(0, MARGIN * max(rates_L))
-        _value_axis(axes, "texts/s")
-        return svg(figure, description)
-
-
 def ratio_plot(result: ComparisonResult, quantity: Quantity) -> str:
     """Draw the ratios of a quantity with their intervals; every level must have this quantity.
 
@@ -151,7 +109,8 @@ def ratio_plot(result: ComparisonResult, quantity: Quantity) -> str:
         if ratio.quantity is quantity
     }
     with rc_context(ROW_STYLE):
-        figure = _figure(1.0 + 0.36 * len(shown))
+        height_in = 1.0 + 0.36 * len(shown)
+        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
         axes = figure.subplots()
         axes.axvspan(1 / (1 + result.tolerance), 1 + result.tolerance, color=GRID, alpha=0.5)
         axes.axvline(1, linewidth=1, color=INK)
@@ -187,11 +146,6 @@ def round_ticks(low_ms: float, high_ms: float) -> list[float]:
     below = max(tick for tick in rounds if tick <= low_ms)
     above = min(tick for tick in rounds if tick >= high_ms)
     return [below, above]
-
-
-def _figure(height_in: float) -> Figure:
-    """Return a figure as wide as a page, for plots whose height depends on their rows."""
-    return Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
 
 
 def _value_axis(axes: Axes, label: str) -> None:

@@ -27,22 +27,6 @@ def test_a_plot_of_levels_has_its_axes_and_loads(served, draw, expected):
     assert expected <= {*texts(draw(served.levels))}
 
 
-def test_each_level_with_latencies_has_a_histogram(served):
-    first = served.levels[0].model_copy(update={"histogram": None})
-    found = texts(plots.histograms([first, *served.levels[1:]]))
-    assert [text for text in found if "client" in text] == [
-        "2 clients",
-        "4 clients",
-        "8 clients",
-        "16 clients",
-    ]
-
-
-def test_offline_levels_are_bars_with_their_rates(offline):
-    found = texts(plots.offline(offline.offline, "texts per second by stage"))
-    assert {"tokenizing, 1 per call", "onnx-fp32, 32 per call", "26,400", "520"} <= {*found}
-
-
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
