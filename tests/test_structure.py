@@ -21,11 +21,11 @@ def load():
 REPORT = load()
 # What is still above the budgets and the limit of imported names. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 200,
+    "pipework": 180,
     "train": 1_055,
     "export": 1_350,
     "serve": 2_640,
-    "benchmarks": 700,
+    "benchmarks": 340,
     "benchmarks/studies": 2_150,
     "tests": 12_560,
 }

@@ -1,34 +1,18 @@
-"""Plots of levels and of comparisons. Shapes: L levels."""
+"""Plots of levels. Shapes: L levels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipework.benchmarks.results_schema.comparison import (
-    ComparisonResult,
-    Quantity,
-    Ratio,
-    RatioVerdict,
-)
 from pipework.benchmarks.results_schema.level import Level
 from pipework.benchmarks.results_schema.results import SloResult
-from pipework.html.svg import GRID, INK, SERIES, STYLE, WIDTH_IN, new_axes, number, svg
+from pipework.html.svg import INK, SERIES, STYLE, new_axes, number, svg
 
-ROW_STYLE = STYLE | {"axes.grid.axis": "x"}
 SHOWN = dict(zip(("p50", "p90", "p95", "p99"), SERIES, strict=True))
 MARGIN = 1.15
-COLOURS = {
-    RatioVerdict.FASTER: SERIES[1],
-    RatioVerdict.SLOWER: SERIES[3],
-    RatioVerdict.NO_DIFFERENCE: INK,
-}
-TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)
-NARROW_TICKS = (0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.4)
-NARROW_RANGE = 1.5
 
 
 def throughput(levels: Sequence[Level]) -> str:
@@ -97,46 +81,6 @@ def _limits(axes: Axes, slo: SloResult) -> list[float]:
     return limits_ms
 
 
-def ratio_plot(result: ComparisonResult, quantity: Quantity) -> str:
-    """Draw the ratios of a quantity with their intervals; every level must have this quantity.
-
-    The shaded band is the tolerance. The axis is logarithmic, so that 2 and 1/2 are symmetric.
-    """
-    shown = {
-        level.name: ratio
-        for level in result.levels
-        for ratio in level.ratios
-        if ratio.quantity is quantity
-    }
-    with rc_context(ROW_STYLE):
-        height_in = 1.0 + 0.36 * len(shown)
-        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
-        axes = figure.subplots()
-        axes.axvspan(1 / (1 + result.tolerance), 1 + result.tolerance, color=GRID, alpha=0.5)
-        axes.axvline(1, linewidth=1, color=INK)
-        for row, ratio in enumerate(shown.values()):
-            colour = COLOURS[ratio.verdict]
-            axes.plot((ratio.low, ratio.high), (row, row), color=colour, linewidth=3, alpha=0.5)
-            axes.plot(ratio.ratio, row, marker="o", color=colour)
-        axes.set_xscale("log")
-        low, high, ticks = _range([*shown.values()])
-        axes.set_xlim(low, high)
-        _fixed_ticks(axes.xaxis, ticks, _plain)
-        axes.set_yticks(range(len(shown)), [*shown])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_xlabel(f"{quantity}, relative to the baseline")
-        return svg(figure, f"Ratios of {quantity} with their intervals")
-
-
-def _range(shown: Sequence[Ratio]) -> tuple[float, float, list[float]]:
-    """Return the limits of the axis, which include 1, and its ticks."""
-    low = min(0.95, *(ratio.low for ratio in shown)) / 1.03
-    high = max(1.05, *(ratio.high for ratio in shown)) * 1.03
-    fine = high / low < NARROW_RANGE**2
-    ticks = [tick for tick in (NARROW_TICKS if fine else TICKS) if low <= tick <= high]
-    return low, high, ticks
-
-
 def round_ticks(low_ms: float, high_ms: float) -> list[float]:
     """Return round values (1, 2, 5, 10, ...) within a range, or around it if it is narrow."""
     rounds = [digit * 10.0**power for power in range(-1, 6) for digit in (1, 2, 5)]
@@ -168,17 +112,11 @@ def _log_axis(axes: Axes, low_ms: float, high_ms: float) -> None:
     axes.set_ylabel("milliseconds")
 
 
-def _fixed_ticks(
-    axis: Axis, ticks: Sequence[float], write: Callable[[float, int], str] = number
-) -> None:
+def _fixed_ticks(axis: Axis, ticks: Sequence[float]) -> None:
     axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FuncFormatter(write))
+    axis.set_major_formatter(FuncFormatter(number))
     # A logarithmic axis would label its minor ticks over a narrow range.
     axis.set_minor_locator(NullLocator())
-
-
-def _plain(tick: float, _position: int) -> str:
-    return f"{tick:g}"
 
 
 def _legend(axes: Axes) -> None:
