@@ -187,24 +187,6 @@ def test_a_wrong_length_of_the_json_is_refused(length):
         read_infer(body(), length, ONE)
 
 
-@pytest.mark.parametrize("sent", [b"", b"one text", '{"inputs": 雨}'.encode()])
-def test_a_body_without_json_is_one_text_with_binary_outputs(sent):
-    asked = read_infer(sent, "0", ONE)
-    assert (asked.texts.text, asked.texts.text_pair) == ([sent], None)
-    assert asked.outputs == dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=True))
-
-
-def test_a_body_without_json_is_refused_by_a_model_of_pairs():
-    with pytest.raises(ProtocolError, match="the inputs text and text_pair, found raw binary"):
-        read_infer(b"one text", "0", (TEXT, TEXT_PAIR))
-
-
-def test_extra_bytes_are_refused():
-    head = body()
-    with pytest.raises(ProtocolError, match="body: 3 bytes after the tensors"):
-        read_infer(head + b"abc", str(len(head)), ONE)
-
-
 def test_pairs_of_different_numbers_are_refused():
     sent = body(tensor(), tensor(name="text_pair", shape=[1], data=["x"]))
     with pytest.raises(ProtocolError, match="inputs: 2 of text, but 1 of text_pair"):
