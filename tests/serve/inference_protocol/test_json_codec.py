@@ -99,9 +99,9 @@ IN_MEMORY = {**SHORT, "parameters": {"shared_memory_region": "r", "shared_memory
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (b"", "body: not JSON in UTF-8: EOF"),
-        (b"\xff", "body: not JSON in UTF-8"),
-        (b"[" * 10_000, "body: not JSON in UTF-8: recursion limit"),
+        (b"", "body: expected JSON in UTF-8: EOF"),
+        (b"\xff", "body: expected JSON in UTF-8"),
+        (b"[" * 10_000, "body: expected JSON in UTF-8: recursion limit"),
         (b"{}", "inputs: is missing"),
         (b'{"inputs": []}', "inputs: expected at least one item, found none"),
         (body(tensor(datatype="INT64")), "expected datatype BYTES, found 'INT64'"),
@@ -172,7 +172,7 @@ def test_the_first_fault_of_large_data_ends_their_validation(monkeypatch):
         counts.append(error.error_count())
         return "wrong"
 
-    monkeypatch.setattr("pipework.serve.inference_protocol.json_codec._explain", note)
+    monkeypatch.setattr("pipework.serve.inference_protocol.json_codec.explain", note)
     for wrong in (0, [], [0], {}):
         with pytest.raises(ProtocolError):
             read_infer(body(tensor(data=["a", *[wrong] * 2000])), None, ONE)

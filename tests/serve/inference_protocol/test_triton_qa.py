@@ -239,9 +239,9 @@ def test_a_raw_binary_request_needs_a_model_with_one_input(pair_address):
 @pytest.mark.parametrize(
     ("content", "length", "message"),
     [
-        (binary_text(8) + WORD, len(binary_text(8)) - 1, "body: not JSON"),
-        (binary_text(8) + WORD, len(binary_text(8)) + 1, "body: not JSON"),
-        (binary_text(8) + WORD, None, "body: not JSON"),
+        (binary_text(8) + WORD, len(binary_text(8)) - 1, "body: expected JSON"),
+        (binary_text(8) + WORD, len(binary_text(8)) + 1, "body: expected JSON"),
+        (binary_text(8) + WORD, None, "body: expected JSON"),
         (binary_text(8) + WORD, 10**6, f"{LENGTH}: expected a number of bytes up to"),
         (binary_text(8) + WORD, -1, f"{LENGTH}: expected a number of bytes up to"),
         (binary_text(8) + WORD, "five", f"{LENGTH}: expected a number of bytes up to"),
