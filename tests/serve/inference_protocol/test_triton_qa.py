@@ -196,11 +196,6 @@ def send(server, content, length=None, **headers):
     return answer
 
 
-def text(**changes):
-    tensor_ = {"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": ["rain"], **changes}
-    return {name: value for name, value in tensor_.items() if value is not None}
-
-
 @pytest.mark.parametrize("content", ["427", "rain", "", "goal\x00", "雨", '{"inputs": []}'])
 def test_a_raw_binary_request_is_one_text(server, content):
     answer = send(server, content.encode(), 0)
