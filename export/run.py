@@ -30,7 +30,7 @@ from pipework.serve.engines import open_engine
 from pipework.serve.engines.cuda import NoGpuError
 from pipework.serve.engines.runtimes import runtime_of
 from pipework.train.loop.determinism import exact_float32
-from pipework.train.model.checkpoint_engine import CPU, open_reference, reference_device
+from pipework.train.model.checkpoint_engine import CPU, open_reference
 
 RUNTIME_ERRORS = (RuntimeError, MemoryError)  # raised by runtimes during a build
 
@@ -91,7 +91,7 @@ def export_locked(
     run_rows = RunRows.open(run, manifest, settings)
     try:
         if settings.rebuild:
-            device = reference_device(torch.cuda.device_count())
+            device = torch.device("cuda", 0) if torch.cuda.is_available() else CPU
             opened = open_reference(run, manifest, device=device, spare=CPU)
             with exact_float32(), opened as reference:
                 expected = ReferenceLogits.of(run_rows, reference, progress)

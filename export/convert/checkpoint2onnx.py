@@ -1,7 +1,7 @@
 """Export a checkpoint to an ONNX graph with dynamic batch size and length, padded or packed.
 
 The inputs of the graph are the arrays of `pipework.serve.engines.collate.Collate`, int64; the
-output is logits, float32 [B, C].
+output is logits, float32 [B, C], or a row for each token.
 """
 
 import warnings
@@ -45,7 +45,8 @@ class PackedClassifier(nn.Module):
             classifier.config.hidden_size
         )  # a constant, so that the graph computes no shape
         pools_all = getattr(classifier.config, "classifier_pooling", "cls") == "mean"
-        self.first_only = classifier.settings.head is Head.LINEAR and not pools_all
+        linear = classifier.settings.head is Head.LINEAR
+        self.first_only = linear and not pools_all and not classifier.per_token
 
     def forward(
         self,
