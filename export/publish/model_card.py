@@ -18,16 +18,6 @@ from pipework.run_folder.manifest import Manifest
 from pipework.scoring.bootstrap import Interval, TaskOutputs, score_interval
 from pipework.scoring.evaluation import label_array
 
-
-class PublishedEngine(Record):
-    """An engine in a published folder: its file, its name in the run, its proof and its speed."""
-
-    file: str
-    name: str
-    parity: Parity
-    speed: Speed | None
-
-
 USE = """\
 ```python
 from transformers import pipeline
@@ -36,6 +26,15 @@ classify = pipeline("text-classification", model="{name}", top_k=None)
 print(classify({example}, truncation=True, max_length={length}))
 ```
 """
+
+
+class PublishedEngine(Record):
+    """An engine in a published folder: its file, its name in the run, its proof and its speed."""
+
+    file: str
+    name: str
+    parity: Parity
+    speed: Speed | None
 
 
 def model_card(
