@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from pipework import __version__
 from pipework.run_folder.manifest import TrainingReadOptions, read_manifest
 from pipework.serve.http.status import ServerStatus, build_status_router, server_status
+from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.observability.recent_latency import RecentLatency
@@ -17,7 +18,6 @@ from pipework.serve.observability.summed_metrics import WorkerCounts
 from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.serve.scheduling.model_protocol import ModelCard
-from pipework.serve.scheduling.predictor import open_predictor
 from pipework.tasks.registry import task_type
 from pipework.wire.schemas import STATUS_PATH
 

@@ -18,7 +18,7 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_classifier, read_manifest
-from pipework.serve.scheduling.predictor import open_predictor
+from pipework.serve.models.open_models import open_predictor
 from pipework.train.config.run_config import load_config
 from pipework.train.loop.resume import latest
 from pipework.train.run import train
