@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipework.client.tensors import InferOutputs, label_names, predictions, tensors
+from pipework.client.tensors import InferOutputs, label_names, packed_texts, predictions, tensors
 from pipework.data.entities import parse_marked_text
 from pipework.data.examples import Example
 from pipework.errors import PipeError
@@ -92,3 +92,7 @@ def test_entities_are_marked_and_pairs_are_a_second_tensor():
         assert parse_marked_text(marked.decode()) == (text, entities)
     pair = tensors([Example(text="a", text_pair="雨")])
     assert pair == {"text": [b"a"], "text_pair": ["雨".encode()]}
+
+
+def test_each_element_is_preceded_by_its_length():
+    assert packed_texts([b"ab", b""]) == b"\x02\x00\x00\x00ab\x00\x00\x00\x00"
