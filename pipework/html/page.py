@@ -3,6 +3,7 @@
 Strings that are documented as HTML are inserted unchanged; all other strings are escaped.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -27,7 +28,8 @@ PAGE = """<!doctype html>
 
 PLOT_WIDTH, PLOT_HEIGHT, LEFT, BOTTOM, TOP = 560, 300, 64, 26, 24
 POINTS = 400
-TICKS = 4
+TICKS = 4  # of the steps
+VALUES = 6  # distances between the values of an axis, at most
 
 
 def render_page(title: str, parts: Iterable[str], refresh_s: int | None = None) -> str:
@@ -83,11 +85,11 @@ def line_plot(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
         return f"{x:.1f},{y:.1f}"
 
     parts = []
-    for tick in range(TICKS + 1):
-        value = low + span * tick / TICKS
+    for value in _round_values(low, low + span):
         y = place(0, value).partition(",")[2]
+        shape = f'x="{LEFT - 6}" y="{y}" text-anchor="end" dy=".3em"'
         parts.append(f'<path d="M{LEFT} {y}H{PLOT_WIDTH}" stroke="var(--grid)"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y}" text-anchor="end" dy=".3em">{value:.4g}</text>')
+        parts.append(f"<text {shape}>{value:,.6g}</text>")
     for number, (name, points) in enumerate(shown.items()):
         colour = f"var(--series-{number % 4 + 1})"
         parts.append(_curve([place(step, value) for step, value in points], colour))
@@ -100,6 +102,14 @@ def line_plot(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
         parts.append(f'<text x="{x}" y="{PLOT_HEIGHT - 6}" text-anchor="end">{unit}{step:,}</text>')
     style = "font-size: 13px; fill: var(--ink-2)"
     return f'<svg viewBox="0 0 {PLOT_WIDTH} {PLOT_HEIGHT}" style="{style}">{"".join(parts)}</svg>'
+
+
+def _round_values(low: float, high: float) -> list[float]:
+    """Return the multiples of 1, 2 or 5 times a power of ten in a range."""
+    smallest = (high - low) / VALUES
+    power = 10.0 ** math.floor(math.log10(smallest))
+    step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= smallest)
+    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _curve(places: Sequence[str], colour: str) -> str:
