@@ -10,41 +10,27 @@ import typer
 from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.errors import ConfigError
 
-COMPARE, AGAINST, SLO, RATE = "--compare", "--against", "--slo", "--rate"
+AGAINST = "--against"
+SLO = "--slo"
+RATE = "--rate"
 TRACE = "--trace"
 SERVER_OPTIONS = (AGAINST, "--concurrency", RATE, "--arrivals", TRACE, SLO, "--price", "--template")
 # A trace defines its own texts; a comparison would have to replay it in slices.
 NOT_WITH_TRACE = ("--file", "--words", "--batch", AGAINST)
-# Options of a measurement; --compare reads stored results and takes only output options.
-MEASUREMENT_OPTIONS = ("--file", "--columns", "--words", "--batch", "--seconds", *SERVER_OPTIONS)
 URLS = ("http://", "https://", "grpc://", "grpcs://")
 
 
-def check_options(target: str | None, options: Collection[str]) -> None:
+def check_options(target: str, options: Collection[str]) -> None:
     """Check the target and the names of the given options.
 
     Raises:
         ConfigError: two options exclude each other, or an option lacks another that it needs.
     """
-    if COMPARE in options:
-        _check_compare(target, options)
-        return
-    if target is None:
-        message = "expected a TARGET to measure, or --compare A.json B.json"
-        raise ConfigError(message, "for example pipe bench http://127.0.0.1:8000")
     _check_texts(options)
     _check_server(target, options)
     if AGAINST in options and SLO in options:
         message = "--against cannot be combined with --slo: expected one of them"
         raise ConfigError(message, "run --slo once per server, or compare both at a --rate")
-
-
-def _check_compare(target: str | None, options: Collection[str]) -> None:
-    others = ["a TARGET"] if target is not None else []
-    others += [name for name in MEASUREMENT_OPTIONS if name in options]
-    if others:
-        message = f"--compare reads two stored results: it cannot be combined with {others[0]}"
-        raise ConfigError(message, "pipe bench --compare A.json B.json [--json F] [--html F]")
 
 
 def _check_texts(options: Collection[str]) -> None:
@@ -72,7 +58,7 @@ def _check_server(target: str, options: Collection[str]) -> None:
 
 if TYPE_CHECKING:
     from pipework.benchmarks.plan import BaselineServer, BenchPlan
-    from pipework.benchmarks.results_schema.results import Result
+    from pipework.benchmarks.report.output import Result
     from pipework.data.examples import Source
 
 Number = TypeVar("Number", int, float)
@@ -100,17 +86,13 @@ Against = Annotated[
     str | None,
     typer.Option(metavar="URL", help="baseline server, measured alternately with TARGET"),
 ]
-Compare = Annotated[
-    tuple[Path, Path] | None,
-    typer.Option(metavar="A B", help="compare two stored results; exit 3 if B is worse"),
-]
 Template = Annotated[
     list[str] | None,
     typer.Option(
         help="""JSON request of another endpoint: '{"inputs": "$TEXTS"}'; twice: as --price"""
     ),
 ]
-TargetArgument = Annotated[str | None, typer.Argument(help="URL of a server, or a run folder")]
+TargetArgument = Annotated[str, typer.Argument(help="URL of a server, or a run folder")]
 Json = Annotated[Path | None, typer.Option(help="write the result to this file")]
 Html = Annotated[Path | None, typer.Option(help="write a page with plots to this file")]
 
@@ -137,9 +119,8 @@ class ResultFiles:
 
 def bench(
     context: typer.Context,
-    target: TargetArgument = None,
+    target: TargetArgument,
     against: Against = None,
-    compare: Compare = None,
     file: TextsFile = None,
     columns: Columns = "text=text",
     words: Words = 20,
@@ -160,15 +141,8 @@ def bench(
     check_options(target, options)
     outputs = ResultFiles(json=json, html=html)
     outputs.check()
-    if compare is not None:
-        from pipework.benchmarks.compare.compare import compare as compare_results
-        from pipework.benchmarks.compare.compare import read_bench
-
-        before, after = compare
-        _publish(compare_results(read_bench(before), read_bench(after)), outputs)
-        return
-    from pipework.benchmarks.load.outcome import Trace
     from pipework.benchmarks.load.slo import parse_slo
+    from pipework.benchmarks.load.trace import Trace
     from pipework.benchmarks.plan import BaselineServer, BenchPlan
 
     (own_price, other_price) = _per_server("--price", price, against)
@@ -191,7 +165,7 @@ def bench(
     baseline = None
     if against is not None:
         baseline = BaselineServer(url=against, price=other_price, template=other_template)
-    _publish(_measure(target or "", plan, baseline), outputs)
+    _publish(_measure(target, plan, baseline), outputs)
 
 
 def _source(file: Path, columns: str) -> "Source":
@@ -223,7 +197,7 @@ def _command_line_options(context: typer.Context) -> list[str]:
 def _measure(target: str, plan: "BenchPlan", baseline: "BaselineServer | None") -> "Result":
     from pipework import console
     from pipework.benchmarks.run import bench as measure
-    from pipework.benchmarks.run_server import bench_against
+    from pipework.benchmarks.run_against import bench_against
 
     progress = console.progress()
     try:

@@ -6,8 +6,9 @@ from itertools import chain
 from math import ceil
 
 from pipework.benchmarks.load.level import OfferedLoad
-from pipework.benchmarks.load.outcome import MAX_REQUESTS, Trace
+from pipework.benchmarks.load.outcome import MAX_REQUESTS
 from pipework.benchmarks.load.slo import min_duration_s, min_rate
+from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.load.workload import MAX_WORDS, MEAN_WORDS, Workload
 from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.results_schema.results import SloLimit

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from pipework.benchmarks.load.offline import measure_engine, measure_tokenizing
+from pipework.benchmarks.load.offline import TOKENIZING, measure
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.plan import BenchPlan
 from pipework.benchmarks.results_schema.provenance import provenance
@@ -70,26 +70,20 @@ def _offline(
     plan: BenchPlan,
     progress: Progress,
 ) -> tuple[OfflineLevel, ...]:
-    levels, examples = [], workload.examples
-    batches, duration_s = _batches(plan), plan.duration_s
+    levels = []
+    batches = _batches(plan)
     available = [record for record in manifest.engines if runs_here(record)]
     with progress.stage("offline", len(batches) * (1 + len(available)), "levels"):
+        examples = workload.examples
         for batch in batches:
-            levels.append(measure_tokenizing(encoder, examples, batch=batch, duration_s=duration_s))
+            levels.append(measure(encoder.encode, examples, TOKENIZING, batch, plan.duration_s))
             progress.advance(1)
+        encodings = encoder.encode(examples)
         for record in available:
             with open_proven(run, manifest, record.name) as engine:
                 for batch in batches:
-                    levels.append(
-                        measure_engine(
-                            record.name,
-                            engine,
-                            encoder,
-                            examples,
-                            batch=batch,
-                            duration_s=duration_s,
-                        )
-                    )
+                    level = measure(engine.infer, encodings, record.name, batch, plan.duration_s)
+                    levels.append(level)
                     progress.advance(1)
     return tuple(
         level.model_copy(update={"tokens_per_s": workload.tokens(level.texts_per_s)})

@@ -1,48 +1,37 @@
-"""Measurement of servers by URL: closed loop, open loop, objectives, comparison of two servers."""
+"""Measurement of servers by URL: closed loop, open loop, traces and objectives."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import count
 
-from pipework.benchmarks.compare.abba import (
-    ROUNDS,
-    SLICES,
-    TOLERANCE,
-    compare_rounds,
-    run_rounds,
-)
-from pipework.benchmarks.load.generator_limit import generator_limit
 from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.loops import closed_loop, open_loop, replay
-from pipework.benchmarks.load.outcome import Trace, first_response
+from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.load.slo import judge_rates, min_rate
-from pipework.benchmarks.load.slo_search import RateBounds, search
+from pipework.benchmarks.load.slo_search import search
+from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.plan import BaselineServer, BenchPlan
-from pipework.benchmarks.results_schema.comparison import ComparisonResult, ComparisonSide
-from pipework.benchmarks.results_schema.level import Arrivals, Level
+from pipework.benchmarks.plan import BenchPlan
+from pipework.benchmarks.results_schema.level import Arrivals, Level, cost_per_million
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import GENERATOR_SHARE, BenchResult, SloResult
+from pipework.benchmarks.results_schema.results import BenchResult, SloResult
 from pipework.benchmarks.targets import Target, target
 from pipework.errors import CheckFailedError
-from pipework.progress import NullProgress, Progress
+from pipework.progress import Progress
 
 WARMUP = 1 / 5  # as a share of the level's duration
-MAX_TRIALS = 1_000_000
-# Slices of a comparison are short, but must contain enough requests.
-MIN_SLICE_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerUnderTest:
     """Server that has answered a first request, with its workload and the name of its model.
 
-    `response_bytes` is the size of the first response; `trace` is set if requests are replayed.
+    `trace` is set if requests are replayed.
     """
 
     target: Target
     workload: Workload
     model: str
-    response_bytes: int
     trace: Trace | None = None
 
     @classmethod
@@ -52,45 +41,23 @@ class ServerUnderTest:
         Raises:
             PipeError: no server responds, or the response is unexpected.
         """
-        endpoint, workload = target(url, plan.template), plan.workload(plan.batch or 1)
-        response = first_response(endpoint, workload.requests[0])
-        return cls(
-            target=endpoint,
-            workload=workload,
-            model=response.model,
-            response_bytes=len(response.content),
-            trace=plan.trace,
-        )
+        endpoint = target(url, plan.template)
+        workload = plan.workload(plan.batch or 1)
+        model = first_response(endpoint, workload.requests[0])
+        return cls(target=endpoint, workload=workload, model=model, trace=plan.trace)
 
     def level(
-        self,
-        load: OfferedLoad,
-        duration_s: float,
-        seed: int,
-        progress: Progress,
-        *,
-        fixed_length: bool = False,
+        self, load: OfferedLoad, duration_s: float, seed: int, progress: Progress
     ) -> MeasuredLevel:
-        """Measure a level; `fixed_length` ends it after `duration_s` even if its windows differ."""
+        """Measure a level after a warm-up."""
         if self.trace is not None and load.rate is not None and load.arrivals is Arrivals.TRACE:
             speed = load.rate / self.trace.rate
             return replay(self.target, self.trace, speed=speed, progress=progress)
-        limit_s = duration_s if fixed_length else None
-        duration = LevelDuration.with_limit(duration_s * WARMUP, duration_s, limit_s)
+        duration = LevelDuration(warmup_s=duration_s * WARMUP, duration_s=duration_s)
         spec = LoadSpec(workload=self.workload, load=load, duration=duration)
         if load.concurrency is not None:
             return closed_loop(self.target, spec, progress)
         return open_loop(self.target, spec, progress, seed=seed)
-
-    def side(self, command: tuple[str, ...]) -> ComparisonSide:
-        """Return the description stored in a comparison."""
-        return ComparisonSide(
-            target=self.target.display_url,
-            model=self.model,
-            workload=self.workload.summary(),
-            provenance=provenance(),
-            command=command,
-        )
 
 
 def bench_server(url: str, plan: BenchPlan, progress: Progress) -> BenchResult:
@@ -100,9 +67,6 @@ def bench_server(url: str, plan: BenchPlan, progress: Progress) -> BenchResult:
         PipeError: no server responds, or the response is unexpected.
     """
     server = ServerUnderTest.of(url, plan)
-    limit = generator_limit(
-        server.target, server.workload, response_bytes=server.response_bytes, progress=progress
-    )
     levels = tuple(
         server.level(load, plan.duration_s, plan.seed, progress).level for load in plan.loads
     )
@@ -110,7 +74,7 @@ def bench_server(url: str, plan: BenchPlan, progress: Progress) -> BenchResult:
     if plan.limits and plan.open_loop_rates:
         slo = judge_rates([level for level in levels if level.rate is not None], plan.limits)
     elif plan.limits:
-        slo, search_levels = _search(server, plan, levels, limit, progress)
+        slo, search_levels = _search(server, plan, levels, progress)
         levels += search_levels
     return BenchResult(
         command=plan.command(server.target.display_url),
@@ -119,63 +83,25 @@ def bench_server(url: str, plan: BenchPlan, progress: Progress) -> BenchResult:
         provenance=provenance(),
         workload=server.workload.summary(),
         levels=tuple(_priced(level, plan.price) for level in levels),
-        generator_limit=limit,
         slo=slo,
     )
 
 
 def _search(
-    server: ServerUnderTest,
-    plan: BenchPlan,
-    levels: tuple[Level, ...],
-    limit: float | None,
-    progress: Progress,
+    server: ServerUnderTest, plan: BenchPlan, levels: tuple[Level, ...], progress: Progress
 ) -> tuple[SloResult, tuple[Level, ...]]:
     peak = max(level.requests_per_s for level in levels)
     if not peak:
         message = f"{server.target.display_url}: all closed-loop requests failed, cannot search"
         raise CheckFailedError(message, f"errors: {levels[-1].errors}")
-    seeds = iter(range(plan.seed, plan.seed + MAX_TRIALS))  # different arrivals in every trial
+    seeds = count(plan.seed)  # different arrivals in every trial
 
     def measure(rate: float) -> Level:
         load = OfferedLoad(rate=rate, arrivals=plan.arrivals)
         return server.level(load, plan.duration_s, next(seeds), progress).level
 
-    highest = None if limit is None else GENERATOR_SHARE * limit
-    bounds = RateBounds(lowest=min_rate(plan.limits, plan.duration_s), highest=highest)
-    return search(measure, plan.limits, peak=peak, bounds=bounds)
+    return search(measure, plan.limits, peak=peak, lowest=min_rate(plan.limits, plan.duration_s))
 
 
 def _priced(level: Level, price: float | None) -> Level:
-    return level if price is None else level.with_cost(price)
-
-
-def bench_against(
-    url: str, baseline: BaselineServer, plan: BenchPlan, progress: Progress
-) -> ComparisonResult:
-    """Measure the server at `url` and a baseline alternately, and compare them.
-
-    Raises:
-        PipeError: a server does not respond, or a response is unexpected.
-    """
-    before = ServerUnderTest.of(baseline.url, replace(plan, template=baseline.template))
-    after = ServerUnderTest.of(url, plan)
-    command = plan.command(
-        after.target.display_url, replace(baseline, url=before.target.display_url)
-    )
-    slice_s = max(MIN_SLICE_S, plan.duration_s / SLICES)
-
-    def measure(load: OfferedLoad, is_target: bool, number: int) -> MeasuredLevel:
-        server, seed = after if is_target else before, plan.seed + number
-        return server.level(load, slice_s, seed, NullProgress(), fixed_length=True)
-
-    rounds = run_rounds(plan.loads, measure, progress)
-    return ComparisonResult(
-        before=before.side(command),
-        after=after.side(command),
-        rounds=ROUNDS,
-        tolerance=TOLERANCE,
-        levels=compare_rounds(rounds, (baseline.price, plan.price)),
-        differences=(),
-        unmatched=(),
-    )
+    return level.model_copy(update={"cost_per_million": cost_per_million(price, level.texts_per_s)})

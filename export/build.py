@@ -16,13 +16,14 @@ from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.quantize.onnx2int8 import LayerPrecisions, onnx_to_int8
 from pipework.export.rows.run_rows import RunRows, graph_feeds, reads_first_only
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import Built, EngineBuild, Precision, Variant
+from pipework.run_folder.engine_record import EngineBuild, Precision, Variant
 from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines.runtimes import RUNTIMES
 
 COPIES, MB = 2, 10**6  # of the weights on the disk: a graph, and the same graph with fusions
 FLOAT_GRAPH = "fp32.onnx"
+GraphCheck = Callable[[Path], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +36,11 @@ class BuildResult:
         float_digest: digest of the float32 graph, also of a float32 engine.
     """
 
-    built: Built
+    built: EngineBuild
     int8_layers: frozenset[str] = frozenset()
     float_digest: str = ""
 
 
-GraphCheck = Callable[[Path], None]
 EngineBuilder = Callable[[Variant, RunRows, Path, GraphCheck, Progress], BuildResult]
 
 

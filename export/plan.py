@@ -6,8 +6,6 @@ from pathlib import Path
 
 from pipework.errors import ConfigError, RunFolderError
 from pipework.run_folder.engine_record import (
-    EngineFormat,
-    ExportTarget,
     Layout,
     Precision,
     Variant,
@@ -17,10 +15,17 @@ from pipework.serve.engines.runtime import Runtime
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
 
 IN_MINUTES_S = 120.0
+AUTO = "auto"  # all variants that this machine can run
+TRITON = "triton"  # a recorded engine in a Triton repository
+
+
+def targets() -> tuple[str, ...]:
+    """Return the values of `pipe export --to`: the formats of engines, triton and auto."""
+    return (*(runtime.format for runtime in RUNTIMES), TRITON, AUTO)
 
 
 def select_variants(
-    manifest: Manifest, to: ExportTarget, precision: Precision | None, layout: Layout | None
+    manifest: Manifest, to: str, precision: Precision | None, layout: Layout | None
 ) -> tuple[Variant, ...]:
     """Return the engine variants to build; `auto` selects all that this machine can run.
 
@@ -28,12 +33,15 @@ def select_variants(
     int8 with onnxruntime gives two variants, dynamic and static: measure which is faster.
 
     Raises:
-        ConfigError: no variant matches.
-        MissingDependencyError: no package that builds TensorRT engines is installed.
+        ConfigError: the target is unknown, or no variant matches.
+        MissingDependencyError: no package that builds engines of the format is installed.
     """
-    if to is ExportTarget.TRITON:
+    if to not in targets():
+        message = f"unknown target --to {to}"
+        raise ConfigError(message, f"use one of {', '.join(targets())}")
+    if to == TRITON:
         return ()
-    if to is ExportTarget.AUTO:
+    if to == AUTO:
         from pipework.train.model.packed_encoder import PACKABLE  # noqa: PLC0415  (imports torch)
 
         packable = manifest.model.family in PACKABLE
@@ -45,7 +53,7 @@ def select_variants(
             if layout in (None, variant.layout)
         )
     else:
-        runtime = runtime_of(EngineFormat(to))
+        runtime = runtime_of(to)
         precisions = (precision or Precision.FP32,)
         chosen = _variants(runtime, precisions, (layout or Layout.PADDED,))
     if not chosen:
@@ -58,8 +66,8 @@ def select_variants(
         )
         message = f"no engine variant matches {command}"
         raise ConfigError(message, f"supported precisions: {supported}")
-    if to is not ExportTarget.AUTO:
-        runtime_of(EngineFormat(to)).check_converter()
+    if to != AUTO:
+        runtime_of(to).check_converter()
     return chosen
 
 

@@ -111,7 +111,7 @@ def _scores(parity: Parity) -> str:
 
 
 def _unproven_line(record: EngineRecord) -> str:
-    target = record.built.describe_target()
+    target = record.built.target
     target = f" for {target}" if target else ""
     return (
         f"built, not run: {record.name}{target}; "

@@ -1,7 +1,5 @@
 """The HTTP API: endpoints and pages."""
 
-from typing import Any
-
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
 from fastapi.routing import APIRoute
@@ -13,7 +11,7 @@ from pipework.errors import PipeError
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import HEALTH, ApiKeys
 from pipework.serve.http.errors import handle_error
-from pipework.serve.http.openapi import add_docs, customize_openapi
+from pipework.serve.http.openapi import add_docs, customize_openapi, error_responses
 from pipework.serve.http.page import add_page
 from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.http.request_handler import RequestHandler
@@ -23,7 +21,7 @@ from pipework.serve.inference_protocol.http import build_protocol_router
 from pipework.serve.inference_protocol.repository import build_repository_router
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
-from pipework.wire.schemas import READY_PATH, ErrorResponse, StatusResponse
+from pipework.wire.schemas import READY_PATH, StatusResponse
 
 
 def build_app(
@@ -72,16 +70,20 @@ def build_app(
 
 
 def _add_health(app: FastAPI, models: Models) -> None:
-    errors: dict[int | str, dict[str, Any]] = {
-        503: {"model": ErrorResponse, "description": "no; the error is the reason"}
-    }
-
-    @app.get("/healthz", summary="Liveness: restart the server if this fails", responses=errors)
+    @app.get(
+        "/healthz",
+        summary="Liveness: restart the server if this fails",
+        responses=error_responses(503),
+    )
     async def healthz() -> StatusResponse:
         models.check_alive()
         return StatusResponse(status="alive")
 
-    @app.get(READY_PATH, summary="Readiness: send no requests if this fails", responses=errors)
+    @app.get(
+        READY_PATH,
+        summary="Readiness: send no requests if this fails",
+        responses=error_responses(503),
+    )
     async def readyz() -> StatusResponse:
         models.check_ready()
         return StatusResponse(status="ready")

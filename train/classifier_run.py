@@ -7,14 +7,14 @@ from pipework.train.distill.losses import DistillationLosses, all_teacher_logits
 from pipework.train.inputs import TokenSets, open_loaders, open_token_sets
 from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.loop import LoopSpec, TrainingRun
-from pipework.train.loop.losses import LabelLosses, Losses, StandardisedLosses
+from pipework.train.loop.losses import LabelLosses, Losses, standardised
 from pipework.train.loop.resume import Snapshot, TrainState
 from pipework.train.loop.step import StepSpec
 from pipework.train.loop.training import make_stepper, run_loop
 from pipework.train.model.classifier import Classifier, build, padding_of
 from pipework.train.model.families import reinitialise
 from pipework.train.model.fast_dropout import use_fast_dropout
-from pipework.train.objectives import Objective, class_weights, target_scale
+from pipework.train.objectives import OBJECTIVES, class_weights, target_scale
 from pipework.train.prepare import PreparedRun, checked_data_report
 from pipework.train.scored_checkpoint import TrainedRun
 
@@ -72,7 +72,7 @@ def _run_loop(
         model.gradient_checkpointing()
     losses = _losses(run, prepared, data)
     if model.target_scale is not None:
-        losses = StandardisedLosses(losses, model.target_scale)
+        losses = standardised(losses, model.target_scale)
     step = StepSpec(
         model=loaders.module, layers=model.layers(), loader=loaders.train, losses=losses
     )
@@ -88,13 +88,11 @@ def _losses(run: TrainingRun, prepared: PreparedRun, data: TokenSets) -> Losses:
     """Return the losses of the train rows; with teachers, compute their logits first."""
     config, world, task = run.config, run.world, prepared.task
     settings = config.train
+    objective = OBJECTIVES[type(task)]
     weights_C = class_weights(settings.class_weights, data.train.truth, task)
-    objective = Objective(
-        task.kind,
-        label_smoothing=settings.label_smoothing,
-        class_weights_C=None if weights_C is None else weights_C.to(world.device),
-    )
-    label_losses = LabelLosses(objective, data.train.truth)
+    if weights_C is not None:
+        weights_C = weights_C.to(world.device)
+    label_losses = LabelLosses(objective, data.train.truth, settings.label_smoothing, weights_C)
     if not prepared.teachers:
         return label_losses
     unlabelled = config.data.unlabelled_source()
@@ -105,5 +103,9 @@ def _losses(run: TrainingRun, prepared: PreparedRun, data: TokenSets) -> Losses:
         f"training on the logits of {names} in addition to the labels of {len(data.train):,} rows"
     )
     return DistillationLosses(
-        label_losses, teacher_logits, labelled=len(data.train), kind=task.kind, settings=settings
+        label_losses,
+        teacher_logits,
+        labelled=len(data.train),
+        objective=objective,
+        settings=settings,
     )

@@ -77,11 +77,11 @@ def _write_page(
         config=(out / CONFIG).read_text(encoding="utf-8"),
         report=trained.report,
         evaluation=scored.evaluation,
-        logits_NC=scored.logits_NC,
+        logits_NC=scored.outputs.values,
         truth=truth,
         baseline=baseline,
         verdict=verdict,
-        worst_errors=worst_errors(examples, scored.logits_NC, truth, scored.task),
+        worst_errors=worst_errors(examples, scored.outputs.values, truth, scored.task),
     )
     write_page(out, page)
 

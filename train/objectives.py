@@ -1,9 +1,13 @@
-"""The losses of each kind of task, of labels and of the outputs of teachers.
+"""The losses of each kind of task: of labels, and of the outputs of teachers.
 
-This is the only module outside `pipework.tasks` that asks for the kind, because it needs torch.
+`OBJECTIVES` has an entry for each kind that is trained on labels. The losses are not a part of
+`pipework.tasks`, because they need torch.
 
 Shapes: K teachers, B rows, C classes.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,81 +15,97 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from pipework.errors import ConfigError
-from pipework.tasks.kinds import TaskKind
-from pipework.tasks.task import TargetScale, Task, not_a_classifier
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import TargetScale, Task
+
+Weights = torch.Tensor | None  # of the classes, see `class_weights`
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Objective:
-    """The loss function of a task; the caller computes the mean over rows."""
+    """The losses of a kind of task, float32 [B]; the caller computes the mean over rows.
 
-    def __init__(
-        self,
-        kind: TaskKind,
-        *,
-        label_smoothing: float = 0.0,
-        class_weights_C: torch.Tensor | None = None,
-    ) -> None:
-        """Set the parameters of the loss; the weights come from `class_weights`."""
-        self._kind = kind
-        self._smoothing = label_smoothing
-        self._weights_C = class_weights_C
+    Attributes:
+        of_labels: the losses of logits [B, C] with respect to labels as in `Task.truth`, given the
+            label smoothing and the class weights.
+        of_teachers: the losses of logits [B, C] with respect to those of teachers [K, B, C], given
+            the temperature T; 0 where student and teachers agree. The factor T squared makes the
+            size of the gradient independent of T.
+    """
 
-    def __call__(self, logits_BC: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-        """Return the loss of each row, float32 [B].
-
-        Single label: cross entropy with class indices, int64 [B]. Multi-label: the mean of the
-        binary cross entropies with 0 or 1, [B, C]. Regression: the squared error of values, [B].
-        """
-        logits_BC = logits_BC.float()
-        match self._kind:
-            case TaskKind.SINGLE_LABEL:
-                losses_B = functional.cross_entropy(
-                    logits_BC, truth, reduction="none", label_smoothing=self._smoothing
-                )
-                return losses_B if self._weights_C is None else losses_B * self._weights_C[truth]
-            case TaskKind.MULTI_LABEL:
-                smooth_BC = truth.float() * (1 - self._smoothing) + self._smoothing / 2
-                losses_BC = functional.binary_cross_entropy_with_logits(
-                    logits_BC, smooth_BC, pos_weight=self._weights_C, reduction="none"
-                )
-                return losses_BC.mean(dim=1)
-            case TaskKind.REGRESSION:
-                return functional.mse_loss(logits_BC[:, 0], truth.float(), reduction="none")
-            case _:
-                raise not_a_classifier()
+    of_labels: Callable[[torch.Tensor, torch.Tensor, float, Weights], torch.Tensor]
+    of_teachers: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 
 
-def distillation_losses(
-    logits_BC: torch.Tensor, teacher_KBC: torch.Tensor, kind: TaskKind, temperature: float
+def _cross_entropy(
+    logits_BC: torch.Tensor, truth_B: torch.Tensor, smoothing: float, weights_C: Weights
 ) -> torch.Tensor:
-    """Return the distillation loss of each row, float32 [B], 0 where student and teachers agree."""
-    student_BC, teachers_KBC = logits_BC / temperature, teacher_KBC / temperature
-    match kind:
-        case TaskKind.SINGLE_LABEL:
-            target_BC = teachers_KBC.softmax(dim=-1).mean(dim=0)
-            log_student_BC = student_BC.log_softmax(dim=-1)
-            divergence_BC = functional.kl_div(log_student_BC, target_BC, reduction="none")
-            return divergence_BC.sum(dim=1) * temperature**2
-        case TaskKind.MULTI_LABEL:
-            target_BC = teachers_KBC.sigmoid().mean(dim=0)
-            cross_entropy_BC = functional.binary_cross_entropy_with_logits(
-                student_BC, target_BC, reduction="none"
-            )
-            negative_BC = 1 - target_BC
-            negative_entropy_BC = torch.xlogy(target_BC, target_BC) + torch.xlogy(
-                negative_BC, negative_BC
-            )
-            return (cross_entropy_BC + negative_entropy_BC).mean(dim=1) * temperature**2
-        case TaskKind.REGRESSION:
-            target_B = teacher_KBC[:, :, 0].mean(dim=0)
-            return functional.mse_loss(logits_BC[:, 0], target_B, reduction="none")
-        case _:
-            raise not_a_classifier()
+    losses_B = functional.cross_entropy(
+        logits_BC.float(), truth_B, reduction="none", label_smoothing=smoothing
+    )
+    return losses_B if weights_C is None else losses_B * weights_C[truth_B]
+
+
+def _divergence(
+    logits_BC: torch.Tensor, teacher_KBC: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """Return the divergence from the mean of the probabilities of the teachers."""
+    target_BC = (teacher_KBC / temperature).softmax(dim=-1).mean(dim=0)
+    log_student_BC = (logits_BC.float() / temperature).log_softmax(dim=-1)
+    divergence_BC = functional.kl_div(log_student_BC, target_BC, reduction="none")
+    return divergence_BC.sum(dim=1) * temperature**2
+
+
+def _binary_cross_entropies(
+    logits_BC: torch.Tensor, truth_BC: torch.Tensor, smoothing: float, weights_C: Weights
+) -> torch.Tensor:
+    smooth_BC = truth_BC.float() * (1 - smoothing) + smoothing / 2
+    losses_BC = functional.binary_cross_entropy_with_logits(
+        logits_BC.float(), smooth_BC, pos_weight=weights_C, reduction="none"
+    )
+    return losses_BC.mean(dim=1)
+
+
+def _mean_divergence(
+    logits_BC: torch.Tensor, teacher_KBC: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """Return the mean of the divergences of the labels."""
+    target_BC = (teacher_KBC / temperature).sigmoid().mean(dim=0)
+    cross_entropy_BC = functional.binary_cross_entropy_with_logits(
+        logits_BC.float() / temperature, target_BC, reduction="none"
+    )
+    negative_BC = 1 - target_BC
+    positive_part_BC = torch.xlogy(target_BC, target_BC)
+    negative_entropy_BC = positive_part_BC + torch.xlogy(negative_BC, negative_BC)
+    return (cross_entropy_BC + negative_entropy_BC).mean(dim=1) * temperature**2
+
+
+def _squared_error(
+    logits_B1: torch.Tensor, truth_B: torch.Tensor, smoothing: float, weights: Weights
+) -> torch.Tensor:
+    del smoothing, weights
+    return functional.mse_loss(logits_B1[:, 0].float(), truth_B.float(), reduction="none")
+
+
+def _squared_distance(
+    logits_B1: torch.Tensor, teacher_KB1: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    del temperature
+    return _squared_error(logits_B1, teacher_KB1[:, :, 0].mean(dim=0), 0.0, None)
+
+
+OBJECTIVES: dict[type[Task], Objective] = {
+    SingleLabelTask: Objective(of_labels=_cross_entropy, of_teachers=_divergence),
+    MultiLabelTask: Objective(of_labels=_binary_cross_entropies, of_teachers=_mean_divergence),
+    RegressionTask: Objective(of_labels=_squared_error, of_teachers=_squared_distance),
+}
 
 
 def target_scale(task: Task, truth: NDArray[np.generic]) -> TargetScale | None:
     """Return mean and standard deviation of train targets; None if the task is no regression."""
-    if task.kind is not TaskKind.REGRESSION:
+    if not task.has_values:
         return None
     values = np.asarray(truth, np.float64)
     return TargetScale(mean=float(values.mean()), std=float(values.std()) or 1.0)
@@ -109,14 +129,15 @@ def class_weights(
     if wanted != "balanced" and len(wanted) != len(task.labels):
         message = f"train.class_weights: found {len(wanted)} weights for {len(task.labels)} labels"
         raise ConfigError(message, 'set it to "equal", "balanced" or one weight per label')
-    custom_C = None if isinstance(wanted, str) else np.array(wanted, np.float64)
-    if task.kind is TaskKind.MULTI_LABEL:
-        counts_C = np.asarray(truth, np.int64).sum(axis=0)
-        balanced_C = np.where(counts_C, (len(truth) - counts_C) / np.maximum(counts_C, 1), 1)
-        weights_C = balanced_C if custom_C is None else custom_C
-        return torch.tensor(weights_C, dtype=torch.float32)
-    counts_C = np.bincount(np.asarray(truth, np.int64), minlength=len(task.labels))
-    mean = len(truth) / len(task.labels)
-    balanced_C = np.where(counts_C, mean / np.maximum(counts_C, 1), 1)
-    weights_C = balanced_C if custom_C is None else custom_C
-    return torch.tensor(weights_C * len(truth) / (weights_C * counts_C).sum(), dtype=torch.float32)
+    truth_N = np.asarray(truth, np.int64)
+    if task.many_labels:
+        counts_C = truth_N.sum(axis=0)
+        others_C = len(truth_N) - counts_C
+    else:
+        counts_C = np.bincount(truth_N, minlength=len(task.labels))
+        others_C = np.full(len(task.labels), len(truth_N) / len(task.labels))
+    balanced_C = np.where(counts_C, others_C / np.maximum(counts_C, 1), 1)
+    weights_C = balanced_C if isinstance(wanted, str) else np.array(wanted, np.float64)
+    if not task.many_labels:
+        weights_C = weights_C * len(truth_N) / (weights_C * counts_C).sum()
+    return torch.tensor(weights_C, dtype=torch.float32)

@@ -101,7 +101,7 @@ def train_trial(
 
 def _complete(out: Path, config: Config) -> Manifest:
     manifest = read_manifest(out)
-    if manifest.task.kind is not config.task.kind:
+    if manifest.task.kind != config.task.kind:
         message = (
             f"{out} is complete with task.kind = {manifest.task.kind}, found {config.task.kind}"
         )

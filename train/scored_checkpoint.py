@@ -1,6 +1,6 @@
 """The best checkpoint of a classifier, scored on dev and test.
 
-Shapes: N rows of dev, C classes.
+Shapes: N rows of a split.
 """
 
 from dataclasses import dataclass
@@ -45,14 +45,14 @@ class ScoredCheckpoint:
 
     Attributes:
         task: the task, with the thresholds chosen on dev.
-        logits_NC: its logits for dev.
+        outputs: its outputs for dev.
         evaluation: its scores on dev.
         tokens: digest of the token ids of dev.
         judged: the rows on which it is judged: test, or else dev.
     """
 
     task: Task
-    logits_NC: NDArray[np.float32]
+    outputs: Outputs
     evaluation: Evaluation
     tokens: str
     judged: ScoredRows
@@ -63,7 +63,7 @@ class ScoredCheckpoint:
         dev = self.evaluation.metrics().model_copy(update={"tokens": self.tokens})
         if self.judged.split == "dev":
             return {"dev": dev}
-        test = self.task.evaluate(Outputs.of(self.judged.logits_NC), self.judged.truth)
+        test = self.task.evaluate(self.judged.outputs, self.judged.truth)
         return {"dev": dev, self.judged.split: test.metrics()}
 
 
@@ -71,23 +71,23 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
     """Score a checkpoint in float32, as the reference for later stages."""
     dev = trained.data.dev
     encodings = dev.encodings(range(len(dev)))
-    logits_NC = _infer(trained, model, encodings)
-    task = trained.task.with_thresholds(logits_NC, dev.truth)
+    outputs = _infer(trained, model, encodings)
+    task = trained.task.with_thresholds(outputs.values, dev.truth)
     split = comparison_split(trained.run.config.sources())
     examples = [*trained.run.config.sources()[split].rows()]
-    judged_NC = logits_NC
+    judged = outputs
     truth = dev.truth
     if split != "dev":
-        judged_NC = _infer(trained, model, _encoder(trained).encode(examples))
+        judged = _infer(trained, model, _encoder(trained).encode(examples))
         truth = label_array(examples, task, str(trained.run.config.sources()[split].path))
     return ScoredCheckpoint(
         task=task,
-        logits_NC=logits_NC,
-        evaluation=task.evaluate(Outputs.of(logits_NC), dev.truth),
+        outputs=outputs,
+        evaluation=task.evaluate(outputs, dev.truth),
         tokens=token_digest(encodings),
         judged=ScoredRows(
             split=split,
-            logits_NC=judged_NC,
+            outputs=judged,
             truth=truth,
             task=task,
             leaked_N=_leaked(trained, split, examples),
@@ -95,12 +95,14 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
     )
 
 
-def _infer(
-    trained: TrainedRun, model: Classifier, encodings: list[Encoding]
-) -> NDArray[np.float32]:
-    engine = CheckpointEngine(model, padding=trained.data.vocabulary.padding)
+def _infer(trained: TrainedRun, model: Classifier, encodings: list[Encoding]) -> Outputs:
+    engine = CheckpointEngine(
+        model,
+        padding=trained.data.vocabulary.padding,
+        row_offsets=trained.task.row_offsets,
+    )
     with exact_float32():
-        return infer_all(engine, encodings, trained.run.progress).values
+        return infer_all(engine, encodings, trained.run.progress)
 
 
 def _encoder(trained: TrainedRun) -> TextEncoder:

@@ -17,7 +17,6 @@ from typing import Literal
 
 import numpy as np
 
-from pipework.benchmarks.compare.compare import describe_load
 from pipework.benchmarks.load.level import MeasuredLevel, OfferedLoad
 from pipework.benchmarks.load.slo import MIN_REQUESTS
 from pipework.benchmarks.results_schema.comparison import ComparedLevel, Quantity
@@ -102,7 +101,7 @@ def compare_rounds(
     widened = _widened([estimate for of_load in estimates.values() for estimate in of_load])
     return tuple(
         ComparedLevel(
-            name=describe_load(load_rounds[0].before[0].level),
+            name=f"{load}",
             ratios=tuple(
                 widened[estimate].ratio(simultaneous=simultaneous, tolerance=TOLERANCE)
                 for estimate in estimates[load]
@@ -119,11 +118,12 @@ def compare_rounds(
 
 def _costs(estimates: Sequence[Estimate], prices: Prices) -> tuple[float, float] | None:
     """Return the cost of a million texts on both sides, None if a price or rate is unknown."""
-    before, after = prices
-    rates = [estimate for estimate in estimates if estimate.quantity is Quantity.TEXTS_PER_S]
-    if before is None or after is None or not rates:
-        return None
-    return cost_per_million(before, rates[0].before), cost_per_million(after, rates[0].after)
+    for estimate in estimates:
+        if estimate.quantity is Quantity.TEXTS_PER_S:
+            before = cost_per_million(prices[0], estimate.before)
+            after = cost_per_million(prices[1], estimate.after)
+            return None if before is None or after is None else (before, after)
+    return None
 
 
 def _widened(estimates: Sequence[Estimate]) -> dict[Estimate, Estimate]:
@@ -133,9 +133,7 @@ def _widened(estimates: Sequence[Estimate]) -> dict[Estimate, Estimate]:
         of_quantity = [estimate for estimate in estimates if estimate.quantity is quantity]
         if not of_quantity:
             continue
-        log_variances = with_pooled_minimum(
-            [estimate.log_variance for estimate in of_quantity if estimate.log_variance is not None]
-        )
+        log_variances = with_pooled_minimum([estimate.log_variance for estimate in of_quantity])
         widened |= {
             estimate: replace(estimate, log_variance=log_variance)
             for estimate, log_variance in zip(of_quantity, log_variances, strict=True)

@@ -18,26 +18,24 @@ from math import floor
 import numpy as np
 import uvloop
 
-from pipework.benchmarks.load.level import (
-    LoadSpec,
-    MeasuredLevel,
-    OfferedLoad,
-    level,
-    reported_latencies_s,
-)
+from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad, level
 from pipework.benchmarks.load.level_run import LevelDuration, LevelMeasurement, LevelRun
 from pipework.benchmarks.load.outcome import (
     PreparedRequest,
-    Trace,
     prepare_requests,
     repeat_requests,
     send_request,
 )
 from pipework.benchmarks.load.precise_sleep import PreciseTimer
 from pipework.benchmarks.load.process_usage import ServerMonitor
+from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.targets import Caller, Target
 from pipework.progress import Progress
+
+# A client pauses this long after an error, so that a failed server is not flooded with connections.
+PAUSE_S = 0.02
+BLOCK = 1024  # random intervals drawn per call
 
 Send = Callable[[Caller, Sequence[PreparedRequest], LevelRun], Coroutine[None, None, None]]
 
@@ -51,10 +49,7 @@ def drive(target: Target, spec: LoadSpec, send: Send, progress: Progress) -> Mea
     seconds = max(1, floor(duration.warmup_s + duration.duration_s))
     with progress.stage(f"{spec.load}", seconds, "s"), _garbage_collection_paused():
         measurement = uvloop.run(_measure(target, requests, spec, send, progress))
-    return MeasuredLevel(
-        level=level(measurement, spec.load, spec.workload),
-        latencies_s=tuple(reported_latencies_s(measurement, spec.load).tolist()),
-    )
+    return level(measurement, spec.load, spec.workload)
 
 
 async def _measure(
@@ -65,8 +60,8 @@ async def _measure(
     progress: Progress,
 ) -> LevelMeasurement:
     caller = target.open(spec.load.connections)
-    monitor = ServerMonitor.of(target.host, target.port)
-    run = LevelRun(spec.duration, caller, monitor, random_arrivals=spec.load.random_arrivals)
+    monitor = ServerMonitor.of(target.address.host, target.address.port)
+    run = LevelRun(spec.duration, caller, monitor)
     progress_task = asyncio.create_task(run.report_progress(progress))
 
     async def send_all() -> None:
@@ -74,7 +69,6 @@ async def _measure(
         run.requests_exhausted()
 
     try:
-        # The connections stay open until `follow` has read the server's stage times.
         await asyncio.gather(run.follow(), send_all())
     finally:
         progress_task.cancel()
@@ -93,16 +87,10 @@ def _garbage_collection_paused() -> Iterator[None]:
         gc.enable()
 
 
-# A client pauses this long after an error, so that a failed server is not flooded with connections.
-PAUSE_S = 0.02
-
-
 def closed_loop(target: Target, spec: LoadSpec, progress: Progress) -> MeasuredLevel:
     """Measure one level of load; request errors are counted by kind, never raised.
 
-    After the warm-up, windows follow until three agree or the limit has passed; the last three
-    windows are reported, see `LevelDuration`. Requests in flight at the end have at most 30 s to
-    finish.
+    Requests in flight at the end have at most 30 s to finish.
     """
     concurrency = spec.load.concurrency
     assert concurrency is not None, "the load of a closed loop is a number of clients"
@@ -124,15 +112,11 @@ async def _client(caller: Caller, requests: Iterator[PreparedRequest], run: Leve
             await asyncio.sleep(PAUSE_S)
 
 
-BLOCK = 1024  # random intervals drawn per call
-
-
 def open_loop(target: Target, spec: LoadSpec, progress: Progress, *, seed: int) -> MeasuredLevel:
     """Send requests at a mean rate (requests/s) and wait at most 30 s for outstanding responses.
 
     The intervals between requests are constant, or exponential (a Poisson process) and drawn from
-    `seed`. After the warm-up, windows follow until three agree or the limit has passed; the last
-    three windows are reported, see `LevelDuration`.
+    `seed`.
     """
     rate = spec.load.rate
     assert rate is not None, "the load of an open loop is a rate"
@@ -151,7 +135,7 @@ def replay(
 ) -> MeasuredLevel:
     """Replay the requests of a trace once, `speed` times as fast as recorded.
 
-    All requests are reported, in three windows; there is no warm-up.
+    All requests are reported; there is no warm-up.
     """
     times_s = [at_s / speed for at_s in trace.at_s]
 
@@ -161,7 +145,7 @@ def replay(
 
     duration_s = trace.duration_s / speed
     load = OfferedLoad(rate=round(len(times_s) / duration_s, 3), arrivals=Arrivals.TRACE)
-    duration = LevelDuration(warmup_s=0.0, duration_s=duration_s, limit_s=duration_s)
+    duration = LevelDuration(warmup_s=0.0, duration_s=duration_s)
     spec = LoadSpec(workload=trace.workload, load=load, duration=duration)
     return drive(target, spec, send, progress)
 
@@ -173,8 +157,8 @@ async def _send_all(
     with PreciseTimer() as timer:
         for offset_s, request in zip(times_s, repeat_requests(requests), strict=False):
             intended_s = run.start_s + offset_s
-            await timer.sleep_until(min(intended_s, run.latest_s))
-            if run.is_over or intended_s >= run.latest_s:
+            await timer.sleep_until(min(intended_s, run.end_s))
+            if intended_s >= run.end_s:
                 await run.wait_until_over()
                 break
             task = asyncio.create_task(_send(caller, request, intended_s, run))

@@ -8,16 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from pipework.benchmarks.results_schema.results import OfflineLevel
-from pipework.benchmarks.stats.confidence import (
-    DEGREES_OF_FREEDOM,
-    SLICES,
-    Floats,
-    SlicedSeries,
-    latency,
-)
-from pipework.data.examples import Example
-from pipework.scoring.evaluation import Engine
-from pipework.text.encoding import TextEncoder
+from pipework.benchmarks.stats.confidence import latency
 
 Item = TypeVar("Item")
 
@@ -26,35 +17,14 @@ WARMUP_CALLS = 3
 MAX_CALLS = 500_000
 
 
-def measure_tokenizing(
-    encoder: TextEncoder, examples: Sequence[Example], *, batch: int, duration_s: float
-) -> OfflineLevel:
-    """Measure the tokenizer with `batch` texts per call."""
-    return _measure(encoder.encode, examples, stage=TOKENIZING, batch=batch, duration_s=duration_s)
-
-
-def measure_engine(
-    name: str,
-    engine: Engine,
-    encoder: TextEncoder,
-    examples: Sequence[Example],
-    *,
-    batch: int,
-    duration_s: float,
-) -> OfflineLevel:
-    """Measure an engine, from token ids to logits, with `batch` inputs per call in their order."""
-    encodings = encoder.encode(examples)
-    return _measure(engine.infer, encodings, stage=name, batch=batch, duration_s=duration_s)
-
-
-def _measure(
+def measure(
     call: Callable[[Sequence[Item]], object],
     items: Sequence[Item],
-    *,
     stage: str,
     batch: int,
     duration_s: float,
 ) -> OfflineLevel:
+    """Measure consecutive calls with `batch` of the items each, in their order."""
     batches = _batches(items, batch)
     for chunk in islice(batches, WARMUP_CALLS):
         call(chunk)
@@ -65,30 +35,17 @@ def _measure(
         ends_s.append(perf_counter())
         if ends_s[-1] - start_s >= duration_s:
             break
-    return level_of_calls(np.diff(np.array(ends_s)), stage=stage, batch=batch)
-
-
-def level_of_calls(call_s_R: Floats, *, stage: str, batch: int) -> OfflineLevel:
-    """Return the level of consecutive calls with these durations in seconds."""
-    calls, total_s = len(call_s_R), float(call_s_R.sum())
-    slices = min(SLICES, calls)
-    series, slice_R = (
-        SlicedSeries(slices=slices, reported=slices),
-        np.arange(calls) * slices // calls,
-    )
-    error_s = series.standard_error(slice_R, call_s_R - total_s / calls)
-    texts_per_s = calls * batch / total_s
+    call_s_R = np.diff(np.array(ends_s))
+    calls = len(call_s_R)
+    total_s = float(call_s_R.sum())
     return OfflineLevel(
         stage=stage,
         batch=batch,
         duration_s=round(total_s, 3),
         calls=calls,
         texts=calls * batch,
-        texts_per_s=round(texts_per_s, 2),
+        texts_per_s=round(calls * batch / total_s, 2),
         latency_ms=latency(call_s_R),
-        interval_ms=series.percentile_intervals_ms(slice_R, call_s_R, call_s_R),
-        interval_texts_per_s=series.rate_interval(texts_per_s, error_s / total_s, calls),
-        freedom=DEGREES_OF_FREEDOM,
     )
 
 

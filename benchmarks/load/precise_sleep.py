@@ -1,4 +1,4 @@
-"""Timers with sub-millisecond resolution for asyncio.
+"""Timer with sub-millisecond resolution for asyncio.
 
 Event loops round timeouts to milliseconds: a task that sleeps for less wakes too early and has to
 poll, which takes CPU time from a server on the same machine. Linux's timerfd has nanosecond
@@ -16,7 +16,6 @@ from math import floor
 from pipework.closeable import Closeable
 
 TFD_TIMER_ABSTIME = 1
-TIMERFD_CREATE, TIMERFD_SETTIME = "timerfd_create", "timerfd_settime"
 
 
 class _TimeSpec(ctypes.Structure):
@@ -28,10 +27,7 @@ class _TimerSpec(ctypes.Structure):
 
 
 class PreciseTimer(Closeable):
-    """Precise timer of the running event loop, for one waiting task at a time.
-
-    Without timerfd it falls back to `sleep_until`.
-    """
+    """Precise timer of the running event loop, for one waiting task at a time."""
 
     def __init__(self) -> None:
         """Create the timer, disarmed.
@@ -39,30 +35,25 @@ class PreciseTimer(Closeable):
         Raises:
             OSError: the process has reached its limit of open files.
         """
-        libc = ctypes.CDLL(None, use_errno=True)
+        self._libc = ctypes.CDLL(None, use_errno=True)
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] | None = None
-        self._file: int | None = None
         # Created once: creating them per request would take as long as the system call.
         spec = _TimerSpec()
         self._expiry, self._spec = spec.value, ctypes.byref(spec)
-        if hasattr(libc, TIMERFD_CREATE):
-            self._set = libc[TIMERFD_SETTIME]
-            flags = os.O_NONBLOCK | os.O_CLOEXEC
-            self._file = _check_result(libc[TIMERFD_CREATE](time.CLOCK_MONOTONIC, flags))
-            self._loop.add_reader(self._file, self._on_timer)
+        flags = os.O_NONBLOCK | os.O_CLOEXEC
+        self._file: int | None = _checked(self._libc.timerfd_create(time.CLOCK_MONOTONIC, flags))
+        self._loop.add_reader(self._file, self._on_timer)
 
     async def sleep_until(self, time_s: float) -> None:
         """Sleep until a time of `time.perf_counter`, never shorter."""
         if time.perf_counter() >= time_s:
             return
-        if self._file is None:
-            await sleep_until(time_s)
-            return
         self._future = self._loop.create_future()
-        self._expiry.seconds = seconds = floor(time_s)
+        seconds = floor(time_s)
+        self._expiry.seconds = seconds
         self._expiry.nanoseconds = min(999_999_999, round((time_s - seconds) * 1e9) + 1)
-        _check_result(self._set(self._file, TFD_TIMER_ABSTIME, self._spec, None))
+        _checked(self._libc.timerfd_settime(self._file, TFD_TIMER_ABSTIME, self._spec, None))
         await self._future
 
     def close(self) -> None:
@@ -80,14 +71,8 @@ class PreciseTimer(Closeable):
                 self._future.set_result(None)
 
 
-def _check_result(result: int) -> int:
+def _checked(result: int) -> int:
     """Return the result of a system call, or raise its error."""
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
-
-
-async def sleep_until(time_s: float) -> None:
-    """Sleep until a time of `time.perf_counter`, never shorter; meant for seconds, not less."""
-    while (wait_s := time_s - time.perf_counter()) > 0:  # noqa: ASYNC110  (waits for a time, not an event)
-        await asyncio.sleep(wait_s)

@@ -21,26 +21,11 @@ BRACKET_RATIO = 1.05  # bisection stops at this ratio of the lowest missed to th
 BACKOFF = 0.9  # factor by which a rate is lowered if its second trial misses the objective
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RateBounds:
-    """Lowest and highest rates that can be measured, in requests/s.
-
-    Below `lowest` a level has too few requests; `highest` is the limit of the load generator.
-    """
-
-    lowest: float
-    highest: float | None = None
-
-    def within(self, rate: float) -> float:
-        """Return the nearest rate within the bounds."""
-        return max(self.lowest, rate if self.highest is None else min(rate, self.highest))
-
-
 @dataclass(kw_only=True, slots=True)
 class _Search:
     measure: Measure
     limits: Sequence[SloLimit]
-    bounds: RateBounds
+    lowest: float
     levels: list[Level] = field(default_factory=list)
     trials: list[RateTrial] = field(default_factory=list)
 
@@ -52,9 +37,7 @@ class _Search:
 
     @property
     def exhausted(self) -> bool:
-        return (
-            len(self.trials) >= MAX_LEVELS - 1
-        )  # the last level is the second trial of the best rate
+        return len(self.trials) >= MAX_LEVELS - 1  # the last is the best rate's second trial
 
     def bracket(self, rate: float) -> tuple[float | None, float | None]:
         """Return the largest rate that met and the smallest that missed the objective."""
@@ -62,9 +45,11 @@ class _Search:
         step = STEP
         while not self.exhausted:
             if self.meets(rate):
-                met, next_rate = rate, self.bounds.within(rate * step)
+                met = rate
+                next_rate = rate * step
             else:
-                missed, next_rate = rate, self.bounds.within(rate / step)
+                missed = rate
+                next_rate = max(self.lowest, rate / step)
             if (met and missed) or next_rate == rate:
                 break
             rate, step = next_rate, step * STEP  # growing steps reach distant rates quickly
@@ -84,7 +69,7 @@ class _Search:
 
         A lower rate needs only one trial, because the higher rate has met the objective once.
         """
-        while len(self.trials) < MAX_LEVELS and rate >= self.bounds.lowest:
+        while len(self.trials) < MAX_LEVELS and rate >= self.lowest:
             if self.meets(rate):
                 return rate
             rate *= BACKOFF
@@ -92,15 +77,16 @@ class _Search:
 
 
 def search(
-    measure: Measure, limits: Sequence[SloLimit], *, peak: float, bounds: RateBounds
+    measure: Measure, limits: Sequence[SloLimit], *, peak: float, lowest: float
 ) -> tuple[SloResult, tuple[Level, ...]]:
     """Find the largest rate (requests/s) that meets the limits, with at most 14 levels.
 
     `measure` runs one open-loop level at a rate; `peak` is the closed-loop throughput in
-    requests/s. Returns the verdict and the levels in the order of its trials.
+    requests/s. Below `lowest` a level has too few requests. Returns the verdict and the levels in
+    the order of its trials.
     """
-    state = _Search(measure=measure, limits=limits, bounds=bounds)
-    met, missed = state.bracket(bounds.within(START * peak))
+    state = _Search(measure=measure, limits=limits, lowest=lowest)
+    met, missed = state.bracket(max(lowest, START * peak))
     if met is not None and missed is not None:
         met = state.bisect(met, missed)
     rate = None if met is None else state.confirm(met)
@@ -109,22 +95,20 @@ def search(
         rate=rate,
         texts_per_request=state.levels[0].texts_per_request or 1,
         trials=tuple(state.trials),
-        least=round(bounds.lowest, 3),
+        least=round(lowest, 3),
         peak=peak,
-        reason=_reason(state, rate, missed),
+        reason=_reason(state.trials, rate),
     )
     return result, tuple(state.levels)
 
 
-def _reason(state: _Search, rate: float | None, missed: float | None) -> str:
-    lowest_rate = min(trial.rate for trial in state.trials)
+def _reason(trials: Sequence[RateTrial], rate: float | None) -> str:
     if rate is None:
-        once = max((trial.rate for trial in state.trials if trial.met), default=None)
+        lowest_rate = min(trial.rate for trial in trials)
+        once = max((trial.rate for trial in trials if trial.met), default=None)
         detail = "" if once is None else f" twice; {once:,.4g} met it once"
         return f"no rate from {lowest_rate:,.4g} requests/s upwards met it{detail}"
-    above = [trial.rate for trial in state.trials if not trial.met and trial.rate >= rate]
+    above = [trial.rate for trial in trials if not trial.met and trial.rate >= rate]
     if above:
         return f"missed at {min(above):,.4g} requests/s"
-    if missed is None and state.bounds.highest is not None and rate >= state.bounds.highest:
-        return "the load generator reached its maximum rate; the server may be faster"
     return f"no rate in {MAX_LEVELS} levels missed it; the server may be faster"

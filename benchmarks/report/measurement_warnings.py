@@ -2,25 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from pipework.benchmarks.load.slo import MAX_LATE_SHARE, format_limits
 from pipework.benchmarks.report import tables
+from pipework.benchmarks.report.report import ResultNote
 from pipework.benchmarks.results_schema.level import Level
 from pipework.benchmarks.results_schema.results import BenchResult, SloResult
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResultNote:
-    """Note on a result.
-
-    `bad` marks a missed objective or unreliable figures, `good` a met objective.
-    """
-
-    title: str
-    text: str
-    bad: bool
-    good: bool = False
+BUSY_CORES = 0.9  # the load generator computes in one thread
 
 
 def notes(result: BenchResult) -> list[ResultNote]:
@@ -30,7 +19,6 @@ def notes(result: BenchResult) -> list[ResultNote]:
         *_failures(result.levels),
         *_generator(result),
         *_late_requests(result),
-        *_unsteady_levels(result),
     ]
     return all_notes
 
@@ -67,18 +55,14 @@ def _failures(levels: Sequence[Level]) -> Iterator[ResultNote]:
 
 
 def _generator(result: BenchResult) -> Iterator[ResultNote]:
-    if result.generator_limit is None:
-        return
-    limit = f"its maximum is {tables.rate(result.generator_limit)} requests/s of this size"
-    near_limit = [
-        tables.load_label(level) for level in result.levels if result.generator_is_bottleneck(level)
+    busy = [
+        tables.load_label(level)
+        for level in result.levels
+        if level.server is not None and (level.server.generator_cores or 0) > BUSY_CORES
     ]
-    if near_limit:
-        title = "The load generator is the bottleneck"
-        text = f"{limit}, nearly reached at {_join(near_limit)}"
-        yield ResultNote(title=title, text=text, bad=True)
-    else:
-        yield ResultNote(title="The load generator is fast enough", text=limit, bad=False)
+    if busy:
+        text = f"it uses a whole core at {_join(busy)}; the server may be faster"
+        yield ResultNote(title="The load generator is the bottleneck", text=text, bad=True)
 
 
 def _late_requests(result: BenchResult) -> Iterator[ResultNote]:
@@ -93,13 +77,6 @@ def _late_requests(result: BenchResult) -> Iterator[ResultNote]:
         )
         text = f"by more than 10 ms: {shares}; latencies count from the intended send time"
         yield ResultNote(title="Requests were sent late", text=text, bad=True)
-
-
-def _unsteady_levels(result: BenchResult) -> Iterator[ResultNote]:
-    unsteady = [tables.load_label(level) for level in result.levels if level.stable is False]
-    if unsteady:
-        text = f"the last windows differ at {_join(unsteady)}; try more --seconds"
-        yield ResultNote(title="No steady state", text=text, bad=False)
 
 
 def _join(words: Sequence[str]) -> str:

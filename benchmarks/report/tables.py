@@ -1,9 +1,8 @@
 """Text tables of a result, shared by the terminal, the HTML page and the README."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pipework import console
 from pipework.benchmarks.load.offline import TOKENIZING
 from pipework.benchmarks.results_schema.level import Latency, Level, WorkloadSummary
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
@@ -20,11 +19,12 @@ NO_VALUE = "-"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextTable:
-    """Table of strings; every row is as long as the head."""
+    """Table of strings; every row is as long as the head. `kind` is its class on a page."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    kind: str = ""
 
 
 def tables(result: BenchResult) -> list[TextTable]:
@@ -131,7 +131,7 @@ def _open_loop_table(levels: Sequence[Level]) -> TextTable:
     rows = tuple(
         (
             rate(level.load),
-            rate(level.goodput),
+            rate(level.texts_per_s),
             *_latencies(level.latency_ms),
             f"{level.late:,}",
             errors(level.errors),
@@ -196,13 +196,3 @@ def _number(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return NO_VALUE if value is None else f"{value:.0%}"
-
-
-def print_tables(title: str, tables: Iterable[TextTable], lines: Iterable[str]) -> None:
-    """Print a title, tables and lines of text."""
-    console.print_line(title)
-    for table in tables:
-        console.table(f"\n{table.title}", table.head, table.rows)
-    console.print_line("")
-    for line in lines:
-        console.print_line(line)

@@ -16,7 +16,6 @@ class RatioVerdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     NO_DIFFERENCE = "no difference seen"
-    UNKNOWN = "no interval"
 
 
 class Quantity(StrEnum):
@@ -31,15 +30,15 @@ class Ratio(Record):
     """A quantity on both sides, and `ratio`, which is `after` divided by `before`.
 
     `low` and `high` are the confidence interval of the ratio; all intervals of a comparison hold
-    simultaneously with 95 % confidence. They are None if a side was stored without its intervals.
+    simultaneously with 95 % confidence.
     """
 
     quantity: Quantity
     before: float
     after: float
     ratio: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
     verdict: RatioVerdict
 
 
@@ -73,24 +72,19 @@ class ComparisonSide(Record):
 
 
 class ComparisonResult(Record):
-    """Comparison of two stored results, or of two servers measured alternately, level by level.
+    """Comparison of two servers measured alternately, level by level.
 
-    `after` is compared with the baseline `before`: the second of two stored results, or TARGET of
-    `pipe bench TARGET --against OTHER`. `rounds` is the number of ABBA rounds per level, None for
-    stored results. `differences` lists other differences between the sides: machine, commit,
-    versions. `unmatched` names levels present on one side only. Ratios within `tolerance` of 1
-    count as no difference.
+    `after` is TARGET of `pipe bench TARGET --against OTHER`, `before` the baseline OTHER. `rounds`
+    is the number of ABBA rounds per level. Ratios within `tolerance` of 1 count as no difference.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["comparison"] = "comparison"
     before: ComparisonSide
     after: ComparisonSide
-    rounds: int | None
+    rounds: int
     tolerance: float
     levels: tuple[ComparedLevel, ...]
-    differences: tuple[str, ...]
-    unmatched: tuple[str, ...]
 
     @property
     def names(self) -> tuple[str, str]:

@@ -27,24 +27,12 @@ class Histogram(Record):
     counts: tuple[int, ...]
 
 
-# The error kinds of a server whose queue is full, over HTTP and gRPC.
-BUSY = ("HTTP 429", "RESOURCE_EXHAUSTED")
-
-
 class Arrivals(StrEnum):
     """Arrival process of an open loop."""
 
     POISSON = "poisson"
     CONSTANT = "constant"
     TRACE = "trace"
-
-
-class Window(Record):
-    """Measurement window of a level. `p99_ms` is None if no request succeeded in it."""
-
-    duration_s: float
-    texts_per_s: float
-    p99_ms: float | None
 
 
 class ServerUse(Record):
@@ -76,13 +64,7 @@ class Level(Record):
     `errors` counts failed requests by kind. Latencies are None if no request succeeded. Open-loop
     latencies start at the intended send time, so that they include the delay of an overloaded
     server or generator. `late` counts requests sent more than 10 ms after the intended time.
-    `refused_ms` is the latency of refusals because of a full queue, from the actual send time.
 
-    `interval_ms` (by percentile name) and `interval_texts_per_s` are 95 % confidence intervals,
-    present if there are enough requests: Student's t with `freedom` degrees of freedom, estimated
-    from the variation over time (`pipework.benchmarks.stats.confidence`). `windows` are all windows
-    after the warm-up; the reported figures are those of the last windows, which add up to
-    `duration_s`. `stable` is true if these windows agree, None if this was not checked.
     `stages_ms` are mean stage times reported by the server. `server` is None for a server on
     another machine. `cost_per_million` is the cost of a million texts in the currency of the
     price per hour.
@@ -101,14 +83,8 @@ class Level(Record):
     requests_per_s: float
     tokens_per_s: float | None = None
     latency_ms: Latency | None
-    interval_ms: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    interval_texts_per_s: tuple[float, float] | None = None
-    freedom: int | None = None
     histogram: Histogram | None
-    refused_ms: Latency | None = None
     errors: dict[str, int]
-    windows: tuple[Window, ...] = ()
-    stable: bool | None = None
     stages_ms: dict[str, float] = Field(default_factory=dict)
     server: ServerUse | None = None
     cost_per_million: float | None = None
@@ -130,26 +106,11 @@ class Level(Record):
         """Number of failed requests."""
         return sum(self.errors.values())
 
-    @property
-    def refused(self) -> int:
-        """Number of requests refused because the server's queue was full."""
-        return sum(self.errors.get(kind, 0) for kind in BUSY)
 
-    @property
-    def goodput(self) -> float:
-        """Goodput: texts/s answered within the level's duration."""
-        return self.texts_per_s
-
-    def with_cost(self, price_per_hour: float) -> Self:
-        """Return a copy with the cost of a million texts at this price per hour."""
-        if not self.texts_per_s:
-            return self
-        cost = cost_per_million(price_per_hour, self.texts_per_s)
-        return self.model_copy(update={"cost_per_million": cost})
-
-
-def cost_per_million(price_per_hour: float, texts_per_s: float) -> float:
-    """Return the cost of a million texts at this price per hour; `texts_per_s` is positive."""
+def cost_per_million(price_per_hour: float | None, texts_per_s: float) -> float | None:
+    """Return the cost of a million texts, None without a price or a rate."""
+    if price_per_hour is None or not texts_per_s:
+        return None
     return round(price_per_hour * 1e6 / (3600 * texts_per_s), 4)
 
 

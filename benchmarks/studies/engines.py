@@ -16,7 +16,7 @@ from pipework.data.splits import split_source
 from pipework.errors import ConfigError
 from pipework.export.ranking import Opener, measure
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import EngineFormat, EngineRecord, Layout, Precision, Speed
+from pipework.run_folder.engine_record import EngineRecord, Layout, Precision, Speed
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines import choose_engine, open_engine, runs_here
 from pipework.text.encoding import open_encoder
@@ -53,7 +53,7 @@ def engines(
     """
     manifest = read_classifier(run)
     proven = [record for record in manifest.engines if record.proven and runs_here(record)]
-    baseline = choose_engine(manifest, f"{EngineFormat.ONNX}-{Precision.FP32}")
+    baseline = choose_engine(manifest, f"onnx-{Precision.FP32}")
     dev = list(split_source(run, manifest, "dev").rows())
     rows = open_encoder(run, manifest).encode(dev)
     openers: dict[str, Opener] = {record.name: _opener(run, record, manifest) for record in proven}

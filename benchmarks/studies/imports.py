@@ -38,7 +38,7 @@ from pipework.export.importing.comparison import SourceReference
 from pipework.export.importing.run import import_source, open_any
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction, RegressionValue, SingleLabel
 from pipework.train.config.data import TaskSettings
@@ -241,7 +241,7 @@ def _import(folder: Path, run: Path) -> float:
 
 
 def _export(run: Path, layout: Layout) -> float:
-    variant = Variant(format=EngineFormat.ONNX, layout=layout, precision=Precision.FP32)
+    variant = Variant(format="onnx", layout=layout, precision=Precision.FP32)
     (record,) = export(run, NullProgress(), [variant], settings=SETTINGS)
     assert record.parity is not None
     return record.parity.max_abs

@@ -25,19 +25,19 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress, Progress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 
 SETTINGS = ExportSettings(speed_s=0, dev_rows=200, calibration_rows=100)
-FORMS: Sequence[tuple[EngineFormat, Precision, Scaling | None]] = (
-    (EngineFormat.ONNX, Precision.FP32, None),
-    (EngineFormat.ONNX, Precision.FP16, None),
-    (EngineFormat.ONNX, Precision.INT8, Scaling.DYNAMIC),
-    (EngineFormat.ONNX, Precision.INT8, Scaling.STATIC),
-    (EngineFormat.OPENVINO, Precision.FP32, None),
-    *(((EngineFormat.OPENVINO, Precision.BF16, None),) if computes_bf16() else ()),
-    (EngineFormat.OPENVINO, Precision.INT8, Scaling.STATIC),
+FORMS: Sequence[tuple[str, Precision, Scaling | None]] = (
+    ("onnx", Precision.FP32, None),
+    ("onnx", Precision.FP16, None),
+    ("onnx", Precision.INT8, Scaling.DYNAMIC),
+    ("onnx", Precision.INT8, Scaling.STATIC),
+    ("openvino", Precision.FP32, None),
+    *((("openvino", Precision.BF16, None),) if computes_bf16() else ()),
+    ("openvino", Precision.INT8, Scaling.STATIC),
 )
 VARIANTS = tuple(
     Variant(format=format_, precision=precision, layout=layout, scaling=scaling)

@@ -3,8 +3,7 @@
 import os
 import ssl
 from base64 import b64encode
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pipework.client.address import check_key
@@ -79,39 +78,9 @@ class TargetAddress:
         """Whether the connection uses TLS."""
         return self.scheme in TLS_SCHEMES
 
-    def at_local_port(self, port: int) -> "TargetAddress":
-        """Return the same address at a port of this machine, without TLS."""
-        return replace(self, scheme=self.scheme.removesuffix("s"), host="127.0.0.1", port=port)
-
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS context that verifies the server, or None without TLS.
 
         SSL_CERT_FILE names the file of trusted certificates.
         """
         return ssl.create_default_context() if self.uses_tls else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AddressedTarget:
-    """Base class of targets: stores the address."""
-
-    address: TargetAddress
-
-    @property
-    def display_url(self) -> str:
-        """URL without credentials."""
-        return self.address.display_url
-
-    @property
-    def host(self) -> str:
-        """Host of the URL."""
-        return self.address.host
-
-    @property
-    def port(self) -> int:
-        """Port of the URL."""
-        return self.address.port
-
-    def at_local_port(self, port: int) -> Self:
-        """Return a target with the same requests at a port of this machine, without TLS."""
-        return replace(self, address=self.address.at_local_port(port))

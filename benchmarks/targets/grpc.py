@@ -3,25 +3,29 @@
 Shapes: N texts.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
-from pipework.benchmarks.targets.address import AddressedTarget, TargetAddress
-from pipework.benchmarks.targets.http import TEXTS_HINT, URL_HINT
-from pipework.benchmarks.targets.protocol import packed_bytes, sum_stage_times
-from pipework.benchmarks.targets.seam import Caller, StageTimes, WireProtocol
-from pipework.client.tensors import tensors
+from pipework.benchmarks.targets.address import TargetAddress
+from pipework.benchmarks.targets.seam import (
+    TEXTS_HINT,
+    URL_HINT,
+    Caller,
+    StageTimes,
+    StageTotals,
+    Target,
+)
+from pipework.client.grpc import channel_credentials
+from pipework.client.tensors import packed_texts, tensors
 from pipework.data.examples import Example
 from pipework.errors import PipeError
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
+TIMING = "server-timing"  # key of the trailing metadata of `pipe serve`
 OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -33,23 +37,18 @@ OPTIONS = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GrpcTarget(AddressedTarget):
+class GrpcTarget(Target):
     """Model served by the protocol over gRPC; version "" is the latest."""
 
     model: str
     version: str = ""
-
-    @property
-    def wire_protocol(self) -> WireProtocol:
-        """Protocol of its requests."""
-        return WireProtocol.GRPC
 
     def request(self, examples: Sequence[Example]) -> bytes:
         """Return a serialised request for all outputs."""
         message = service_pb2.ModelInferRequest(model_name=self.model, model_version=self.version)
         for name, values in tensors(examples).items():
             message.inputs.add(name=name, datatype="BYTES", shape=[len(values), 1])
-            message.raw_input_contents.append(packed_bytes(values))
+            message.raw_input_contents.append(packed_texts(values))
         content: bytes = message.SerializeToString()
         return content
 
@@ -70,27 +69,30 @@ class GrpcTarget(AddressedTarget):
 
     def open(self, connections: int) -> Caller:  # noqa: ARG002  (one HTTP/2 connection)
         """Return a caller; one connection carries all requests."""
-        return GrpcCaller(self)
+        return GrpcCaller(self.address)
 
 
 class GrpcCaller:
     """Sends requests over one gRPC channel."""
 
-    def __init__(self, target: GrpcTarget) -> None:
+    def __init__(self, address: TargetAddress) -> None:
         """Create the channel; it connects on the first request."""
-        self._target = target
-        self._channel = _channel(target.address)
-        credentials = target.address.credentials
-        self._metadata = (("authorization", credentials),) if credentials else ()
+        self._url = address.display_url
+        self._channel = _channel(address)
+        self._metadata = (("authorization", address.credentials),) if address.credentials else ()
         self._infer = self._channel.unary_unary(INFER)  # without serialisers: bytes in, bytes out
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._stages = StageTotals()
 
     async def send(self, request: bytes) -> str | None:
         """Send a request and wait; return None on success, else the name of the status code."""
+        call = self._infer(request, metadata=self._metadata)
         try:
-            await self._infer(request, metadata=self._metadata)
+            await call
         except grpc.aio.AioRpcError as error:
             return str(error.code().name)
+        for key, value in await call.trailing_metadata() or ():
+            if key == TIMING:
+                self._stages.add(value)
         return None
 
     async def fetch(self, request: bytes) -> bytes:
@@ -104,33 +106,16 @@ class GrpcCaller:
         except grpc.aio.AioRpcError as error:
             code, details = error.code(), " ".join(str(error.details()).split())[:200]
             if code is grpc.StatusCode.UNAVAILABLE:
-                message = f"no response from {self._target.display_url}: {details}"
+                message = f"no response from {self._url}: {details}"
                 raise PipeError(message, URL_HINT) from error
-            message = (
-                f"{self._target.display_url} refused the first request: {code.name}: {details}"
-            )
+            message = f"{self._url} refused the first request: {code.name}: {details}"
             bad_request = code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE}
             raise PipeError(message, TEXTS_HINT if bad_request else URL_HINT) from error
         return content
 
-    async def stage_times(self) -> StageTimes:
-        """Return the stage times of the model's statistics, which cover all its requests."""
-        request = service_pb2.ModelStatisticsRequest(
-            name=self._target.model, version=self._target.version
-        )
-        try:
-            statistics = await self._stub.ModelStatistics(request, metadata=self._metadata)
-        except grpc.aio.AioRpcError:
-            return StageTimes()
-        if statistics is None:  # the response was not a statistics message
-            return StageTimes()
-        options = {
-            "preserving_proto_field_name": True,
-            "always_print_fields_with_no_presence": True,
-        }
-        return sum_stage_times(
-            MessageToDict(version.inference_stats, **options) for version in statistics.model_stats
-        )
+    def stage_times(self) -> StageTimes:
+        """Return the stage times of the trailing metadata of `pipe serve`."""
+        return self._stages.times
 
     async def close(self) -> None:
         """Close the connection."""
@@ -140,7 +125,4 @@ class GrpcCaller:
 def _channel(address: TargetAddress) -> "grpc.aio.Channel":
     if not address.uses_tls:
         return grpc.aio.insecure_channel(address.host_port, options=OPTIONS)
-    trusted = os.environ.get("SSL_CERT_FILE")
-    roots = None if trusted is None else Path(trusted).read_bytes()
-    credentials = grpc.ssl_channel_credentials(root_certificates=roots)
-    return grpc.aio.secure_channel(address.host_port, credentials, options=OPTIONS)
+    return grpc.aio.secure_channel(address.host_port, channel_credentials(), options=OPTIONS)

@@ -1,55 +1,43 @@
 """Base class of targets over HTTP; subclasses define the request and response formats."""
 
 import json
-import re
 import ssl
 from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from pipework.benchmarks.targets.address import AddressedTarget, TargetAddress
+from pipework.benchmarks.targets.address import TargetAddress
 from pipework.benchmarks.targets.http_connections import (
     ConnectionLostError,
     ConnectionPool,
-    HttpResponse,
     post_request,
 )
-from pipework.benchmarks.targets.seam import Caller, StageTimes, WireProtocol
+from pipework.benchmarks.targets.seam import (
+    TEXTS_HINT,
+    URL_HINT,
+    Caller,
+    StageTimes,
+    StageTotals,
+    Target,
+)
 from pipework.data.examples import Example
 from pipework.errors import PipeError
 from pipework.wire.schemas import PREDICT_PATH, TextInput
 
 BAD_REQUEST_STATUSES = (400, 413, 422)
-TEXTS_HINT = "send other texts with --file, or fewer texts per request with --batch"
-URL_HINT = "expected the URL of a running server, for example one started by pipe serve RUN"
-SERVER_TIMING = re.compile(rb"([\w-]+);dur=([0-9.]+)")
-CONNECTION_DROPPED, NO_CONNECTION, TLS_FAILED = "connection dropped", "no connection", "TLS failed"
+JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HttpTarget(AddressedTarget):
+class HttpTarget(Target):
     """Target that receives POST requests."""
-
-    @property
-    def wire_protocol(self) -> WireProtocol:
-        """Protocol of its requests."""
-        return WireProtocol.HTTP
 
     @property
     @abstractmethod
     def path(self) -> str:
         """Path of its endpoint."""
-
-    @abstractmethod
-    def request(self, examples: Sequence[Example]) -> bytes:
-        """Return a complete serialised request."""
-
-    @abstractmethod
-    def check(self, response: bytes, count: int) -> str:
-        """Return the model name of a response to `count` texts."""
 
     def open(self, connections: int) -> Caller:
         """Return a caller with at most this many connections."""
@@ -75,18 +63,16 @@ class HttpCaller:
         """Create the caller; connections are opened on demand."""
         self._url = f"{address.scheme}://{address.host_port}"
         self._path = path
-        self.connections = ConnectionPool(address.host, address.port, address.tls(), connections)
-        self._timed = 0
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._connections = ConnectionPool(address.host, address.port, address.tls(), connections)
+        self._stages = StageTotals()
 
     async def send(self, request: bytes) -> str | None:
         """Send a request and wait; return None on success, else the kind of error."""
         try:
-            reply = await self.connections.send(request)
+            reply = await self._connections.send(request)
         except (ConnectionLostError, OSError) as error:
             return _error_kind(error)
-        if reply.timing:
-            self._count(reply.timing)
+        self._stages.add(reply.timing)
         return None if reply.status == HTTPStatus.OK else f"HTTP {reply.status}"
 
     async def fetch(self, request: bytes) -> bytes:
@@ -95,56 +81,40 @@ class HttpCaller:
         Raises:
             PipeError: no server responds, or it refuses the request; the message has the reason.
         """
-        reply = await self._reply(request)
+        try:
+            reply = await self._connections.send(request)
+        except (ConnectionLostError, OSError) as error:
+            message = f"no response from {self._url}: {_error_kind(error)}"
+            raise PipeError(message, URL_HINT) from error
         if reply.status == HTTPStatus.OK:
             return reply.body
         why = f"HTTP {reply.status}: {_error_text(reply.body)}"
         message = f"{self._url}{self._path} refused the first request: {why}"
         raise PipeError(message, TEXTS_HINT if reply.status in BAD_REQUEST_STATUSES else URL_HINT)
 
-    async def stage_times(self) -> StageTimes:
-        """Return the stage times collected from the Server-Timing headers of the responses.
-
-        https://www.w3.org/TR/server-timing/
-        """
-        return StageTimes(requests=self._timed, seconds={**self._seconds})
+    def stage_times(self) -> StageTimes:
+        """Return the stage times of the Server-Timing headers of the responses."""
+        return self._stages.times
 
     async def close(self) -> None:
         """Close the connections."""
-        self.connections.close()
-
-    async def _reply(self, request: bytes) -> HttpResponse:
-        try:
-            return await self.connections.send(request)
-        except (ConnectionLostError, OSError) as error:
-            message = f"no response from {self._url}: {_error_kind(error)}"
-            raise PipeError(message, URL_HINT) from error
-
-    def _count(self, timing: bytes) -> None:
-        self._timed += 1
-        for stage, milliseconds in SERVER_TIMING.findall(timing):
-            self._seconds[stage.decode()] += float(milliseconds) / 1000
+        self._connections.close()
 
 
 def _error_kind(error: Exception) -> str:
     match error:
-        case ConnectionLostError():
-            return CONNECTION_DROPPED
+        case ConnectionLostError() | ConnectionResetError() | BrokenPipeError():
+            return "connection dropped"
         case ssl.SSLError():
-            return TLS_FAILED
-        case ConnectionResetError() | BrokenPipeError():
-            return CONNECTION_DROPPED
+            return "TLS failed"
         case _:
-            return NO_CONNECTION
+            return "no connection"
 
 
 def _error_text(body: bytes) -> str:
     with suppress(ValueError, LookupError, TypeError):
         return " ".join(str(json.loads(body)["error"]).split())[:200]
     return "no explanation"
-
-
-JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,7 @@ class HttpResponse:
 
     status: int
     body: bytes
-    timing: bytes
+    timing: str
 
 
 def post_request(host: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
@@ -35,12 +35,6 @@ def post_request(host: str, path: str, body: bytes, headers: Mapping[str, str]) 
     all_headers = {"Host": host, **headers, "Content-Length": f"{len(body)}"}
     lines = "".join(f"{name}: {value}\r\n" for name, value in all_headers.items())
     return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
-
-
-def get_request(host: str, path: str, headers: Mapping[str, str]) -> bytes:
-    """Return a complete GET request."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": host, **headers}.items())
-    return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
 
 
 class Connection(asyncio.Protocol):
@@ -128,7 +122,7 @@ class Connection(asyncio.Protocol):
             response = HttpResponse(
                 status=self._parser.get_status_code(),
                 body=b"".join(self._body),
-                timing=self._timing,
+                timing=self._timing.decode("latin-1"),
             )
             self._response.set_result(response)
 

@@ -6,25 +6,16 @@ Shapes: N texts.
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any
-from urllib.parse import quote
 
-import numpy as np
-
-from pipework.benchmarks.targets.address import TargetAddress
-from pipework.benchmarks.targets.http import HttpCaller, HttpTarget
-from pipework.benchmarks.targets.http_connections import ConnectionLostError, get_request
-from pipework.benchmarks.targets.seam import Caller, StageTimes
-from pipework.client.tensors import tensors
+from pipework.benchmarks.targets.http import HttpTarget
+from pipework.client.http import model_path
+from pipework.client.tensors import packed_texts, tensors
 from pipework.data.examples import Example
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-STAGES = ("queue", "compute_input", "compute_infer", "compute_output")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +32,7 @@ class ProtocolTarget(HttpTarget):
 
     def request(self, examples: Sequence[Example]) -> bytes:
         """Return a request for all outputs."""
-        packed = {name: packed_bytes(values) for name, values in tensors(examples).items()}
+        packed = {name: packed_texts(values) for name, values in tensors(examples).items()}
         inputs = [
             {
                 "name": name,
@@ -68,53 +59,3 @@ class ProtocolTarget(HttpTarget):
                 return str(head["model_name"])
         expected = f"{count} rows in each output"
         raise self.unexpected_response(expected)
-
-    def open(self, connections: int) -> Caller:
-        """Return a caller with at most this many connections."""
-        return ProtocolCaller(self.address, self.path, connections)
-
-
-class ProtocolCaller(HttpCaller):
-    """Caller that reads stage times from the model's statistics endpoint."""
-
-    def __init__(self, address: TargetAddress, path: str, connections: int) -> None:
-        """Create the caller; connections are opened on demand."""
-        super().__init__(address, path, connections)
-        credentials = address.credentials
-        headers = {"Authorization": credentials} if credentials else {}
-        self._stats_request = get_request(
-            address.host_port, f"{path.removesuffix('/infer')}/stats", headers
-        )
-
-    async def stage_times(self) -> StageTimes:
-        """Return the stage times of the model's statistics, which cover all its requests."""
-        with suppress(ConnectionLostError, OSError, ValueError, LookupError, TypeError):
-            response = await self.connections.send(self._stats_request)
-            if response.status == HTTPStatus.OK:
-                versions = json.loads(response.body)["model_stats"]
-                return sum_stage_times(version["inference_stats"] for version in versions)
-        return StageTimes()
-
-
-def model_path(model: str, version: str) -> str:
-    """Return the path of a model."""
-    tail = f"/versions/{quote(version, safe='')}" if version else ""
-    return f"/v2/models/{quote(model, safe='')}{tail}"
-
-
-def packed_bytes(values_N: Sequence[bytes]) -> bytes:
-    """Serialise texts as a BYTES tensor: each element is preceded by its length."""
-    from tritonclient.utils import serialize_byte_tensor  # noqa: PLC0415  (heavy)
-
-    packed: bytes = serialize_byte_tensor(np.array(values_N, np.object_)).item()
-    return packed
-
-
-def sum_stage_times(statistics: Iterable[Mapping[str, Any]]) -> StageTimes:
-    """Sum the `inference_stats` of all versions."""
-    requests, seconds = 0, defaultdict[str, float](float)
-    for version_statistics in statistics:
-        requests += int(version_statistics["success"]["count"])
-        for stage in STAGES:
-            seconds[stage] += int(version_statistics[stage]["ns"]) / 1e9
-    return StageTimes(requests=requests, seconds=seconds)

@@ -1,11 +1,18 @@
 """Interface between the load generator and the servers it measures."""
 
+import re
+from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
 
+from pipework.benchmarks.targets.address import TargetAddress
 from pipework.data.examples import Example
+
+SERVER_TIMING = re.compile(r"([\w-]+);dur=([0-9.]+)")  # https://www.w3.org/TR/server-timing/
+TEXTS_HINT = "send other texts with --file, or fewer texts per request with --batch"
+URL_HINT = "expected the URL of a running server, for example one started by pipe serve RUN"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,11 +33,24 @@ class StageTimes:
         }
 
 
-class WireProtocol(StrEnum):
-    """Protocol that carries the requests."""
+class StageTotals:
+    """Adds up the stage times of the Server-Timing values of responses."""
 
-    HTTP = "http"
-    GRPC = "grpc"
+    def __init__(self) -> None:
+        self._requests = 0
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def add(self, timing: str) -> None:
+        """Add the stages of a response; "" if it reports none."""
+        if timing:
+            self._requests += 1
+        for stage, milliseconds in SERVER_TIMING.findall(timing):
+            self._seconds[stage] += float(milliseconds) / 1000
+
+    @property
+    def times(self) -> StageTimes:
+        """The totals of all responses until now."""
+        return StageTimes(requests=self._requests, seconds={**self._seconds})
 
 
 class Caller(Protocol):
@@ -50,35 +70,29 @@ class Caller(Protocol):
             PipeError: no server responds, or it refuses the request; the message has the reason.
         """
 
-    async def stage_times(self) -> StageTimes:
-        """Return the stage times reported by the server, empty if it reports none."""
+    def stage_times(self) -> StageTimes:
+        """Return the stage times that the responses reported, empty if they reported none."""
 
     async def close(self) -> None:
         """Close the connections."""
 
 
-class Target(Protocol):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target(ABC):
     """Server that classifies texts; its requests are serialised before the load starts."""
 
-    @property
-    def wire_protocol(self) -> WireProtocol:
-        """Protocol of its requests."""
+    address: TargetAddress
 
     @property
     def display_url(self) -> str:
         """URL without credentials, for messages and results."""
+        return self.address.display_url
 
-    @property
-    def host(self) -> str:
-        """Host name or IP address."""
-
-    @property
-    def port(self) -> int:
-        """Port number."""
-
+    @abstractmethod
     def request(self, examples: Sequence[Example]) -> bytes:
         """Return a complete serialised request."""
 
+    @abstractmethod
     def check(self, response: bytes, count: int) -> str:
         """Return the model name of a response to `count` texts.
 
@@ -86,8 +100,6 @@ class Target(Protocol):
             PipeError: the response does not contain `count` results.
         """
 
-    def at_local_port(self, port: int) -> "Target":
-        """Return a target with the same requests at a port of this machine, without TLS."""
-
+    @abstractmethod
     def open(self, connections: int) -> Caller:
         """Return a caller with at most this many connections; needs a running event loop."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pipework.export.convert.intermediates import Intermediates, OnnxIntermediates
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import Built, EngineBuild, Precision, Variant
+from pipework.run_folder.engine_record import EngineBuild, Precision, Variant
 from pipework.serve.engines.runtime import Runtime
 
 GRAPH = "model.onnx"  # name of the graph in the folder of an engine
@@ -50,7 +50,7 @@ class Converter(ABC):
     @abstractmethod
     def convert(
         self, graph: ConvertedGraph, out: Path, run_rows: RunRows, progress: Progress
-    ) -> Built:
+    ) -> EngineBuild:
         """Write an engine and return its build record.
 
         A graph that stays next to `out` is checked in place of an engine that cannot run here, and

@@ -13,7 +13,7 @@ from pipework.export.convert.intermediates import Arrays, Run
 from pipework.export.rows.run_rows import RunRows
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import OpenVinoBuild, Precision
+from pipework.run_folder.engine_record import EngineBuild, Precision
 from pipework.serve.engines.openvino import (
     HINT,
     PRECISION_PATH,
@@ -36,14 +36,14 @@ class OpenVinoConverter(Converter):
 
     def convert(
         self, graph: ConvertedGraph, out: Path, run_rows: RunRows, progress: Progress
-    ) -> OpenVinoBuild:
+    ) -> EngineBuild:
         """Write the model and delete the graph."""
         del run_rows, progress
         onnx_to_openvino(graph.path, out, graph.precision)
         graph.path.unlink()
         build = graph.build
         built_with = build.built_with | {"openvino": version("openvino")}
-        return OpenVinoBuild(**dict(build) | {"built_with": built_with})
+        return build.model_copy(update={"built_with": built_with})
 
     def write_graph(self, graph: Path, folder: Path, precision: Precision) -> Path:
         """Return the model of a graph."""

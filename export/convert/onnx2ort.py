@@ -6,7 +6,7 @@ from pipework.export.convert.converter import ConvertedGraph, Converter
 from pipework.export.convert.fusions import operators
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import Layout, OnnxBuild, Precision, Variant
+from pipework.run_folder.engine_record import EngineBuild, Layout, Precision, Variant
 from pipework.serve.engines.cuda import Gpu
 from pipework.serve.engines.onnxruntime import OnnxRuntime, cuda_gpu
 
@@ -25,7 +25,7 @@ class OnnxConverter(Converter):
 
     def convert(
         self, graph: ConvertedGraph, out: Path, run_rows: RunRows, progress: Progress
-    ) -> OnnxBuild:
+    ) -> EngineBuild:
         """Rename the graph; print a warning about nodes without a CUDA kernel."""
         del run_rows
         graph.path.rename(out)
@@ -33,7 +33,7 @@ class OnnxConverter(Converter):
             warning = cuda_warning(out, cuda_gpu())
             if warning is not None:
                 progress.note(f"{graph.variant.label}: {warning}")
-        return OnnxBuild(**dict(graph.build))
+        return graph.build
 
 
 def cuda_warning(graph: Path, gpu: Gpu | None) -> str | None:

@@ -21,7 +21,7 @@ from pipework.export.convert.converter import ConvertedGraph, Converter
 from pipework.export.convert.shape_profiles import shape_profiles
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import ShapeProfile, TensorRtBuild
+from pipework.run_folder.engine_record import EngineBuild, ShapeProfile
 from pipework.run_folder.files import write_atomically
 from pipework.serve.engines.cuda import Gpu
 from pipework.serve.engines.tensorrt import TensorRt
@@ -49,14 +49,14 @@ class TensorRtConverter(Converter):
 
     def convert(
         self, graph: ConvertedGraph, out: Path, run_rows: RunRows, progress: Progress
-    ) -> TensorRtBuild:
+    ) -> EngineBuild:
         """Build an engine for the lengths of the dev rows."""
         return onnx_to_tensorrt(graph, out, run_rows, progress)
 
 
 def onnx_to_tensorrt(
     source: ConvertedGraph, out: Path, run_rows: RunRows, progress: Progress
-) -> TensorRtBuild:
+) -> EngineBuild:
     """Write an engine to `out` and return its build record.
 
     Args:
@@ -89,12 +89,9 @@ def onnx_to_tensorrt(
         timings = cache_folder() / "tensorrt" / timings_name(builder.version, gpu)
     out.write_bytes(builder.serialize(progress, timings))
     built_with = build.built_with | {flavour.value: builder.version}
-    return TensorRtBuild(
-        **dict(build) | {"built_with": built_with, "profiles": profiles},
-        flavour=flavour,
-        version=builder.version,
-        target=target_of(gpu, capabilities),
-    )
+    target = target_of(gpu, capabilities)
+    changes = {"built_with": built_with, "profiles": profiles, "target": target}
+    return build.model_copy(update=changes)
 
 
 def has_float32_products(path: Path) -> bool:

@@ -9,10 +9,9 @@ from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
 from pipework.data.readers import Columns, column_names
 from pipework.errors import ConfigError, DataError
 from pipework.export.config import ImportDataSettings, ImportSettings
-from pipework.export.importing.transformers_source import SourceModel
+from pipework.export.importing.source_model import SourceModel
 from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Part, ReadOptions, Split
-from pipework.tasks.kinds import TaskKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,7 @@ class ImportRows:
             kept=keep_rows(folder, name, sample_evenly(rows, len(rows), most).values()),
         )
 
-    def reading(self, kind: TaskKind) -> ReadOptions:
+    def reading(self, kind: str) -> ReadOptions:
         """Return how the files are read, or the usual names of columns without files."""
         if self.sources:
             return self.sources["dev"].read_options()
@@ -94,7 +93,7 @@ class ImportRows:
         )
 
 
-def _source(path: Path, data: ImportDataSettings, kind: TaskKind, pair: bool | None) -> Source:
+def _source(path: Path, data: ImportDataSettings, kind: str, pair: bool | None) -> Source:
     """Return how to read a file: with the configured columns, or else those of the usual names."""
     columns = data.columns
     names = column_names(path, data.format)

@@ -17,6 +17,7 @@ from pipework.run_folder.manifest import Data
 from pipework.scoring.evaluation import infer_all, label_array
 from pipework.tasks.evaluation import Evaluation, SplitMetrics
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import token_digest
 from pipework.train.data_report.data_report import data_report
@@ -103,12 +104,12 @@ def check_scores(
     """
     rows = ScoredRows(
         split="dev",
-        logits_NC=logits_NC,
+        outputs=Outputs.of(logits_NC),
         truth=truth,
         task=task,
         leaked_N=np.zeros(len(truth), np.bool_),
     )
-    name, constant = constant_prediction(truth, task)
+    name, constant = constant_prediction(rows)
     difference = compare(rows, name, constant)
     matthews = scored.scores.get(Metric.MATTHEWS, 0.0)
     if difference.model >= difference.baseline or matthews > USEFUL_MATTHEWS:

@@ -59,7 +59,7 @@ class ReferenceLogits:
             for rows in (run_rows.edge_cases, run_rows.dev, run_rows.vocabulary)
         )
         with progress.stage("checkpoint", len(edge_rows) + len(dev_rows) + len(words), "rows"):
-            edge = reference.one_by_one().infer(edge_rows)
+            edge = reference.alone().infer(edge_rows)
             progress.advance(len(edge))
             dev, vocabulary = (
                 Outputs.concatenate([edge.part(0, 0), *_infer_chunks(reference, rows, progress)])

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
-from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
+from tritonclient.utils import deserialize_bytes_tensor
 
 from pipework.client.address import ClientOptions, ServerUrl
 from pipework.client.protocol import (
@@ -23,7 +23,7 @@ from pipework.client.protocol import (
     ModelTensors,
     ProtocolTransport,
 )
-from pipework.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes
+from pipework.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes, packed_texts
 from pipework.client.transport import (
     closed,
     error_for_status,
@@ -133,10 +133,8 @@ class GrpcTransport(ProtocolTransport):
     ) -> "service_pb2.ModelInferResponse":
         request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
         for name, values in inputs.items():
-            shape = [len(values), 1]
-            request.inputs.add(name=name, datatype="BYTES", shape=shape)
-            packed = serialize_byte_tensor(np.array(values, np.object_).reshape(shape))
-            request.raw_input_contents.append(packed.item())
+            request.inputs.add(name=name, datatype="BYTES", shape=[len(values), 1])
+            request.raw_input_contents.append(packed_texts(values))
         for name, best in outputs.items():
             output = request.outputs.add(name=name)
             if best:
@@ -179,15 +177,22 @@ class GrpcTransport(ProtocolTransport):
 def _channel(url: ServerUrl) -> "grpc.Channel":
     if not url.secure:
         return grpc.insecure_channel(url.host, options=OPTIONS)
+    return grpc.secure_channel(url.host, channel_credentials(), options=OPTIONS)
+
+
+def channel_credentials() -> "grpc.ChannelCredentials":
+    """Return credentials that verify the server, with the certificates of SSL_CERT_FILE.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
     trusted = os.environ.get("SSL_CERT_FILE")
     try:
         roots = None if trusted is None else Path(trusted).read_bytes()
     except OSError as error:
         message = f"SSL_CERT_FILE {trusted} cannot be read: {error.strerror}"
         raise ConfigError(message) from error
-    return grpc.secure_channel(
-        url.host, grpc.ssl_channel_credentials(root_certificates=roots), options=OPTIONS
-    )
+    return grpc.ssl_channel_credentials(root_certificates=roots)
 
 
 def _arrays(response: "service_pb2.ModelInferResponse") -> dict[str, Any]:

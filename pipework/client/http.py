@@ -111,7 +111,7 @@ class HttpTransport(ProtocolTransport):
         return Classification(version=response.model_version or "", best=best_C)
 
     def _describe(self, model: str, version: str) -> ModelTensors:
-        metadata = read(_Metadata, self._connection.get(_path(model, version)))
+        metadata = read(_Metadata, self._connection.get(model_path(model, version)))
         return ModelTensors(
             inputs=[tensor.name for tensor in metadata.inputs],
             outputs=[tensor.name for tensor in metadata.outputs],
@@ -134,7 +134,9 @@ class HttpTransport(ProtocolTransport):
             for name, values in inputs.items()
         ]
         body = json.dumps({"inputs": parts, "outputs": outputs})
-        response = read(_Response, self._connection.post(f"{_path(model, version)}/infer", body))
+        response = read(
+            _Response, self._connection.post(f"{model_path(model, version)}/infer", body)
+        )
         missing = [output["name"] for output in outputs if output["name"] not in response.by_name]
         if missing:
             message = f"the response of model {model} lacks {missing[0]}"
@@ -142,7 +144,8 @@ class HttpTransport(ProtocolTransport):
         return response
 
 
-def _path(model: str, version: str) -> str:
+def model_path(model: str, version: str) -> str:
+    """Return the path of a model in the Open Inference Protocol; version "" is the newest."""
     tail = f"/versions/{quote(version, safe='')}" if version else ""
     return f"/v2/models/{quote(model, safe='')}{tail}"
 

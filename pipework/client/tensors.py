@@ -87,6 +87,11 @@ def tensors(examples: Sequence[Example]) -> Tensors:
     return inputs
 
 
+def packed_texts(values: Sequence[bytes]) -> bytes:
+    """Return the elements of a BYTES tensor, each after its length."""
+    return b"".join(len(value).to_bytes(4, "little") + value for value in values)
+
+
 def label_names(classified: Sequence[str]) -> tuple[str, ...]:
     """Return the labels in class order, from the `value:index:label` elements of one text.
 

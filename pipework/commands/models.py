@@ -7,8 +7,9 @@ import typer
 
 from pipework.commands.options import Run, Sets
 from pipework.errors import ConfigError
-from pipework.run_folder.engine_record import ExportTarget, Layout, Precision
+from pipework.run_folder.engine_record import Layout, Precision
 
+FORMATS = "onnx, openvino, tensorrt, triton, or auto: all engines that this machine runs"
 TARGETS = "folder:DIR, hf://ORG/NAME[@REVISION], oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME"
 
 
@@ -52,7 +53,7 @@ def import_(
 
 def export(
     run: Run,
-    to: Annotated[ExportTarget, typer.Option("--to", help="engine format to build")],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=FORMATS)],
     precision: Annotated[Precision | None, typer.Option(help="numeric precision")] = None,
     layout: Annotated[
         Layout | None, typer.Option(help="batch layout: a text per row, or several")
@@ -63,7 +64,9 @@ def export(
     overrides: Sets = None,
 ) -> None:
     """Build engines from the checkpoint, prove their parity with it, and record them."""
-    if (to is ExportTarget.TRITON) != (repository is not None):
+    from pipework.export.plan import AUTO, TRITON, select_variants
+
+    if (to == TRITON) != (repository is not None):
         message = "--to triton and --repository must be used together, found one of them"
         raise ConfigError(message, "pipe export RUN --to triton --repository DIR")
     if repository is not None:
@@ -71,7 +74,6 @@ def export(
         return
     from pipework import console
     from pipework.export.config import ExportSettings
-    from pipework.export.plan import select_variants
     from pipework.run_folder.manifest import LockedRun
     from pipework.settings import load_settings
     from pipework.terminal import show_exported
@@ -85,7 +87,7 @@ def export(
             from pipework.export.run import export_locked  # imports torch: seconds
 
             built = export_locked(locked, progress, variants, settings=settings)
-            keep = settings.keep if to is ExportTarget.AUTO and settings.rebuild else 0
+            keep = settings.keep if to == AUTO and settings.rebuild else 0
             records = keep_best(locked, built, keep, progress)
         show_exported(run, locked.manifest, records)
 

@@ -12,7 +12,7 @@ from pipework.data.entities import Spans, check_spans, parse_marked_text, parse_
 from pipework.data.readers import Column, Columns, Format, RawRow, format_from_suffix, read_rows
 from pipework.errors import DataError, InputError
 from pipework.run_folder.manifest import Input, Part, ReadOptions
-from pipework.tasks.kinds import DEFAULT_KIND, TaskKind
+from pipework.tasks.kinds import DEFAULT_KIND
 from pipework.tasks.labels import Label
 from pipework.tasks.registry import task_type
 from pipework.tasks.task import Task
@@ -62,7 +62,7 @@ class Source:
     columns: Columns
     format: Format | None = None
     header: bool | None = None
-    kind: TaskKind = DEFAULT_KIND
+    kind: str = DEFAULT_KIND
     separator: str | None = None
     marked: bool = False
     part: Part | None = None

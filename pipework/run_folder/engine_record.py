@@ -7,9 +7,8 @@ import hashlib
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from pipework.record import Record
 from pipework.run_folder.files import FileRecord
@@ -17,24 +16,6 @@ from pipework.tasks.change import PredictionChange
 from pipework.tasks.kinds import Metric
 
 STEADY = 0.25  # largest variation of a measured speed, see Speed
-
-
-class EngineFormat(StrEnum):
-    """The file format of an engine, which determines the runtime."""
-
-    ONNX = "onnx"
-    OPENVINO = "openvino"
-    TENSORRT = "tensorrt"
-
-
-class ExportTarget(StrEnum):
-    """A value of `pipe export --to`."""
-
-    ONNX = "onnx"
-    OPENVINO = "openvino"
-    TENSORRT = "tensorrt"
-    TRITON = "triton"
-    AUTO = "auto"
 
 
 class Precision(StrEnum):
@@ -61,9 +42,9 @@ class Scaling(StrEnum):
 
 
 class Variant(Record):
-    """The configuration of an engine; `scaling` is set only for int8."""
+    """The configuration of an engine; `format` is that of a runtime, `scaling` is set for int8."""
 
-    format: EngineFormat
+    format: str
     precision: Precision
     layout: Layout
     scaling: Scaling | None = None
@@ -244,6 +225,7 @@ class EngineBuild(Record):
         kept: layers in a higher precision.
         first_only: whether a packed engine reads only the state of the first token of a text.
         profiles: shapes that the engine is built for, the smallest first; empty: all shapes.
+        target: machines that the engine is built for, as text; empty: all machines.
     """
 
     opset: int
@@ -252,44 +234,7 @@ class EngineBuild(Record):
     kept: tuple[FallbackLayer, ...] = ()
     first_only: bool = True
     profiles: tuple[ShapeProfile, ...] = ()
-
-    def describe_target(self) -> str:
-        """Return the machines that the engine was built for, as text; empty for all."""
-        return ""
-
-
-class OnnxBuild(EngineBuild):
-    """The build of an ONNX engine."""
-
-    format: Literal[EngineFormat.ONNX] = EngineFormat.ONNX
-
-
-class OpenVinoBuild(EngineBuild):
-    """The build of an OpenVINO engine."""
-
-    format: Literal[EngineFormat.OPENVINO] = EngineFormat.OPENVINO
-
-
-class TensorRtBuild(EngineBuild):
-    """The build of a TensorRT engine.
-
-    Attributes:
-        flavour: package that built it: tensorrt or tensorrt_rtx.
-        version: version of the package.
-        target: a GPU, or compute capabilities.
-    """
-
-    format: Literal[EngineFormat.TENSORRT] = EngineFormat.TENSORRT
-    flavour: str
-    version: str
-    target: str
-
-    def describe_target(self) -> str:
-        """Return the GPU or the compute capabilities."""
-        return self.target
-
-
-Built = Annotated[OnnxBuild | OpenVinoBuild | TensorRtBuild, Field(discriminator="format")]
+    target: str = ""
 
 
 class EngineRecord(Variant):
@@ -298,7 +243,7 @@ class EngineRecord(Variant):
     Attributes:
         name: as `Variant.label`.
         files: the engine and its reference rows, with which its parity is checked again.
-        built: how it was built, of the same format.
+        built: how it was built.
         parity: None for an engine that was built but not run here.
         tolerance: the limits of a parity check on another machine.
         speed: None if it was not measured.
@@ -306,17 +251,10 @@ class EngineRecord(Variant):
 
     name: str
     files: tuple[FileRecord, ...]
-    built: Built
+    built: EngineBuild
     parity: Parity | None
     tolerance: Tolerance
     speed: Speed | None = None
-
-    @model_validator(mode="after")
-    def _check_format(self) -> Self:
-        if self.built.format is not self.format:
-            message = f"an engine of format {self.format} has a build record of {self.built.format}"
-            raise ValueError(message)
-        return self
 
     @property
     def digest(self) -> str:

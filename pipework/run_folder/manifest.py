@@ -26,11 +26,11 @@ from pipework.run_folder.files import (
     write_atomically,
 )
 from pipework.tasks.evaluation import SplitMetrics
-from pipework.tasks.kinds import DEFAULT_KIND, Metric, TaskKind
-from pipework.tasks.registry import AnyTask
+from pipework.tasks.kinds import DEFAULT_KIND, Metric
+from pipework.tasks.registry import AnyTask, Kind
 from pipework.tasks.task import TargetScale, not_a_classifier
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 
 class Identity(Record):
@@ -144,7 +144,7 @@ class ReadOptions(Record):
     entities: str | int | None = None
     marked: bool = False
     separator: str | None = None
-    kind: TaskKind = DEFAULT_KIND
+    kind: Kind = DEFAULT_KIND
 
 
 class TrainingReadOptions(ReadOptions):
@@ -351,8 +351,6 @@ def _parse(content: bytes, path: Path) -> Manifest:
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
-        # The class of the task is a part of the location, but not of the file.
-        fields = (str(part) for part in first["loc"] if part not in set(TaskKind))
-        where = ".".join(fields) or "the file"
+        where = ".".join(map(str, first["loc"])) or "the file"
         message = f"{path} is not a manifest of schema {SCHEMA_VERSION}: {where}: {first['msg']}"
         raise RunFolderError(message, hint) from error

@@ -1,15 +1,8 @@
-"""The names of kinds of tasks, of scores and of losses, as in configs and manifests. No NumPy."""
+"""The names of scores and of losses, as in configs and manifests. No NumPy."""
 
 from enum import StrEnum
 
-
-class TaskKind(StrEnum):
-    """The kind of task: classification, regression, or pretraining of an encoder."""
-
-    SINGLE_LABEL = "single_label"
-    MULTI_LABEL = "multi_label"
-    REGRESSION = "regression"
-    PRETRAIN = "pretrain"
+DEFAULT_KIND = "single_label"
 
 
 class Metric(StrEnum):
@@ -39,6 +32,3 @@ class Loss(StrEnum):
 
     MASKED = "masked_loss"
     ORDER = "order_loss"
-
-
-DEFAULT_KIND = TaskKind.SINGLE_LABEL

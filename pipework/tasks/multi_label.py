@@ -13,7 +13,7 @@ from pipework.errors import DataError, InputError
 from pipework.progress import counted
 from pipework.tasks import metrics
 from pipework.tasks.evaluation import Evaluation, class_reports
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.labels import Label, class_index, parse_name
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
@@ -38,11 +38,16 @@ MIN_GAP = 1e-4  # between the scores on both sides of a threshold
 class MultiLabelTask(Task):
     """All labels whose scores, the sigmoids of the logits, reach their thresholds."""
 
-    kind: Literal[TaskKind.MULTI_LABEL] = TaskKind.MULTI_LABEL
+    kind: Literal["multi_label"] = "multi_label"
     many_labels: ClassVar[bool] = True
     truth_type: ClassVar[type[np.generic]] = np.int8
     problem_type: ClassVar[str] = "multi_label_classification"
     logits_per_margin: ClassVar[int] = 1  # the other side is a fixed threshold
+
+    @property
+    def truth_shape(self) -> tuple[int, ...]:
+        """0 or 1 for each label."""
+        return (len(self.labels),)
 
     @property
     def label_thresholds(self) -> dict[str, float]:

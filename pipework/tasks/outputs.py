@@ -3,7 +3,7 @@
 Shapes: N inputs, R rows of all inputs, C logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float32]
 Indices = NDArray[np.int64]
+RowOffsets = Callable[[Sequence[int]], Indices]  # the offsets of inputs of these lengths
 # Most batches are small: their offsets are views of this array.
 COUNTS = np.arange(4097)
 COUNTS.flags.writeable = False
@@ -91,6 +92,11 @@ class Outputs:
         largest_N = np.full(len(self), -np.inf)
         np.maximum.at(largest_N, self.inputs, values_R)
         return largest_N
+
+
+def one_row_of(lengths_N: Sequence[int]) -> Indices:
+    """Return the offsets of inputs of these lengths with one row each."""
+    return one_row_each(len(lengths_N))
 
 
 def one_row_each(inputs: int) -> Indices:

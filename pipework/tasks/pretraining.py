@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.labels import Label
 from pipework.tasks.task import Task
 
@@ -11,7 +11,7 @@ from pipework.tasks.task import Task
 class PretrainingTask(Task):
     """Masked tokens, and for some families the order of sentences."""
 
-    kind: Literal[TaskKind.PRETRAIN] = TaskKind.PRETRAIN
+    kind: Literal["pretrain"] = "pretrain"
     predicts: ClassVar[bool] = False
     has_labels: ClassVar[bool] = False
     fixed_labels: ClassVar[tuple[str, ...] | None] = ()

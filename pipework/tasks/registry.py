@@ -1,24 +1,58 @@
 """The kinds of tasks. A new kind is a module of this package and an entry of `TASKS`."""
 
-from typing import TYPE_CHECKING, Annotated, Union
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, SerializeAsAny, ValidationError
 
-from pipework.tasks.kinds import TaskKind
+from pipework.tasks.kinds import DEFAULT_KIND
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.pretraining import PretrainingTask
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.task import Task
 
-TASKS: tuple[type[Task], ...] = (SingleLabelTask, MultiLabelTask, RegressionTask, PretrainingTask)
-if TYPE_CHECKING:
-    AnyTask = Task
-else:
-    # The task in a manifest: the field `kind` determines the class.
-    AnyTask = Annotated[Union[TASKS], Field(discriminator="kind")]
+TASKS: list[type[Task]] = [SingleLabelTask, MultiLabelTask, RegressionTask, PretrainingTask]
 
 
-def task_type(kind: TaskKind) -> type[Task]:
-    """Return the class of a kind of task."""
-    return next(task for task in TASKS if task.model_fields["kind"].default == kind)
+def kind_of(task: type[Task]) -> str:
+    """Return the name of a kind."""
+    return str(task.model_fields["kind"].default)
+
+
+def task_type(kind: str) -> type[Task]:
+    """Return the class of a kind of task.
+
+    Raises:
+        ValueError: the kind is unknown.
+    """
+    for task in TASKS:
+        if kind_of(task) == kind:
+            return task
+    message = f"expected one of {', '.join(map(kind_of, TASKS))}"
+    raise ValueError(message)
+
+
+def _known(kind: str) -> str:
+    task_type(kind)
+    return kind
+
+
+def _task(value: object) -> object:
+    """Return the task of the fields in a manifest."""
+    if not isinstance(value, Mapping):
+        return value
+    fields: dict[str, Any] = dict(value)
+    try:
+        return task_type(fields.get("kind", DEFAULT_KIND)).model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        if where := ".".join(map(str, first["loc"])):
+            message = f"{where}: {message}"
+        raise ValueError(message) from error
+
+
+Kind = Annotated[str, AfterValidator(_known)]
+# The field `kind` of a task in a manifest determines its class.
+AnyTask = Annotated[SerializeAsAny[Task], BeforeValidator(_task)]

@@ -14,7 +14,7 @@ from pipework.errors import DataError, InputError
 from pipework.tasks import metrics
 from pipework.tasks.change import PredictionChange
 from pipework.tasks.evaluation import Evaluation
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.labels import Label
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
@@ -35,7 +35,7 @@ MIN_UNIT = 1e-9  # see difference_unit
 class RegressionTask(Task):
     """A number on the scale of the targets, the only logit."""
 
-    kind: Literal[TaskKind.REGRESSION] = TaskKind.REGRESSION
+    kind: Literal["regression"] = "regression"
     has_labels: ClassVar[bool] = False
     has_values: ClassVar[bool] = True
     fixed_labels: ClassVar[tuple[str, ...] | None] = ("score",)

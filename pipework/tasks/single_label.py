@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipework.progress import counted
 from pipework.tasks import metrics
 from pipework.tasks.evaluation import Evaluation, class_reports
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.labels import Label, class_index, parse_name
 from pipework.tasks.metrics import Counts
 from pipework.tasks.outputs import Outputs
@@ -35,7 +35,7 @@ CERTAIN = 10.0  # a logit
 class SingleLabelTask(Task):
     """The best of two or more labels; its score is the softmax of the logits."""
 
-    kind: Literal[TaskKind.SINGLE_LABEL] = TaskKind.SINGLE_LABEL
+    kind: Literal["single_label"] = "single_label"
     fewest_labels: ClassVar[int] = 2
     problem_type: ClassVar[str] = "single_label_classification"
 

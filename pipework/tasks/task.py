@@ -16,9 +16,9 @@ from pipework.errors import ConfigError, RunFolderError
 from pipework.record import Record
 from pipework.tasks.change import PredictionChange
 from pipework.tasks.evaluation import Evaluation
-from pipework.tasks.kinds import DEFAULT_KIND, Metric, TaskKind
+from pipework.tasks.kinds import DEFAULT_KIND, Metric
 from pipework.tasks.labels import Label
-from pipework.tasks.outputs import Indices, Outputs, one_row_each
+from pipework.tasks.outputs import Indices, Outputs, offsets_of, one_row_of
 from pipework.tasks.predictions import PredictedColumns, Prediction
 
 Logits = NDArray[np.float32]
@@ -64,6 +64,7 @@ class Task(Record):
         has_values: whether targets and predictions are numbers.
         fixed_labels: the labels if they do not depend on the data.
         fewest_labels: the smallest number of labels.
+        rows_per_token: whether the outputs of an input have a row for each of its tokens.
         truth_type: type of the array of the labels of rows.
         problem_type: the name of the kind in a config of transformers.
         baseline: the linear model that a checkpoint is compared with.
@@ -71,7 +72,7 @@ class Task(Record):
         logits_per_margin: how many logits determine a margin between two predictions.
     """
 
-    kind: TaskKind = DEFAULT_KIND
+    kind: str = DEFAULT_KIND
     labels: tuple[str, ...]
     metric: Metric
     thresholds: tuple[float, ...] = ()
@@ -83,6 +84,7 @@ class Task(Record):
     has_values: ClassVar[bool] = False
     fixed_labels: ClassVar[tuple[str, ...] | None] = None
     fewest_labels: ClassVar[int] = 1
+    rows_per_token: ClassVar[bool] = False
     truth_type: ClassVar[type[np.generic]] = np.int32
     problem_type: ClassVar[str] = ""
     baseline: ClassVar[str] = "a linear SVM"
@@ -93,6 +95,11 @@ class Task(Record):
     def positive_index(self) -> int:
         """The index of the positive label of two."""
         return 1 if self.positive is None else self.labels.index(self.positive)
+
+    @property
+    def truth_shape(self) -> tuple[int, ...]:
+        """The shape of the labels of a row in an array of `truth`."""
+        return ()
 
     @property
     def label_thresholds(self) -> dict[str, float] | None:
@@ -157,11 +164,10 @@ class Task(Record):
         raise not_a_classifier()
 
     def row_offsets(self, lengths_N: Sequence[int]) -> Indices:
-        """Return the offsets of the rows of inputs with these numbers of tokens, see `Outputs`.
-
-        By default, each input has one row.
-        """
-        return one_row_each(len(lengths_N))
+        """Return the offsets of the rows of inputs with these numbers of tokens, see `Outputs`."""
+        if self.rows_per_token:
+            return offsets_of(np.asarray(lengths_N, np.int64))
+        return one_row_of(lengths_N)
 
     def probabilities(self, logits_NC: Logits) -> Logits:
         """Convert logits [N, C] to scores [N, C]."""

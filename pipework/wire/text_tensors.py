@@ -19,6 +19,7 @@ from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 
 TEXT, TEXT_PAIR = "text", "text_pair"
+ROWS = "rows"
 # Parameter of a response: the indices of the texts that were truncated, separated by commas.
 TRUNCATED = "truncated"
 MAX_CHARACTERS = 100_000  # per text, on Triton and on this server
@@ -121,7 +122,7 @@ class OutputTensors:
             "logits": self.outputs.values,
         }
         if not self.outputs.one_each:
-            tensors["rows"] = self.outputs.counts[:, None]
+            tensors[ROWS] = self.outputs.counts[:, None]
         return tensors
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipework.errors import PipeError, RunFolderError
 from pipework.machine import cpu_limit
 from pipework.run_folder.change_limits import DEFAULT_LIMITS, ChangeLimits
-from pipework.run_folder.engine_record import Built, EngineRecord, Variant
+from pipework.run_folder.engine_record import EngineBuild, EngineRecord, Variant
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
@@ -208,7 +208,7 @@ def open_engine(
     manifest: Manifest,
     *,
     whole: bool = False,
-    built: Built | None = None,
+    built: EngineBuild | None = None,
     threads: int | None = None,
 ) -> CollatedEngine:
     """Open the file of an engine without a parity check; `open_proven` makes that.

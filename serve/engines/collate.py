@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.run_folder.engine_record import Layout
-from pipework.tasks.outputs import Indices, one_row_each
+from pipework.tasks.outputs import RowOffsets, one_row_of
 from pipework.text.encoding import Encoding
 from pipework.text.packing import even_bins, even_rows, pack
 from pipework.text.padding import Padding, pad
 
-RowOffsets = Callable[[Sequence[int]], Indices]
 WIDTH = 64  # tokens; up to this width the quadratic cost of attention is small
 TOKENS = (16, WIDTH, 512)  # sizes of the timed calls
 REPEATS = 3
@@ -108,10 +107,6 @@ ROW_TOKENS = 256  # most tokens of a packed row: the cost of attention is quadra
 PACKED_SLACK = 1.25
 
 
-def _one_row_each(lengths_N: Sequence[int]) -> Indices:
-    return one_row_each(len(lengths_N))
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFeed:
     """The arrays of one call, and the input indices in the order of its logits."""
@@ -145,7 +140,7 @@ class Collate:
     row_tokens: int = ROW_TOKENS
     row_step: int = 1
     costs: Costs = CPU
-    row_offsets: RowOffsets = _one_row_each
+    row_offsets: RowOffsets = one_row_of
 
     @property
     def names(self) -> set[str]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
 from pipework.machine import LowPriorityThread, cpu_limit
-from pipework.run_folder.engine_record import Built, EngineFormat, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import EngineBuild, Precision, Scaling, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 class OnnxRuntime(Runtime):
     """ONNX Runtime: ONNX graphs."""
 
-    format = EngineFormat.ONNX
+    format = "onnx"
+    converter = "pipework.export.convert.onnx2ort:OnnxConverter"
     model_file = "model.onnx"
     extra = "cpu"
     precisions = (Precision.FP32, Precision.FP16, Precision.INT8)
@@ -102,7 +103,12 @@ class OnnxRuntime(Runtime):
             return False
 
     def open(
-        self, path: Path, variant: Variant, collate: Collate, built: Built | None, threads: int
+        self,
+        path: Path,
+        variant: Variant,
+        collate: Collate,
+        built: EngineBuild | None,
+        threads: int,
     ) -> CollatedEngine:
         """Open an ONNX graph; it contains its precision."""
         del variant, built

@@ -18,7 +18,7 @@ import numpy as np
 
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.machine import LowPriorityThread, computes_bf16, cpu_limit
-from pipework.run_folder.engine_record import Built, EngineFormat, Precision, Variant
+from pipework.run_folder.engine_record import EngineBuild, Precision, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.runtime import Runtime, Usability, check_installed, cpu_usability
@@ -38,7 +38,8 @@ PRECISION_PATH = ["runtime_options", HINT]  # where a model file stores its prec
 class OpenVino(Runtime):
     """OpenVINO: models of a .xml and a .bin file, on the CPU."""
 
-    format = EngineFormat.OPENVINO
+    format = "openvino"
+    converter = "pipework.export.convert.onnx2openvino:OpenVinoConverter"
     model_file = "model.xml"
     extra = "cpu"
     precisions = (Precision.FP32, Precision.BF16, Precision.INT8)
@@ -67,7 +68,12 @@ class OpenVino(Runtime):
         return self.precisions if computes_bf16() else (Precision.FP32, Precision.INT8)
 
     def open(
-        self, path: Path, variant: Variant, collate: Collate, built: Built | None, threads: int
+        self,
+        path: Path,
+        variant: Variant,
+        collate: Collate,
+        built: EngineBuild | None,
+        threads: int,
     ) -> CollatedEngine:
         """Open a model in the precision of the engine."""
         del built

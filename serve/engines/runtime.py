@@ -12,8 +12,7 @@ from typing import ClassVar
 from pipework.errors import MissingDependencyError
 from pipework.machine import sums_int8
 from pipework.run_folder.engine_record import (
-    Built,
-    EngineFormat,
+    EngineBuild,
     EngineRecord,
     Layout,
     Precision,
@@ -48,7 +47,8 @@ class Runtime(ABC):
     """Opens engines of a format. Loads its packages only in the methods that need them.
 
     Attributes:
-        format: the format of its engines.
+        format: the format of its engines, a value of `pipe export --to`.
+        converter: module and class of the building half, which the server never imports.
         model_file: name of an engine's main file.
         extra: extra of pipework that installs its packages.
         precisions: supported precisions.
@@ -58,7 +58,8 @@ class Runtime(ABC):
         triton: form for the backend of Triton that runs its engines, if there is one.
     """
 
-    format: ClassVar[EngineFormat]
+    format: ClassVar[str]
+    converter: ClassVar[str]
     model_file: ClassVar[str]
     extra: ClassVar[str]
     precisions: ClassVar[tuple[Precision, ...]]
@@ -81,7 +82,12 @@ class Runtime(ABC):
 
     @abstractmethod
     def open(
-        self, path: Path, variant: Variant, collate: Collate, built: Built | None, threads: int
+        self,
+        path: Path,
+        variant: Variant,
+        collate: Collate,
+        built: EngineBuild | None,
+        threads: int,
     ) -> CollatedEngine:
         """Open the main file of an engine.
 
@@ -101,7 +107,7 @@ class Runtime(ABC):
         """Return whether an engine that is opened now would compute on a GPU."""
         return False
 
-    def fits_here(self, built: Built) -> bool:
+    def fits_here(self, built: EngineBuild) -> bool:
         """Return whether an engine was built for a machine like this."""
         del built
         return True

@@ -17,11 +17,9 @@ import numpy as np
 
 from pipework.errors import ConfigError, RunFolderError
 from pipework.run_folder.engine_record import (
-    Built,
-    EngineFormat,
+    EngineBuild,
     EngineRecord,
     Precision,
-    TensorRtBuild,
     Variant,
 )
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
@@ -29,6 +27,7 @@ from pipework.serve.engines.collate import Collate, InputFeed
 from pipework.serve.engines.cuda import DeviceArrays, find_gpu
 from pipework.serve.engines.runtime import Runtime, TritonForm, Usability
 from pipework.serve.engines.tensorrt_packages import (
+    NO_PACKAGE,
     REBUILD,
     Flavour,
     builder_flavour,
@@ -36,6 +35,7 @@ from pipework.serve.engines.tensorrt_packages import (
     check_fits,
     collecting,
     fits_here,
+    flavour_of,
     gpu_or_none,
     load,
 )
@@ -48,7 +48,8 @@ Range = tuple[Shape, Shape]  # the smallest and the largest shape of an input
 class TensorRt(Runtime):
     """TensorRT and TensorRT-RTX: engines for an NVIDIA GPU, or for compute capabilities."""
 
-    format = EngineFormat.TENSORRT
+    format = "tensorrt"
+    converter = "pipework.export.convert.onnx2tensorrt:TensorRtConverter"
     model_file = "model.engine"
     extra = "gpu"
     precisions = (Precision.FP32, Precision.FP16, Precision.INT8)
@@ -68,22 +69,27 @@ class TensorRt(Runtime):
         return self.precisions if gpu_or_none() is not None and builds_here() else ()
 
     def open(
-        self, path: Path, variant: Variant, collate: Collate, built: Built | None, threads: int
+        self,
+        path: Path,
+        variant: Variant,
+        collate: Collate,
+        built: EngineBuild | None,
+        threads: int,
     ) -> CollatedEngine:
         """Open an engine with the package that built it."""
         del variant, threads
-        if not isinstance(built, TensorRtBuild):
-            message = f"{path}: the engine's record does not name the TensorRT that built it"
-            raise RunFolderError(message, "export it again: pipe export RUN --to tensorrt")
+        if built is None:
+            message = f"{path}: {NO_PACKAGE}"
+            raise RunFolderError(message, REBUILD)
         return TensorRtEngine(path, collate, built)
 
     def computes_on_gpu(self) -> bool:
         """Return True."""
         return True
 
-    def fits_here(self, built: Built) -> bool:
+    def fits_here(self, built: EngineBuild) -> bool:
         """Return whether this machine has the TensorRT and the GPU of an engine."""
-        return isinstance(built, TensorRtBuild) and fits_here(built)
+        return fits_here(built)
 
     def check_converter(self) -> None:
         """Check that a package that builds engines is installed."""
@@ -91,9 +97,8 @@ class TensorRt(Runtime):
 
     def check_triton(self, record: EngineRecord) -> None:
         """Check that TensorRT built an engine: Triton has no backend for TensorRT-RTX."""
-        built = record.built
-        flavour = built.flavour if isinstance(built, TensorRtBuild) else None
-        if flavour != Flavour.TENSORRT:
+        flavour = flavour_of(record.built)
+        if flavour is not Flavour.TENSORRT:
             message = (
                 f"engine {record.name} was built by {flavour}, but Triton's backend needs tensorrt"
             )
@@ -104,7 +109,7 @@ class TensorRt(Runtime):
 class TensorRtEngine(CollatedEngine):
     """Engine for a serialized TensorRT engine. Not thread-safe."""
 
-    def __init__(self, path: Path, collate: Collate, built: TensorRtBuild) -> None:
+    def __init__(self, path: Path, collate: Collate, built: EngineBuild) -> None:
         """Deserialize the engine.
 
         Args:
@@ -119,7 +124,7 @@ class TensorRtEngine(CollatedEngine):
         """
         self._arrays: DeviceArrays | None = None
         self._gpu = find_gpu()
-        trt = load(built.flavour)
+        trt = load(flavour_of(built))
         check_fits(built, trt.__version__, self._gpu)
         try:
             with ExitStack() as on_error:

@@ -6,9 +6,10 @@ from types import ModuleType
 from typing import Any
 
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.run_folder.engine_record import TensorRtBuild
+from pipework.run_folder.engine_record import EngineBuild
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
 
+NO_PACKAGE = "the engine's record does not name the TensorRT package that built it"
 REBUILD = "build it for this machine: pipe export RUN --to tensorrt"
 
 
@@ -80,17 +81,29 @@ def dotted(capability: int) -> str:
     return f"{capability // 10}.{capability % 10}"
 
 
-def check_fits(built: TensorRtBuild, version: str, gpu: Gpu) -> None:
+def flavour_of(built: EngineBuild) -> Flavour:
+    """Return the package that built an engine.
+
+    Raises:
+        RunFolderError: the build record does not name it.
+    """
+    for flavour in Flavour:
+        if flavour in built.built_with:
+            return flavour
+    raise RunFolderError(NO_PACKAGE, REBUILD)
+
+
+def check_fits(built: EngineBuild, version: str, gpu: Gpu) -> None:
     """Check that an engine fits the TensorRT version and the GPU of this machine.
 
     Raises:
         RunFolderError: another version of TensorRT built it.
         NoGpuError: it was built for another GPU.
     """
-    if built.version != version:
-        message = (
-            f"the engine was built with {built.flavour} {built.version}; installed is {version}"
-        )
+    flavour = flavour_of(built)
+    built_with = built.built_with[flavour]
+    if built_with != version:
+        message = f"the engine was built with {flavour} {built_with}; installed is {version}"
         raise RunFolderError(message, REBUILD)
     _, _, capabilities = built.target.partition("compute capabilities ")
     fits = dotted(gpu.capability) in capabilities.split(", ") or built.target == gpu.name
@@ -115,10 +128,10 @@ def collecting(trt: ModuleType) -> Any:  # noqa: ANN401  (a class of the package
     return Logger()
 
 
-def fits_here(built: TensorRtBuild) -> bool:
+def fits_here(built: EngineBuild) -> bool:
     """Return whether this machine has the TensorRT and the GPU that an engine was built for."""
     try:
-        check_fits(built, load(built.flavour).__version__, find_gpu())
+        check_fits(built, load(flavour_of(built)).__version__, find_gpu())
     except (MissingDependencyError, RunFolderError):
         return False
     return True

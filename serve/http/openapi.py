@@ -29,6 +29,18 @@ SECURITY = {
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 METHODS = ("get", "post")
+ERRORS = {
+    400: "not a valid request, or a header has an invalid value",
+    403: "clients may not load models, or a web page has sent the request",
+    404: "no such model or version",
+    408: "the request was not received in time",
+    413: "the body, the number of texts or a text is too large",
+    415: "the Content-Encoding is neither gzip nor deflate",
+    422: "the body is JSON, but not a valid request",
+    429: "the queue is full; Retry-After is the number of seconds to wait",
+    503: "the server is stopping, or no engine is available",
+    504: "the deadline of the request has passed",
+}
 
 
 def request_body(
@@ -51,6 +63,11 @@ def request_body(
     content: Json = {"application/json": {"schema": schema, "examples": examples}}
     content |= {media: {"schema": other} for media, other in (others or {}).items()}
     return {"required": required, "content": content}
+
+
+def error_responses(*statuses: int) -> dict[int | str, Json]:
+    """Describe the responses with errors of a route."""
+    return {status: {"model": ErrorResponse, "description": ERRORS[status]} for status in statuses}
 
 
 def header_parameter(name: str, schema: Json, description: str) -> Json:

@@ -34,6 +34,7 @@ from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import (
     CONTEXT_HEADERS,
     REQUEST_ID,
+    TIMING,
     Endpoint,
     activate,
     new_context,
@@ -221,6 +222,8 @@ class RequestHandler:
         request = InferenceRequest(exchange, body)
         del body  # the endpoint drops it too
         response: Response = await endpoint(request, **parameters)
+        if (timings := exchange.context.timings) is not None:
+            response.headers[TIMING] = timings.server_timing()
         return await compress(response, head.fields) if head.path.endswith(INFER) else response
 
 

@@ -2,7 +2,6 @@
 
 from functools import partial
 from sys import getsizeof
-from typing import Any
 
 from fastapi import APIRouter, Response
 from pydantic import ValidationError
@@ -12,13 +11,12 @@ from pipework.data.examples import Example
 from pipework.errors import InputError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
-from pipework.serve.http.openapi import OPTION_HEADERS, request_body
-from pipework.serve.request.context import read_options, timing_headers
+from pipework.serve.http.openapi import OPTION_HEADERS, error_responses, request_body
+from pipework.serve.request.context import read_options
 from pipework.serve.scheduling.model_protocol import run_for_logits
 from pipework.tasks.predictions import Prediction
 from pipework.wire.schemas import (
     PREDICT_PATH,
-    ErrorResponse,
     PredictRequest,
     PredictResponse,
     check_json_values,
@@ -40,18 +38,6 @@ _EXAMPLES = {
         "value": {"inputs": [{"text": "Rain filled it.", "entities": [[0, 4], [12, 14]]}]},
     },
 }
-_ERRORS = {
-    400: "the body is not JSON, or a header has an invalid value",
-    404: "no such model or version",
-    408: "the request was not received in time",
-    413: "the body, the number of texts or a text is too large",
-    415: "the Content-Encoding is neither gzip nor deflate",
-    422: "the body is JSON, but not a valid request",
-    429: "the queue is full; Retry-After is the number of seconds to wait",
-    503: "the server is stopping, or the engine has failed",
-    504: "the deadline of the request has passed",
-}
-
 _HINT = 'send {"texts": ["..."]}, or see all fields in /docs'
 
 
@@ -69,7 +55,7 @@ def build_router(limits: LimitSettings) -> APIRouter:
         PREDICT_PATH,
         summary="Classify texts",
         response_model=PredictResponse,
-        responses={status: _error(text) for status, text in _ERRORS.items()},
+        responses=error_responses(400, 404, 408, 413, 415, 422, 429, 503, 504),
         openapi_extra={
             "requestBody": request_body(PredictRequest, _EXAMPLES),
             "parameters": OPTION_HEADERS,
@@ -82,10 +68,10 @@ def build_router(limits: LimitSettings) -> APIRouter:
         predict_request, examples = await request.read(partial(read_request, limits=limits))
         request.memory.resize(sum(map(_size, examples)))
         model = request.model.acquire(predict_request.model, predict_request.version)
-        result = await model.predict(examples, predict_request.top_k, options)
-        write = partial(write_response, model.name, model.version, result.value)
+        predictions = await model.predict(examples, predict_request.top_k, options)
+        write = partial(write_response, model.name, model.version, predictions)
         body = await run_for_logits(len(examples) * model.classes, write)
-        return Response(body, headers=timing_headers(result.timings), media_type="application/json")
+        return Response(body, media_type="application/json")
 
     return router
 
@@ -118,11 +104,9 @@ def parse_request(body: bytes) -> PredictRequest:
     try:
         return PredictRequest.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["type"] == "json_invalid":
-            message = f"body: expected JSON in UTF-8: {first['ctx']['error']}"
-            raise NotJsonError(message, _HINT) from error
-        raise InputError(explain(error), _HINT) from error
+        not_json = error.errors(include_url=False)[0]["type"] == "json_invalid"
+        kind = NotJsonError if not_json else InputError
+        raise kind(explain(error), _HINT) from error
 
 
 def write_response(model: str, version: str, predictions: list[Prediction]) -> bytes:
@@ -137,7 +121,3 @@ def write_response(model: str, version: str, predictions: list[Prediction]) -> b
 def _size(example: Example) -> int:
     # A single character outside of ASCII makes a text up to four times as large as its bytes.
     return getsizeof(example.text) + getsizeof(example.text_pair)
-
-
-def _error(description: str) -> dict[str, Any]:
-    return {"model": ErrorResponse, "description": description}

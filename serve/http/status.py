@@ -11,7 +11,7 @@ from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.models.registry import Models, ServedModel
 from pipework.serve.observability.observers import Observers
 from pipework.serve.observability.recent_latency import RecentLatency
-from pipework.tasks.kinds import TaskKind
+from pipework.tasks.registry import Kind
 from pipework.wire.schemas import STATUS_PATH
 
 
@@ -47,7 +47,7 @@ class VersionStatus(BaseModel):
     inputs: list[str] = Field(description="names of the input tensors")
     entities: bool = Field(description="whether each text needs two marked entities")
     reading: TrainingReadOptions = Field(description="columns and format of the training data")
-    kind: TaskKind
+    kind: Kind
     classes: int
     thresholds: dict[str, float] | None = Field(
         description="thresholds by label, for multi-label models"

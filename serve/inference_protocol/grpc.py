@@ -42,9 +42,6 @@ class Health(HealthServicer):  # type: ignore[misc]  # grpc_health has no types
         self._services = {"", *services}
         self._ending = ending
         self._watches = ConcurrencyLimit(MAX_WATCHES, "watches")
-        self._state = self._read_status()
-        self._changed = asyncio.Event()
-        self._poller: asyncio.Task[None] | None = None
 
     async def Check(
         self, request: HealthCheckRequest, _: grpc.aio.ServicerContext
@@ -69,38 +66,18 @@ class Health(HealthServicer):  # type: ignore[misc]  # grpc_health has no types
             TooBusyError: MAX_WATCHES are open already.
         """
         with self._watches.hold():
-            if self._poller is None or self._poller.done():
-                self._poller = asyncio.create_task(self._poll())
             last = None
             while True:
-                self._update()
-                changed = self._changed
-                ready, ending = self._state
-                status = ready if request.service in self._services else UNKNOWN
+                # Before the status, so that the last status of a server that stops is sent.
+                ending = self._ending.is_set()
+                status = self._status(request.service)
                 if status != last:
                     last = status
                     yield HealthCheckResponse(status=status)
                 elif ending:
                     return
                 else:
-                    await changed.wait()
-
-    async def _poll(self) -> None:
-        """Poll for all watches while there are any."""
-        while self._watches.active:
-            self._update()
-            await asyncio.sleep(POLL_S)
-
-    def _update(self) -> None:
-        if (state := self._read_status()) != self._state:
-            self._state = state
-            self._changed.set()
-            self._changed = asyncio.Event()
-
-    def _read_status(self) -> tuple[int, bool]:
-        """Return the status of the server, and whether it is stopping."""
-        ending = self._ending.is_set()
-        return self._status(""), ending
+                    await asyncio.sleep(POLL_S)
 
     def _status(self, service: str) -> int:
         if service not in self._services:

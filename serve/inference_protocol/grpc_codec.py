@@ -21,10 +21,8 @@ from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.infer_request import (
     MAX_PARAMETERS,
     MAX_TENSORS,
-    OUTPUTS,
     ParsedRequest,
     ProtocolError,
-    RequestedOutput,
     Value,
     check_count,
     check_few,
@@ -35,7 +33,7 @@ from pipework.serve.inference_protocol.infer_request import (
     packed,
     printable,
     read_number,
-    read_output,
+    read_outputs,
     read_texts,
 )
 from pipework.serve.inference_protocol.json_codec import requested_tensors
@@ -67,13 +65,15 @@ def read_message(
 
     Raises:
         ProtocolError: the request is invalid; the message has the place.
-        TooLargeError: there are too many texts.
+        TooLargeError: there are too many texts, or a text is too long.
     """
     parameters = _parameters(request.parameters)
+    check_few(len(request.outputs), MAX_TENSORS, "outputs")
+    outputs = [(output.name, _parameters(output.parameters)) for output in request.outputs]
     return ParsedRequest(
         id=request.id,
-        texts=read_texts(_inputs(request, limits), names),
-        outputs=_outputs(request),
+        texts=read_texts(_inputs(request, limits), names, limits),
+        outputs=read_outputs(outputs, as_bytes=True),
         timeout_us=read_number(parameters, "timeout"),
         priority=read_number(parameters, "priority"),
     )
@@ -166,17 +166,6 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
         shift += 7
         place += 1
     return number | byte << shift, place + 1
-
-
-def _outputs(request: ModelInferRequest) -> dict[str, RequestedOutput]:
-    if not request.outputs:
-        return dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=True))
-    check_few(len(request.outputs), MAX_TENSORS, "outputs")
-    outputs: dict[str, RequestedOutput] = {}
-    for output in request.outputs:
-        parameters = _parameters(output.parameters)
-        outputs[output.name] = read_output(output.name, parameters, outputs, as_bytes=True)
-    return outputs
 
 
 def _parameters(message_parameters: Mapping[str, InferParameter]) -> dict[str, Value]:

@@ -9,12 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pipework.errors import InputError, TooLargeError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
-from pipework.serve.http.openapi import OPTION_HEADERS, header_parameter, request_body
-from pipework.serve.inference_protocol.infer_request import (
-    ParsedRequest,
-    ProtocolError,
-    check_texts,
+from pipework.serve.http.openapi import (
+    OPTION_HEADERS,
+    error_responses,
+    header_parameter,
+    request_body,
 )
+from pipework.serve.inference_protocol.infer_request import ProtocolError
 from pipework.serve.inference_protocol.json_codec import (
     HEAD_LENGTH,
     InferRequest,
@@ -32,9 +33,8 @@ from pipework.serve.inference_protocol.metadata import (
     statistics,
 )
 from pipework.serve.models.registry import Models
-from pipework.serve.request.context import read_options, timing_headers
+from pipework.serve.request.context import read_options
 from pipework.serve.scheduling.model_protocol import run_for_logits
-from pipework.wire.schemas import ErrorResponse
 
 HEAD_LENGTH_FIELD = HEAD_LENGTH.lower().encode()
 BINARY = {"type": "string", "format": "binary"}
@@ -134,18 +134,6 @@ INFER_ANSWER: dict[int | str, dict[str, Any]] = {
 
 MODEL = "/v2/models/{name}"
 VERSION = MODEL + "/versions/{version}"
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorResponse, "description": "not a request of the protocol"},
-    404: {"model": ErrorResponse, "description": "no such model or version"},
-    408: {"model": ErrorResponse, "description": "the request was not received in time"},
-    413: {"model": ErrorResponse, "description": "too many texts, or too long"},
-    415: {"model": ErrorResponse, "description": "compressed with neither gzip nor deflate"},
-    429: {"model": ErrorResponse, "description": "the queue is full"},
-    503: {"model": ErrorResponse, "description": "the server is stopping, or no engine is left"},
-    504: {"model": ErrorResponse, "description": "the deadline of the request has passed"},
-}
-
-_HEALTH: dict[int | str, dict[str, Any]] = {503: _ERRORS[503]}
 
 
 def build_protocol_router(models: Models, limits: LimitSettings) -> APIRouter:
@@ -163,12 +151,12 @@ def _add_server(router: APIRouter, models: Models) -> None:
     async def server() -> ServerMetadata:
         return ServerMetadata()
 
-    @router.get("/v2/health/live", summary="Alive?", responses=_HEALTH)
+    @router.get("/v2/health/live", summary="Alive?", responses=error_responses(503))
     async def live() -> LiveResponse:
         models.check_alive()
         return LiveResponse()
 
-    @router.get("/v2/health/ready", summary="Ready?", responses=_HEALTH)
+    @router.get("/v2/health/ready", summary="Ready?", responses=error_responses(503))
     async def ready() -> ReadyResponse:
         models.check_ready()
         return ReadyResponse()
@@ -204,7 +192,7 @@ def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None
             router.get(
                 path + tail,
                 summary=summary,
-                responses={404: _ERRORS[404], **_HEALTH},
+                responses=error_responses(404, 503),
                 include_in_schema=path == MODEL,
             )(done)
 
@@ -215,28 +203,22 @@ def _add_infer(router: APIRouter, limits: LimitSettings) -> None:
         field = request.fields.get(HEAD_LENGTH_FIELD)
         head_length = None if field is None else field.decode("latin-1")
         model = request.model.acquire(name, version)
-
-        def read(body: bytes) -> ParsedRequest:
-            parsed = read_infer(body, head_length, model.inputs, limits)
-            check_texts(parsed.texts, limits)
-            return parsed
-
+        read = partial(read_infer, head_length=head_length, names=model.inputs, limits=limits)
         parsed = await request.read(read)
         try:
-            result = await model.answer(parsed.texts, parsed.options(options))
+            answer = await model.answer(parsed.texts, parsed.options(options))
         except TooLargeError:
             raise
         except InputError as error:
             raise ProtocolError(str(error), error.hint) from error
-        write = partial(write_response, parsed, result.value, model.name, model.version)
+        write = partial(write_response, parsed, answer, model.name, model.version)
         written, head = await run_for_logits(len(parsed.texts.text) * model.classes, write)
-        headers = timing_headers(result.timings)
         if head is None:
-            return Response(written, headers=headers, media_type="application/json")
-        headers[HEAD_LENGTH] = str(head)
+            return Response(written, media_type="application/json")
+        headers = {HEAD_LENGTH: str(head)}
         return Response(written, headers=headers, media_type="application/octet-stream")
 
     summary = "Classify texts that are sent as tensors"
-    responses = INFER_ANSWER | _ERRORS
+    responses = INFER_ANSWER | error_responses(400, 404, 408, 413, 415, 429, 503, 504)
     router.post(MODEL + "/infer", summary=summary, responses=responses, openapi_extra=INFER)(infer)
     router.post(VERSION + "/infer", include_in_schema=False)(infer)

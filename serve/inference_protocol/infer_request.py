@@ -6,10 +6,10 @@ Shapes: N texts, C classes.
 """
 
 import struct
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,15 +142,19 @@ def check_count(name: str, shape: Sequence[int], count: int, limits: LimitSettin
         raise ProtocolError(message)
 
 
-def read_texts(elements: Mapping[str, list[bytes]], names: Sequence[str]) -> InputTexts:
-    """Return the inputs of a request as texts.
+def read_texts(
+    elements: Mapping[str, list[bytes]], names: Sequence[str], limits: LimitSettings
+) -> InputTexts:
+    """Return the inputs of a request as texts within the limits.
 
     Args:
         elements: the elements of each tensor by name.
         names: names of the model's inputs.
+        limits: limits for the number of texts and their lengths.
 
     Raises:
         ProtocolError: the inputs are not those of the model.
+        TooLargeError: there are too many texts, or a text is too long.
     """
     expected = " and ".join(names)
     if {*elements} != {*names}:
@@ -160,7 +164,9 @@ def read_texts(elements: Mapping[str, list[bytes]], names: Sequence[str]) -> Inp
     if pairs is not None and len(pairs) != len(elements[TEXT]):
         message = f"inputs: {len(elements[TEXT])} of {TEXT}, but {len(pairs)} of {TEXT_PAIR}"
         raise ProtocolError(message)
-    return InputTexts(text=elements[TEXT], text_pair=pairs)
+    texts = InputTexts(text=elements[TEXT], text_pair=pairs)
+    check_texts(texts, limits)
+    return texts
 
 
 def check_texts(texts: InputTexts, limits: LimitSettings) -> None:
@@ -175,7 +181,26 @@ def check_texts(texts: InputTexts, limits: LimitSettings) -> None:
         limits.check_length(text, row % found)
 
 
-def read_output(
+def read_outputs(
+    outputs: Iterable[tuple[str, Parameters]], *, as_bytes: bool
+) -> dict[str, RequestedOutput]:
+    """Return the requested outputs by name; all outputs if none is requested.
+
+    Args:
+        outputs: names and parameters of the requested outputs.
+        as_bytes: whether they are binary data by default.
+
+    Raises:
+        ProtocolError: see `_read_output`; or a name is there twice.
+    """
+    requested: dict[str, RequestedOutput] = {}
+    for name, parameters in outputs:
+        binary = parameters.get("binary_data", as_bytes) is True
+        requested[name] = _read_output(name, parameters, requested, as_bytes=binary)
+    return requested or dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=as_bytes))
+
+
+def _read_output(
     name: str, parameters: Parameters, seen: Container[str], *, as_bytes: bool
 ) -> RequestedOutput:
     """Read the form of a requested output.
@@ -255,20 +280,27 @@ def elements(packed: memoryview, name: str, most: int) -> list[bytes]:
 
 
 def packed(array: NDArray[np.generic]) -> bytes:
-    """Return a tensor of bytes objects or float32 as bytes."""
+    """Return a tensor of bytes objects, int64 or float32 as bytes."""
     if array.dtype == np.object_:
         return b"".join(LENGTH.pack(len(text)) + text for text in array.ravel().tolist())
-    return np.ascontiguousarray(array, "<f4").tobytes()
+    form = "<i8" if array.dtype == np.int64 else "<f4"
+    return np.ascontiguousarray(array, form).tobytes()
 
 
 def json_values(array: NDArray[np.generic]) -> Sequence[str | float]:
     """Return the elements of a tensor as JSON values, in row-major order."""
-    values = array.ravel().tolist()
+    values: list[Any] = array.ravel().tolist()
     if array.dtype == np.object_:
         return [text.decode() for text in values]
-    return [float(number) for number in values]
+    return values
 
 
 def datatype(array: NDArray[np.generic]) -> str:
     """Return the protocol's name for the type of a tensor."""
-    return "BYTES" if array.dtype == np.object_ else "FP32"
+    match array.dtype:
+        case np.object_:
+            return "BYTES"
+        case np.int64:
+            return "INT64"
+        case _:
+            return "FP32"

@@ -15,11 +15,9 @@ from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.infer_request import (
     MAX_DIMENSIONS,
     MAX_TENSORS,
-    OUTPUTS,
     JsonParameters,
     ParsedRequest,
     ProtocolError,
-    RequestedOutput,
     check_count,
     check_tensor,
     datatype,
@@ -29,11 +27,11 @@ from pipework.serve.inference_protocol.infer_request import (
     packed,
     printable,
     read_number,
-    read_output,
+    read_outputs,
     read_texts,
 )
 from pipework.wire.schemas import check_json_values, explain
-from pipework.wire.text_tensors import InputTexts, OutputTensors
+from pipework.wire.text_tensors import ROWS, OutputTensors
 
 HEAD_LENGTH = "Inference-Header-Content-Length"
 SIZE = "binary_data_size"
@@ -97,29 +95,31 @@ def read_infer(
 
     Raises:
         ProtocolError: the request is invalid; the message has the place.
-        TooLargeError: there are too many texts.
+        TooLargeError: there are too many texts, or a text is too long.
     """
     limits = limits or LimitSettings()
     end = _head_end(head_length, len(body))
     if head_length is not None and not end:
-        return _raw_request(body, names)
+        return _raw_request(body, names, limits)
     head = body[:end]
     check_json_values(head, limits.texts)
     try:
         request = InferRequest.model_validate_json(head)
     except ValidationError as error:
-        raise ProtocolError(_explain(error), _HINT) from error
+        raise ProtocolError(explain(error), _HINT) from error
     inputs = _inputs(request, memoryview(body)[end:], limits)
+    outputs = [(output.name, output.parameters) for output in request.outputs or ()]
+    as_bytes = request.parameters.get("binary_data_output") is True
     return ParsedRequest(
         id=request.id,
-        texts=read_texts(inputs, names),
-        outputs=_outputs(request),
+        texts=read_texts(inputs, names, limits),
+        outputs=read_outputs(outputs, as_bytes=as_bytes),
         timeout_us=read_number(request.parameters, "timeout"),
         priority=read_number(request.parameters, "priority"),
     )
 
 
-def _raw_request(body: bytes, names: Sequence[str]) -> ParsedRequest:
+def _raw_request(body: bytes, names: Sequence[str], limits: LimitSettings) -> ParsedRequest:
     """Return the request of a body that is a text, whose outputs are all binary.
 
     https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md#raw-binary-request
@@ -129,8 +129,8 @@ def _raw_request(body: bytes, names: Sequence[str]) -> ParsedRequest:
             f"body: expected JSON with the inputs {' and '.join(names)}, found raw binary data"
         )
         raise ProtocolError(message, "a raw binary request has one input")
-    outputs = dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=True))
-    return ParsedRequest(id="", texts=InputTexts(text=[body]), outputs=outputs)
+    texts = read_texts({names[0]: [body]}, names, limits)
+    return ParsedRequest(id="", texts=texts, outputs=read_outputs((), as_bytes=True))
 
 
 def _head_end(header: str | None, length: int) -> int:
@@ -142,13 +142,6 @@ def _head_end(header: str | None, length: int) -> int:
         message = f"{HEAD_LENGTH}: expected a number of bytes up to {length}, found {printable!r}"
         raise ProtocolError(message)
     return int(header)
-
-
-def _explain(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "json_invalid":
-        return f"body: not JSON in UTF-8: {first['ctx']['error']}"
-    return explain(error)
 
 
 def _inputs(
@@ -205,17 +198,6 @@ def _text(row: str | list[str], name: str) -> str:
     return row[0]
 
 
-def _outputs(request: InferRequest) -> dict[str, RequestedOutput]:
-    as_bytes = request.parameters.get("binary_data_output") is True
-    if not request.outputs:
-        return dict.fromkeys(OUTPUTS, RequestedOutput(as_bytes=as_bytes))
-    outputs: dict[str, RequestedOutput] = {}
-    for output in request.outputs:
-        binary = output.parameters.get("binary_data", as_bytes) is True
-        outputs[output.name] = read_output(output.name, output.parameters, outputs, as_bytes=binary)
-    return outputs
-
-
 def classify(
     values_NC: NDArray[np.float32], labels_C: Sequence[str], best: int
 ) -> NDArray[np.object_]:
@@ -235,8 +217,11 @@ NamedTensor = tuple[str, NDArray[np.generic], bool]
 
 
 def requested_tensors(request: ParsedRequest, answer: OutputTensors) -> Iterator[NamedTensor]:
-    """Yield name, tensor and `as_bytes` of each requested output; the first dimension is N."""
+    """Yield name, tensor and `as_bytes` of each requested output, and of `rows` if there is one."""
     tensors = answer.tensors()
+    if ROWS in tensors:
+        as_bytes = next(iter(request.outputs.values())).as_bytes
+        yield ROWS, tensors[ROWS], as_bytes
     for name, output in request.outputs.items():
         if not output.best:
             yield name, tensors[name], output.as_bytes

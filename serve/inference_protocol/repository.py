@@ -4,7 +4,7 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 """
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -12,31 +12,16 @@ from starlette.datastructures import Headers
 
 from pipework.errors import TooLargeError
 from pipework.serve.http.auth import check_origin
-from pipework.serve.http.openapi import request_body
+from pipework.serve.http.openapi import error_responses, request_body
 from pipework.serve.inference_protocol.infer_request import JsonParameters, ProtocolError
 from pipework.serve.models.registry import Entry, Models
-from pipework.wire.schemas import ErrorResponse, explain
+from pipework.wire.schemas import explain
 
 REPOSITORY = "/v2/repository"
 # Parameters by which Triton accepts a config and files in a request: untrusted code.
 SENT = ("config", "file:")
 MAX_BODY_BYTES = 64 * 2**10  # a body has only a few options
 B = TypeVar("B", bound=BaseModel)
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {
-        "model": ErrorResponse,
-        "description": "not a valid request, or the model cannot be served",
-    },
-    403: {
-        "model": ErrorResponse,
-        "description": "clients may not load models, or a web page has sent the request",
-    },
-    404: {"model": ErrorResponse, "description": "no such model"},
-    408: {"model": ErrorResponse, "description": "the request was not received in time"},
-    413: {"model": ErrorResponse, "description": "the body is too large"},
-    415: {"model": ErrorResponse, "description": "compressed with neither gzip nor deflate"},
-    503: {"model": ErrorResponse, "description": "the server is stopping"},
-}
 _INDEX = {"ready ones": {"summary": "only versions that are ready", "value": {"ready": True}}}
 _CONTROL = {"nothing": {"summary": "there are no options", "value": {}}}
 
@@ -69,7 +54,7 @@ def build_repository_router(models: Models, *, keys: bool) -> APIRouter:
     @router.post(
         REPOSITORY + "/index",
         summary="List models and versions with their states",
-        responses={status: _ERRORS[status] for status in (400, 408, 413, 415)},
+        responses=error_responses(400, 408, 413, 415),
         openapi_extra={"requestBody": request_body(IndexRequest, _INDEX, required=False)},
     )
     async def index(request: Request) -> list[dict[str, str]]:
@@ -79,7 +64,7 @@ def build_repository_router(models: Models, *, keys: bool) -> APIRouter:
     @router.post(
         REPOSITORY + "/models/{name}/load",
         summary="Load new versions of a model",
-        responses=_ERRORS,
+        responses=error_responses(400, 403, 404, 408, 413, 415, 503),
         response_class=Response,
         openapi_extra={"requestBody": request_body(ControlRequest, _CONTROL, required=False)},
     )
@@ -92,7 +77,7 @@ def build_repository_router(models: Models, *, keys: bool) -> APIRouter:
     @router.post(
         REPOSITORY + "/models/{name}/unload",
         summary="Unload a model until it is loaded again",
-        responses=_ERRORS,
+        responses=error_responses(400, 403, 404, 408, 413, 415, 503),
         response_class=Response,
         openapi_extra={"requestBody": request_body(ControlRequest, _CONTROL, required=False)},
     )
@@ -124,9 +109,7 @@ def _parsed(form: type[B], body: bytes) -> B:
     try:
         return form.model_validate_json(body or b"{}")
     except ValidationError as error:
-        no_json = error.errors(include_url=False)[0]["type"] == "json_invalid"
-        message = "body: expected a JSON object in UTF-8" if no_json else explain(error)
-        raise ProtocolError(message) from error
+        raise ProtocolError(explain(error)) from error
 
 
 def _listed(entry: Entry) -> dict[str, str]:

@@ -4,7 +4,7 @@ Methods raise errors, which `interceptor` converts to statuses. Shared memory, t
 settings are not implemented.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from grpc import StatusCode
@@ -14,7 +14,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 
 from pipework.errors import PipeError
-from pipework.serve.config import LimitSettings, ServeSettings
+from pipework.serve.config import ServeSettings
 from pipework.serve.http.request_bodies import COPIES, HeldBytes, RequestMemory
 from pipework.serve.inference_protocol import metadata
 from pipework.serve.inference_protocol.grpc_codec import message, read_message, write_message
@@ -24,7 +24,7 @@ from pipework.serve.inference_protocol.grpc_errors import (
     status_of,
     text_metadata,
 )
-from pipework.serve.inference_protocol.infer_request import DAY_US, ParsedRequest, check_texts
+from pipework.serve.inference_protocol.infer_request import DAY_US
 from pipework.serve.inference_protocol.interceptor import message_bytes
 from pipework.serve.inference_protocol.metadata import chosen_versions, statistics
 from pipework.serve.inference_protocol.repository import check_nothing_sent
@@ -35,11 +35,16 @@ from pipework.serve.inference_protocol.stream import (
 )
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
-from pipework.serve.request.context import Endpoint, RequestContext, RequestOptions, StageTimings
+from pipework.serve.request.context import (
+    TIMING,
+    Endpoint,
+    RequestContext,
+    RequestOptions,
+    StageTimings,
+)
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK
 from pipework.serve.scheduling.model_protocol import run_for_logits
 
-TIMING = "server-timing"
 FINAL = "triton_final_response"
 
 
@@ -120,7 +125,9 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         """Run inference; the stage times are in the trailing metadata."""
         answer, observed = await self._infer(request, context)
         timing = observed.timings or StageTimings()
-        context.set_trailing_metadata(((TIMING, timing.server_timing()), *request_id_metadata()))
+        context.set_trailing_metadata(
+            ((TIMING.lower(), timing.server_timing()), *request_id_metadata())
+        )
         return answer
 
     async def ModelStreamInfer(
@@ -193,19 +200,11 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     ) -> proto.ModelInferResponse:
         with self._models.lease(request.model_name, request.model_version) as model:
             model.check_room()  # reject a request before it is parsed if the queue is full
-            read = partial(_read, request, model.inputs, self._settings.limits)
+            read = partial(read_message, request, model.inputs, self._settings.limits)
             parsed = await LARGE_WORK.run(request.ByteSize(), read)
-            result = await model.answer(parsed.texts, parsed.options(call_options))
-            write = partial(write_message, parsed, result.value, model.name, model.version)
+            answer = await model.answer(parsed.texts, parsed.options(call_options))
+            write = partial(write_message, parsed, answer, model.name, model.version)
             return await run_for_logits(len(parsed.texts.text) * model.classes, write)
-
-
-def _read(
-    request: proto.ModelInferRequest, names: Sequence[str], limits: LimitSettings
-) -> ParsedRequest:
-    parsed = read_message(request, names, limits)
-    check_texts(parsed.texts, limits)
-    return parsed
 
 
 def _call_options(context: Context) -> RequestOptions:

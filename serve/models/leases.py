@@ -6,13 +6,14 @@ switch of versions loses and refuses no request.
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from pipework.closeable import Closeable
 from pipework.errors import UnknownModelError
 from pipework.machine import collect_and_trim
+from pipework.serve.request.context import set_model
 from pipework.serve.scheduling.model_protocol import ServedModel
 
 log = logging.getLogger(__name__)
@@ -32,22 +33,44 @@ class Lease:
 
     # A class because a generator-based context manager is slower, and each request enters one.
 
-    def __init__(self, leases: "VersionLeases", name: str, version: str) -> None:
-        """Name the version: "" for the newest version, or for the only model."""
+    def __init__(
+        self,
+        leases: "VersionLeases",
+        name: str,
+        version: str,
+        check_pending: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Name the version.
+
+        Args:
+            leases: the open versions.
+            name: name of the model; "" for the only one.
+            version: version of the model; "" for the newest.
+            check_pending: raises the reason if an unknown version is not served yet.
+        """
         self._leases = leases
         self._name = name
         self._version = version
+        self._check_pending = check_pending
         self._leased: LeasedVersion | None = None
 
     def __enter__(self) -> ServedModel:
-        """Acquire the lease.
+        """Acquire the lease, and record the version in the current request.
 
         Raises:
             UnknownModelError: there is no such model or version, or several models and no name.
         """
         assert self._leased is None, "a lease is not reentrant"
-        self._leased = self._leases.acquire(self._name, self._version)
-        return self._leased.model
+        try:
+            self._leased = self._leases.acquire(self._name, self._version)
+        except UnknownModelError:
+            set_model("", "")  # clears the model that an admission check may have recorded
+            if self._check_pending is not None:
+                self._check_pending(self._name, self._version)
+            raise
+        model = self._leased.model
+        set_model(model.name, model.version)
+        return model
 
     def __exit__(self, *_: object) -> None:
         """Release the lease."""
@@ -96,17 +119,8 @@ class VersionLeases(Closeable):
         with self._lock:
             return [leased.model for leased in self._draining]
 
-    def find(self, name: str, version: str) -> ServedModel:
-        """Return a version without a lease: it may be closed at any time.
-
-        Raises:
-            UnknownModelError: there is no such model or version, or several models and no name.
-        """
-        with self._lock:
-            return self._find(name, version).model
-
     def acquire(self, name: str, version: str) -> LeasedVersion:
-        """Add a lease to a version, which must be released; raises the same errors as `find`."""
+        """Add a lease to a version, which must be released; see `Lease`."""
         with self._lock:
             leased = self._find(name, version)
             leased.leases += 1

@@ -1,18 +1,24 @@
 """Opens the models of a run folder or a model repository."""
 
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from pipework.errors import ConfigError, RunFolderError
+from pipework.machine import cpu_limit
+from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import read_classifier
-from pipework.serve.config import ServeSettings
-from pipework.serve.engines.openers import LocalOpener
+from pipework.scoring.evaluation import Engine
+from pipework.serve.config import EngineSettings, QueueSettings, ServeSettings
+from pipework.serve.engines import computes_on_gpu, open_first, open_proven
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
 from pipework.serve.models.repository_watcher import RepositoryWatcher
 from pipework.serve.scheduling.model_protocol import ServedModel
-from pipework.serve.scheduling.predictor import open_predictor
+from pipework.serve.scheduling.predictor import Predictor
+from pipework.serve.scheduling.scheduler import Scheduler
+from pipework.text.encoding import open_encoder
 
 
 def open_models(
@@ -34,10 +40,7 @@ def open_models(
     control = settings.models.control
     if not is_repository(target):
         _check_run(target)
-        opener = LocalOpener(limits=settings.engine)
-        predictor = open_predictor(
-            target, settings.engine.name, queue=settings.queue, opener=opener
-        )
+        predictor = open_predictor(target, settings.engine, queue=settings.queue)
         return Models([predictor], control=control)
     if settings.engine.name is not None:
         message = f"{target} is a repository, whose versions have one engine each"
@@ -72,7 +75,7 @@ def open_version(folder: VersionFolder, settings: ServeSettings) -> ServedModel:
         name=folder.name,
         version=folder.version,
         queue=settings.queue,
-        opener=LocalOpener(prove=True),
+        prove=True,
     )
     try:
         predictor.warm()
@@ -80,3 +83,49 @@ def open_version(folder: VersionFolder, settings: ServeSettings) -> ServedModel:
         predictor.close()
         raise
     return predictor
+
+
+def open_predictor(
+    run: Path,
+    engine: EngineSettings | None = None,
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    queue: QueueSettings | None = None,
+    prove: bool = False,
+) -> Predictor:
+    """Open a run with the named engine, or the first engine that works on this machine.
+
+    Args:
+        run: the run folder.
+        engine: choice of the engine; by default the fastest within the default limits.
+        name: name of the model; by default that of the run.
+        version: version of the model; see `Predictor`.
+        queue: settings of the queue.
+        prove: whether to check the parity of the engine here in any case, see `open_first`.
+
+    Raises:
+        RunFolderError: a file, a digest or a parity record is wrong; the message names it.
+        MissingDependencyError: the engine's runtime is not installed.
+        CheckFailedError: the parity check at opening failed.
+    """
+    manifest = read_classifier(run)
+    queue = queue or QueueSettings()
+    engine = engine or EngineSettings()
+    on_gpu = computes_on_gpu(manifest, engine.name, engine)
+    instances = queue.instances or (1 if on_gpu else min(2, cpu_limit()))
+    # Rounded up, so that no CPU is idle.
+    threads = None if instances == 1 else -(-cpu_limit() // instances)
+    record, first = open_first(
+        run, manifest, engine.name, prove=prove, threads=threads, limits=engine
+    )
+    with ExitStack() as on_error:
+        engines: list[Engine] = [on_error.enter_context(first)]
+        reopen = partial(open_proven, run, manifest, record.name, threads=threads)
+        engines.extend(on_error.enter_context(reopen()) for _ in range(instances - 1))
+        encoder = open_encoder(run, manifest)
+        scheduler = Scheduler(
+            engines, queue, reopen=reopen, group_lengths=record.layout is Layout.PADDED
+        )
+        on_error.pop_all()
+    return Predictor(manifest, record, encoder, scheduler, name=name, version=version)

@@ -4,18 +4,16 @@ A version stays open while a request has a lease on it, even after it was replac
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from threading import Event
-from typing import Protocol
 
 from pipework.closeable import Closeable
-from pipework.errors import NotReadyError, PipeError, UnknownModelError
+from pipework.errors import NotReadyError, PipeError
 from pipework.serve.models.leases import Entry, Lease, State, VersionLeases
 from pipework.serve.models.repository import NEWEST, Policy
-from pipework.serve.models.repository_watcher import UNLOADED
-from pipework.serve.request.context import set_model
+from pipework.serve.models.repository_watcher import UNLOADED, RepositoryWatcher
 from pipework.serve.scheduling.model_protocol import ServedModel
 
 __all__ = ["Change", "ControlError", "Entry", "Models", "ServedModel", "State"]
@@ -34,32 +32,8 @@ class Change(StrEnum):
     UNLOAD = "unload"
 
 
-class ModelSource(Protocol):
-    """Provides models that change: a watched repository."""
-
-    leases: VersionLeases
-
-    def policy(self, name: str) -> Policy:
-        """Return which versions of a model are served."""
-
-    def reopens(self, model: ServedModel) -> bool:
-        """Whether a version whose engines have failed will be opened again."""
-
-    def entries(self) -> Iterator[Entry]:
-        """Yield versions that are being loaded or cannot be served, with the reason."""
-
-    def load(self, name: str) -> None:
-        """Load new versions of a model on request of a client. Blocks until done."""
-
-    def unload(self, name: str) -> None:
-        """Unload a model on request of a client. Blocks until done."""
-
-    def close(self) -> None:
-        """Finish accepted requests and free the engines. Blocks until done."""
-
-
 class Models(Closeable):
-    """The served models: a fixed list, or the models of a source.
+    """The served models: a fixed list, or the models of a repository.
 
     Attributes:
         change: applies a change that a client wants; in a server of several workers, in all.
@@ -68,14 +42,14 @@ class Models(Closeable):
     def __init__(
         self,
         models: Sequence[ServedModel] = (),
-        source: ModelSource | None = None,
+        source: RepositoryWatcher | None = None,
         *,
         control: bool = False,
     ) -> None:
-        """Take ownership of models or of a source: `close` closes them.
+        """Take ownership of models or of a repository: `close` closes them.
 
         Args:
-            models: versions, of each model the newest last; empty with a source.
+            models: versions, of each model the newest last; empty with a repository.
             source: provides the models of a repository.
             control: whether clients may load and unload models.
         """
@@ -97,15 +71,7 @@ class Models(Closeable):
         UnknownModelError if there is no such version, or several models and no name, and
         NotReadyError with the reason if the version is being loaded or could not be loaded.
         """
-        return _ObservedLease(self._leases, name, version, self._check_not_pending)
-
-    def find(self, name: str = "", version: str = "") -> ServedModel:
-        """Return a version for inspection, without a lease: it may be closed at any time.
-
-        Raises:
-            UnknownModelError: there is no such model or version, or several models and no name.
-        """
-        return self._leases.find(name, version)
+        return Lease(self._leases, name, version, self._check_not_pending)
 
     def versions(self, name: str) -> list[ServedModel]:
         """Return the served versions of a model, the newest last.
@@ -148,7 +114,7 @@ class Models(Closeable):
         """Load new versions of a model on request of a client.
 
         Raises:
-            PipeError: see `ModelSource.load` and `check_control`.
+            PipeError: see `RepositoryWatcher.load` and `check_control`.
         """
         self.check_control()
         await asyncio.to_thread(self.change, Change.LOAD, name)
@@ -157,7 +123,7 @@ class Models(Closeable):
         """Unload a model on request of a client.
 
         Raises:
-            PipeError: see `ModelSource.unload` and `check_control`.
+            PipeError: see `RepositoryWatcher.unload` and `check_control`.
         """
         self.check_control()
         await asyncio.to_thread(self.change, Change.UNLOAD, name)
@@ -166,7 +132,7 @@ class Models(Closeable):
         """Load or unload a model in this process. Blocks until done.
 
         Raises:
-            PipeError: see `ModelSource.load`, `ModelSource.unload` and `check_control`.
+            PipeError: see `RepositoryWatcher.load`, `RepositoryWatcher.unload` and `check_control`.
         """
         source = self._controlled_source()
         if change is Change.LOAD:
@@ -228,7 +194,7 @@ class Models(Closeable):
             message = "the server is stopping"
             raise NotReadyError(message)
 
-    def _controlled_source(self) -> ModelSource:
+    def _controlled_source(self) -> RepositoryWatcher:
         if not self._control:
             message = "this server does not load and unload models on request"
             raise ControlError(message, "start it with --set models.control=true")
@@ -249,30 +215,6 @@ class Models(Closeable):
                 model = f"model {name} {entry.version}".rstrip()
                 message = f"{model} is not served: {entry.reason or entry.state}"
                 raise NotReadyError(message)
-
-
-class _ObservedLease(Lease):
-    """A lease that records its model in the request context."""
-
-    def __init__(
-        self,
-        leases: VersionLeases,
-        name: str,
-        version: str,
-        check_not_pending: Callable[[str, str], None],
-    ) -> None:
-        super().__init__(leases, name, version)
-        self._check_not_pending = check_not_pending
-
-    def __enter__(self) -> ServedModel:
-        try:
-            model = super().__enter__()
-        except UnknownModelError:
-            set_model("", "")  # clears the model that an admission check may have recorded
-            self._check_not_pending(self._name, self._version)
-            raise
-        set_model(model.name, model.version)
-        return model
 
 
 def _check_available(model: ServedModel) -> None:

@@ -57,27 +57,21 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False)
 
 
-class RequestLog:
-    """Logs one line per inference request."""
-
-    def finished(self, request: RequestContext) -> None:
-        """Log a request."""
-        timings = request.timings.by_stage() if request.timings else {}
-        stages = "".join(f" {name} {seconds * 1e3:.1f}" for name, seconds in timings.items())
-        log.info(
-            "%s %s %s: %s, %d texts, %.1f ms%s",
-            request.endpoint,
-            request.model or "-",
-            request.version or "-",
-            request.status,
-            request.texts,
-            request.elapsed_s * 1e3,
-            stages and f" ({stages[1:]})",
-            extra={"request": request, "finished": True},
-        )
-
-    def close(self) -> None:
-        """Do nothing: lines are not buffered."""
+def log_request(request: RequestContext) -> None:
+    """Log an inference request in one line."""
+    timings = request.timings.by_stage() if request.timings else {}
+    stages = "".join(f" {name} {seconds * 1e3:.1f}" for name, seconds in timings.items())
+    log.info(
+        "%s %s %s: %s, %d texts, %.1f ms%s",
+        request.endpoint,
+        request.model or "-",
+        request.version or "-",
+        request.status,
+        request.texts,
+        request.elapsed_s * 1e3,
+        stages and f" ({stages[1:]})",
+        extra={"request": request, "finished": True},
+    )
 
 
 def _add_request(record: logging.LogRecord) -> bool:

@@ -197,9 +197,6 @@ class ServerMetrics:
         elif reason := REASONS.get(request.status):
             self._versions.reject(model, reason)
 
-    def close(self) -> None:
-        """Do nothing: there is no buffer."""
-
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -2,27 +2,20 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pipework.closeable import Closeable
 from pipework.errors import MissingDependencyError
 from pipework.serve.config import ServeSettings
 from pipework.serve.models.registry import Models
-from pipework.serve.observability.logs import RequestLog
+from pipework.serve.observability.logs import log_request
 from pipework.serve.observability.metrics import ServerMetrics
 from pipework.serve.observability.recent_latency import RecentLatency
 from pipework.serve.observability.summed_metrics import WorkerCounts, summed_text
 from pipework.serve.request.context import Endpoint, RequestContext, activate, new_context
 
-
-class Observer(Protocol):
-    """Receives each inference request after its response."""
-
-    def finished(self, request: RequestContext) -> None:
-        """Process a request that was answered or has failed."""
-
-    def close(self) -> None:
-        """Flush buffers."""
+if TYPE_CHECKING:
+    from pipework.serve.observability.traces import Traces
 
 
 class Observers(Closeable):
@@ -44,11 +37,15 @@ class Observers(Closeable):
         self.metrics = ServerMetrics(models)
         self.recent = RecentLatency()
         self.others: Callable[[], Sequence[WorkerCounts]] | None = None
-        self._observers: list[Observer] = [self.metrics, self.recent]
+        self._traces = _traces() if settings.traces else None
+        self._finished: list[Callable[[RequestContext], None]] = [
+            self.metrics.finished,
+            self.recent.finished,
+        ]
         if settings.logs.requests:
-            self._observers.append(RequestLog())
-        if settings.traces:
-            self._observers.append(_traces())
+            self._finished.append(log_request)
+        if self._traces is not None:
+            self._finished.append(self._traces.finished)
 
     @contextmanager
     def observe(
@@ -72,8 +69,8 @@ class Observers(Closeable):
         """End a request and pass it to the observers if it is an inference request."""
         context.end()
         if context.endpoint is not None:
-            for observer in self._observers:
-                observer.finished(context)
+            for finished in self._finished:
+                finished(context)
 
     def metrics_text(self) -> bytes:
         """Return the metrics of all workers in Prometheus' text format."""
@@ -82,12 +79,12 @@ class Observers(Closeable):
         return summed_text([WorkerCounts(metrics=self.metrics.values()), *self.others()])
 
     def close(self) -> None:
-        """Flush buffers."""
-        for observer in self._observers:
-            observer.close()
+        """Export the remaining traces."""
+        if self._traces is not None:
+            self._traces.close()
 
 
-def _traces() -> Observer:
+def _traces() -> "Traces":
     try:
         from pipework.serve.observability.traces import Traces  # noqa: PLC0415  (optional)
     except ModuleNotFoundError as error:

@@ -69,9 +69,6 @@ class RecentLatency:
             p99_s=_quantile(latencies_s, 0.99),
         )
 
-    def close(self) -> None:
-        """Do nothing: there is no buffer."""
-
 
 def _quantile(sorted_s: list[float], fraction: float) -> float | None:
     """Return the smallest value that at least this fraction of the values does not exceed."""

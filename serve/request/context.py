@@ -15,7 +15,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
-from typing import Generic, TypeVar
 
 from pipework.errors import DeadlineError, InputError
 from pipework.wire.headers import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
@@ -64,9 +63,6 @@ def deadline_error() -> DeadlineError:
     return DeadlineError(message, "use a longer timeout or send fewer texts per request")
 
 
-T_co = TypeVar("T_co", covariant=True)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTimings:
     """Seconds that a request spent in each stage.
@@ -97,18 +93,8 @@ class StageTimings:
 
         https://www.w3.org/TR/server-timing/
         """
-        return (
-            f"tokenize;dur={self.tokenize_s * 1e3:.3f}, queue;dur={self.queue_s * 1e3:.3f}, "
-            f"infer;dur={self.infer_s * 1e3:.3f}, decode;dur={self.decode_s * 1e3:.3f}"
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TimedResult(Generic[T_co]):
-    """A result and the stage timings of its request."""
-
-    value: T_co
-    timings: StageTimings
+        stages = self.by_stage().items()
+        return ", ".join(f"{stage};dur={seconds * 1e3:.3f}" for stage, seconds in stages)
 
 
 REQUEST_ID = "x-request-id"
@@ -239,11 +225,6 @@ def read_options(fields: Mapping[bytes, bytes]) -> RequestOptions:
     timeout = fields.get(TIMEOUT_FIELD)
     timeout_s = None if timeout is None else _milliseconds(timeout.decode("latin-1")) / 1e3
     return RequestOptions.within(timeout_s, bulk=priority == BULK)
-
-
-def timing_headers(timings: StageTimings) -> dict[str, str]:
-    """Return the response headers with the stage timings."""
-    return {TIMING: timings.server_timing()}
 
 
 def _milliseconds(text: str) -> float:

@@ -1,18 +1,11 @@
-"""Counters of a model version since it was loaded, for the status endpoints and the metrics.
-
-Shapes: V values of a `Statistics`.
-"""
+"""Counters of a model version since it was loaded, for the status endpoints and the metrics."""
 
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import cast
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pipework.serve.request.context import StageTimings
 
@@ -94,63 +87,45 @@ class Totals:
     last_s: float = 0.0
 
 
-# Layout of the values of `Statistics`: these counts, the seconds per stage, and the histograms.
-_ANSWERED, _FAILED, _TEXTS, _TRUNCATED, _FAILED_S, _LAST_S, _SECONDS = range(7)
-_STAGES = tuple(StageTimings().by_stage())
-_HISTOGRAMS = _SECONDS + len(_STAGES)
-_BUCKETS = len(BUCKETS_S) + 1
-STATISTICS_SIZE = _HISTOGRAMS + len(_STAGES) * _BUCKETS
-
-
 class Statistics:
     """Counts requests. Thread-safe."""
 
     def __init__(self) -> None:
-        """Count from 0."""
         self._lock = threading.Lock()
-        values = np.zeros(STATISTICS_SIZE)
-        # Items of a memoryview are updated faster than those of an array.
-        self._values = cast("MutableSequence[float]", values.data)
+        self._answered = self._failed = self._texts = self._truncated = 0
+        self._failed_s = self._last_s = 0.0
+        self._seconds = dict.fromkeys(StageTimings().by_stage(), 0.0)
+        self._histograms = {stage: [0] * (len(BUCKETS_S) + 1) for stage in self._seconds}
 
     @property
     def totals(self) -> Totals:
         """The counts so far."""
         with self._lock:
-            return _totals(np.array(self._values))
+            return Totals(
+                answered=self._answered,
+                failed=self._failed,
+                texts=self._texts,
+                truncated=self._truncated,
+                answered_s=sum(self._seconds.values()),
+                failed_s=self._failed_s,
+                timings=StageTimings(**{f"{stage}_s": s for stage, s in self._seconds.items()}),
+                histograms={stage: tuple(counts) for stage, counts in self._histograms.items()},
+                last_s=self._last_s,
+            )
 
     def record_success(self, texts: int, timings: StageTimings, *, truncated: int = 0) -> None:
         """Count a successful request and its texts, `truncated` of which were truncated."""
-        values = self._values
         with self._lock:
-            values[_ANSWERED] += 1
-            values[_TEXTS] += texts
-            values[_TRUNCATED] += truncated
-            values[_LAST_S] = time.time()
-            for stage, seconds in enumerate(timings.by_stage().values()):
-                values[_SECONDS + stage] += seconds
-                bucket = bisect_left(BUCKETS_S, seconds)
-                values[_HISTOGRAMS + _BUCKETS * stage + bucket] += 1
+            self._answered += 1
+            self._texts += texts
+            self._truncated += truncated
+            self._last_s = time.time()
+            for stage, seconds in timings.by_stage().items():
+                self._seconds[stage] += seconds
+                self._histograms[stage][bisect_left(BUCKETS_S, seconds)] += 1
 
     def record_failure(self, seconds: float) -> None:
         """Count a failed request that took this many seconds."""
         with self._lock:
-            self._values[_FAILED] += 1
-            self._values[_FAILED_S] += seconds
-
-
-def _totals(values_V: NDArray[np.float64]) -> Totals:
-    seconds = values_V[_SECONDS:_HISTOGRAMS].tolist()
-    counts = values_V[_HISTOGRAMS:].astype(int).reshape(len(_STAGES), _BUCKETS).tolist()
-    return Totals(
-        answered=int(values_V[_ANSWERED]),
-        failed=int(values_V[_FAILED]),
-        texts=int(values_V[_TEXTS]),
-        truncated=int(values_V[_TRUNCATED]),
-        answered_s=sum(seconds),
-        failed_s=float(values_V[_FAILED_S]),
-        timings=StageTimings(
-            **{f"{name}_s": stage_s for name, stage_s in zip(_STAGES, seconds, strict=True)}
-        ),
-        histograms=dict(zip(_STAGES, map(tuple, counts), strict=True)),
-        last_s=float(values_V[_LAST_S]),
-    )
+            self._failed += 1
+            self._failed_s += seconds

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from pipework.data.examples import Example
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest, TrainingReadOptions
-from pipework.serve.request.context import RequestOptions, TimedResult
+from pipework.serve.request.context import RequestOptions
 from pipework.serve.request.statistics import EngineLoad, Totals
 from pipework.serve.scheduling.in_flight import RunningBatch
 from pipework.tasks.predictions import Prediction
@@ -98,12 +98,12 @@ class ServedModel(Protocol):
         examples: Sequence[Example],
         top_k: int | None = None,
         options: RequestOptions | None = None,
-    ) -> TimedResult[list[Prediction]]:
+    ) -> list[Prediction]:
         """Return a prediction for each example."""
 
     async def answer(
         self, texts: InputTexts, options: RequestOptions | None = None
-    ) -> TimedResult[OutputTensors]:
+    ) -> OutputTensors:
         """Return predictions as tensors."""
 
     def close(self) -> None:

@@ -7,25 +7,19 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from pipework.closeable import Closeable
 from pipework.data.examples import Example
-from pipework.machine import cpu_limit
 from pipework.predict.text_model import TextCodec
-from pipework.run_folder.engine_record import EngineRecord, Layout
-from pipework.run_folder.manifest import Manifest, read_classifier
-from pipework.serve.config import QueueSettings
-from pipework.serve.engines.openers import LocalOpener
+from pipework.run_folder.engine_record import EngineRecord
+from pipework.run_folder.manifest import Manifest
 from pipework.serve.request.context import (
     RequestOptions,
     StageTimings,
-    TimedResult,
     deadline_error,
     set_timings,
     start_processing,
@@ -39,7 +33,7 @@ from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction
-from pipework.text.encoding import TextEncoder, open_encoder
+from pipework.text.encoding import TextEncoder
 from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 
 WARM_UP_TEXT = "A text of usual length that warms up the engine before the first request."
@@ -150,7 +144,7 @@ class Predictor(Closeable):
         examples: Sequence[Example],
         top_k: int | None = None,
         options: RequestOptions | None = None,
-    ) -> TimedResult[list[Prediction]]:
+    ) -> list[Prediction]:
         """Return a prediction for each example; `scores` has the `top_k` best labels, or all.
 
         Cancelling removes the request from the queue.
@@ -170,7 +164,7 @@ class Predictor(Closeable):
 
     async def answer(
         self, texts: InputTexts, options: RequestOptions | None = None
-    ) -> TimedResult[OutputTensors]:
+    ) -> OutputTensors:
         """Return predictions as tensors; cancelling and errors are those of `predict`.
 
         Raises:
@@ -190,7 +184,7 @@ class Predictor(Closeable):
 
     async def _run(
         self, examples: Sequence[Example], options: RequestOptions, decode: Callable[[JobResult], T]
-    ) -> TimedResult[T]:
+    ) -> T:
         """Compute and decode examples, and record the outcome in the statistics.
 
         The deadline covers the computation only: decoding takes milliseconds.
@@ -218,7 +212,7 @@ class Predictor(Closeable):
             len(examples), timings, truncated=len(result.truncated)
         )
         set_timings(timings)
-        return TimedResult(value=value, timings=timings)
+        return value
 
     async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
         """Wait for the logits, at most until the deadline."""
@@ -247,47 +241,3 @@ class Predictor(Closeable):
         """Reject new requests, finish accepted ones, free the engines. Blocks until done."""
         self._tokenizers.close()
         self.scheduler.close()
-
-
-def open_predictor(
-    run: Path,
-    engine: str | None = None,
-    *,
-    name: str | None = None,
-    version: str | None = None,
-    queue: QueueSettings | None = None,
-    opener: LocalOpener | None = None,
-) -> Predictor:
-    """Open a run with the named engine, or the first engine that works on this machine.
-
-    Args:
-        run: the run folder.
-        engine: name of an engine.
-        name: name of the model; by default that of the run.
-        version: version of the model; see `Predictor`.
-        queue: settings of the queue.
-        opener: opens the engines; by default in this process with their recorded parity.
-
-    Raises:
-        RunFolderError: a file, a digest or a parity record is wrong; the message names it.
-        MissingDependencyError: the engine's runtime is not installed.
-        CheckFailedError: the parity check at opening failed.
-    """
-    manifest = read_classifier(run)
-    queue = queue or QueueSettings()
-    opener = opener or LocalOpener()
-    instances = queue.instances or opener.instances(manifest, engine)
-    threads = (
-        None if instances == 1 else -(-cpu_limit() // instances)
-    )  # rounded up, so that no CPU is idle
-    record, first = opener.first(run, manifest, engine, threads)
-    with ExitStack() as on_error:
-        engines = [on_error.enter_context(first)]
-        reopen = partial(opener.again, run, manifest, record.name, threads)
-        engines.extend(on_error.enter_context(reopen()) for _ in range(instances - 1))
-        encoder = open_encoder(run, manifest)
-        scheduler = Scheduler(
-            engines, queue, reopen=reopen, group_lengths=record.layout is Layout.PADDED
-        )
-        on_error.pop_all()
-    return Predictor(manifest, record, encoder, scheduler, name=name, version=version)

@@ -18,7 +18,6 @@ from pathlib import Path
 from pipework.errors import PipeError
 from pipework.machine import cpu_limit, cuda_devices, numa_nodes, share_cpus
 from pipework.serve.http.shutdown import STOPPING
-from pipework.serve.workers.errors import ErrorContent
 
 log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
@@ -125,8 +124,7 @@ class ChildProcess:
         if error is None:
             self.ready, self.failures = True, 0
         else:
-            known = error.error()
-            self.error = known if isinstance(known, PipeError) else None
+            self.error = error
 
     def end(self) -> str:
         """Forget the process, which has ended, and return how."""
@@ -159,7 +157,7 @@ def _run_child(child: ChildProcess, report: Connection, main_process: int) -> No
     try:
         child.run(lambda: report.send(None))
     except PipeError as error:
-        report.send(ErrorContent.of(error))
+        report.send(error)
         log.error("%s: %s", child.name, error)  # noqa: TRY400  (the user can fix it)
         sys.exit(error.exit_code)
 

@@ -10,13 +10,14 @@ import json
 import logging
 import os
 import signal
-import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
+from threading import Thread
 
 from pipework.errors import NotReadyError, PipeError
 from pipework.serve.http.status import server_status
@@ -24,11 +25,10 @@ from pipework.serve.models.registry import Change, Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.observability.summed_metrics import WorkerCounts
 from pipework.serve.sockets import BoundAddress
-from pipework.serve.workers.errors import ErrorContent
 
 log = logging.getLogger(__name__)
 SNAPSHOT_S = 1.0
-LINE_BYTES = 2**20  # of a reply: an error may list all models
+PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,38 +98,49 @@ class WorkerGroup:
     It is the `Lifecycle` of the server of its worker.
     """
 
-    def __init__(self, files: WorkerFolder, number: int) -> None:
-        """Join the group as a worker; a worker that replaces another has its number."""
-        self._files = files
-        self._number = number
-        # A pool of its own: calls of clients, which wait for the lock, may fill the default one.
-        self._applying = ThreadPoolExecutor(1, thread_name_prefix="change")
-        self._left = files.read(number)
-
-    def attach(self, models: Models, observers: Observers, unloaded: frozenset[str]) -> None:
-        """Use the models and counts of this worker.
+    def __init__(
+        self,
+        files: WorkerFolder,
+        number: int,
+        models: Models,
+        observers: Observers,
+        unloaded: frozenset[str],
+        ready: Callable[[], None],
+    ) -> None:
+        """Join the group as a worker.
 
         Args:
+            files: the files of all workers.
+            number: index of the worker, or of the worker that it replaces.
             models: its models.
             observers: its counts.
             unloaded: names of the models that it did not open, because clients had unloaded them.
+            ready: called when the worker has joined the others.
         """
-        self._models, self._observers, self._unloaded = models, observers, unloaded
+        self._files = files
+        self._number = number
+        self._left = files.read(number)
+        self._models = models
+        self._observers = observers
+        self._unloaded = unloaded
+        self._ready = ready
+        self._path = files.socket(number)
         models.change = self.change
         observers.others = self.others
 
     async def started(self, _: BoundAddress) -> None:
         """Answer calls of other workers, and apply the changes since the models were opened."""
-        path = self._files.socket(self._number)
-        path.unlink(missing_ok=True)  # of an earlier worker with this number
-        self._server = await asyncio.start_unix_server(self._answer, path, limit=LINE_BYTES)
-        # Not in the pool: the worker that holds the lock may wait for an answer from there.
+        self._path.unlink(missing_ok=True)  # of an earlier worker with this number
+        # In threads, and not of a pool: calls of clients, which wait for the lock, may fill it.
+        listener = Listener(str(self._path))
+        Thread(target=self._answer_forever, args=(listener,), name="change", daemon=True).start()
         await asyncio.to_thread(self._catch_up)
         self._writing = asyncio.create_task(self._write_forever())
+        self._ready()
 
     async def ended(self) -> None:
         """Answer no more calls."""
-        self._server.close()
+        self._path.unlink(missing_ok=True)
         self._writing.cancel()
 
     def change(self, change: Change, name: str) -> None:
@@ -141,11 +152,7 @@ class WorkerGroup:
         others = [worker for worker in range(self._files.workers) if worker != self._number]
         with self._files.lock(), ThreadPoolExecutor(len(others)) as pool:
             calls = [pool.submit(self._call, worker, change, name) for worker in others]
-            error: Exception | None = None
-            try:
-                self._models.apply(change, name)
-            except PipeError as own:
-                error = own
+            error = self._applied(change, name)
             for call in calls:
                 error = error or call.result()
             if error is None or change is Change.LOAD:
@@ -163,24 +170,32 @@ class WorkerGroup:
 
     def _call(self, worker: int, change: Change, name: str) -> Exception | None:
         """Return the error of another worker. One that is being started catches up later."""
-        with socket.socket(socket.AF_UNIX) as connection, suppress(OSError, ValueError):
-            connection.connect(str(self._files.socket(worker)))
-            connection.sendall(json.dumps([change, name]).encode() + b"\n")
-            with connection.makefile() as reply:
-                content = ErrorContent.model_validate_json(reply.readline())
-            return content.error()
+        path = str(self._files.socket(worker))
+        with suppress(OSError, EOFError), Client(path) as connection:
+            connection.send((change, name))
+            error: Exception | None = connection.recv()
+            return error
         return None
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        change, name = json.loads(await reader.readline())
-        error: Exception | None = None
-        apply = partial(self._models.apply, Change(change), name)
+    def _answer_forever(self, listener: Listener) -> None:
+        while True:
+            try:
+                with listener.accept() as connection:
+                    change, name = connection.recv()
+                    connection.send(self._applied(change, name))
+            except (OSError, EOFError):  # the caller has ended, or too many files are open
+                time.sleep(PAUSE_S)
+
+    def _applied(self, change: Change, name: str) -> Exception | None:
+        """Apply a change and return its error, which can be pickled."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self._applying, apply)
-        except Exception as reason:  # noqa: BLE001  (the client gets it)
-            error = reason
-        writer.write(ErrorContent.of(error).model_dump_json().encode() + b"\n")
-        writer.close()
+            self._models.apply(change, name)
+        except PipeError as error:
+            return error
+        except Exception as error:
+            log.exception("a model could not be changed")
+            return RuntimeError(repr(error))
+        return None
 
     def _catch_up(self) -> None:
         with self._files.lock():

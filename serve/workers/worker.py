@@ -13,7 +13,7 @@ from pipework.serve.http.shutdown import GracePeriod, exit_on_signal
 from pipework.serve.models.open_models import open_models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.run import run_server
-from pipework.serve.sockets import BoundAddress, ServerSockets, another_socket, reuse_address
+from pipework.serve.sockets import ServerSockets, another_socket, reuse_address
 from pipework.serve.workers.child_process import ChildProcess, Placement
 from pipework.serve.workers.group import WorkerFolder, WorkerGroup
 
@@ -49,7 +49,6 @@ class Worker:
         """Answer requests until a signal; `ready` is called when it accepts them."""
         self.placement.apply()
         signal.signal(signal.SIGHUP, _terminate)
-        group = WorkerGroup(self.files, self.number)
         unloaded = self.files.unloaded()
         with (
             exit_on_signal(),
@@ -58,29 +57,13 @@ class Worker:
             Observers(models, self.settings) as observers,
         ):
             stack.enter_context(GracePeriod(models.stopping, self.settings.grace_s))
-            group.attach(models, observers, unloaded)
+            group = WorkerGroup(self.files, self.number, models, observers, unloaded, ready)
             # Bound now, so that connections never wait for a worker that cannot start.
             own = stack.enter_context(another_socket(self.sockets.http))
             reuse_address(own)
             sockets = replace(self.sockets, http=own)
-            lifecycle = _ReadyWorker(group, ready)
-            run_server(models, self.settings, observers, sockets, self.keys, lifecycle)
+            run_server(models, self.settings, observers, sockets, self.keys, group)
             group.write_counts()
-
-
-class _ReadyWorker:
-    """Reports that a worker is ready once it has joined the others."""
-
-    def __init__(self, group: WorkerGroup, ready: Callable[[], None]) -> None:
-        self._group = group
-        self._ready = ready
-
-    async def started(self, address: BoundAddress) -> None:
-        await self._group.started(address)
-        self._ready()
-
-    async def ended(self) -> None:
-        await self._group.ended()
 
 
 def _terminate(_: int, __: FrameType | None) -> None:

@@ -13,6 +13,14 @@ import pytest
 
 from pipework import console
 from pipework.benchmarks.load.slo import judge, parse_slo
+from pipework.benchmarks.results_schema.comparison import (
+    ComparedLevel,
+    ComparisonResult,
+    ComparisonSide,
+    Quantity,
+    Ratio,
+    RatioVerdict,
+)
 from pipework.benchmarks.results_schema.level import (
     Arrivals,
     Latency,
@@ -305,9 +313,8 @@ def loaded(served, open_level) -> BenchResult:
     ]
     opened = []
     for rate, p99, late in ((20, 14, 0), (60, 33, 0), (90, 480, 27)):
-        interval = {"p50": (p99 / 4.2, p99 / 3.8), "p99": (p99 * 0.9, p99 * 1.2)}
         level = open_level(rate, p99, share=min(1, 75 / rate), late=late)
-        opened.append(level.model_copy(update={**known, "interval_ms": interval}))
+        opened.append(level.model_copy(update=known))
     limits = parse_slo(["p99=50ms"])
     slo = SloResult(
         limits=limits,
@@ -317,7 +324,36 @@ def loaded(served, open_level) -> BenchResult:
         reason="missed at 90 requests/s",
     )
     levels = (*closed, *opened)
-    return served.model_copy(update={"levels": levels, "slo": slo, "generator_limit": 4000.0})
+    return served.model_copy(update={"levels": levels, "slo": slo})
+
+
+@pytest.fixture
+def comparison(served) -> ComparisonResult:
+    """A server compared with itself: each ratio is 1."""
+    side = ComparisonSide(
+        target=served.target,
+        model=served.model,
+        workload=served.workload,
+        provenance=served.provenance,
+        command=served.command,
+    )
+    levels = tuple(
+        ComparedLevel(
+            name=f"{level.concurrency} client{'s' * (level.concurrency > 1)}",
+            ratios=tuple(_equal_ratio(level, quantity) for quantity in Quantity),
+            failed=(0.0, 0.0),
+        )
+        for level in served.levels
+    )
+    return ComparisonResult(before=side, after=side, rounds=5, tolerance=0.02, levels=levels)
+
+
+def _equal_ratio(level: Level, quantity: Quantity) -> Ratio:
+    rate = quantity is Quantity.TEXTS_PER_S
+    value = level.texts_per_s if rate else getattr(level.latency_ms, quantity)
+    verdict = RatioVerdict.NO_DIFFERENCE
+    bounds = {"low": 0.99, "high": 1.01, "verdict": verdict}
+    return Ratio(quantity=quantity, before=value, after=value, ratio=1, **bounds)
 
 
 @pytest.fixture

@@ -16,10 +16,9 @@ from pipework.data.readers import Columns
 from pipework.errors import InputError, PipeError, RunFolderError
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
-    EngineFormat,
+    EngineBuild,
     EngineRecord,
     Layout,
-    OnnxBuild,
     Parity,
     Precision,
     Tolerance,
@@ -95,11 +94,11 @@ def run_folder(path, *, fields=("text",), engines=("onnx-fp32",)):
     records = tuple(
         EngineRecord(
             name=name,
-            format=EngineFormat.ONNX,
+            format="onnx",
             precision=Precision.FP32,
             layout=Layout.PADDED,
             files=(),
-            built=OnnxBuild(opset=17, built_with={}),
+            built=EngineBuild(opset=17, built_with={}),
             parity=parity(),
             tolerance=TOLERANCE,
         )

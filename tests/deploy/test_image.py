@@ -19,7 +19,7 @@ from pipework.data.examples import Example
 from pipework.export.config import ExportSettings
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines.cuda_libraries import DRIVER
 from pipework.text.encoding import open_encoder
@@ -35,7 +35,7 @@ USER = "10001"
 MODELS = "/mnt/models"
 PACKAGES = "/opt/pipework/lib/python3.11/site-packages"
 FRAMEWORKS = ("torch", "transformers", "tensorflow")
-OPENVINO = Variant(format=EngineFormat.OPENVINO, precision=Precision.FP32, layout=Layout.PADDED)
+OPENVINO = Variant(format="openvino", precision=Precision.FP32, layout=Layout.PADDED)
 TEXTS = ["the team won the match", "rain and wind on Sunday", "", "今天的电影 " * 40]
 # Prints the distributions that the server's Python finds, the frameworks among their modules, and
 # whether a file can be written.

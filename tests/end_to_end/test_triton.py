@@ -20,7 +20,7 @@ from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.export.triton.triton_config import FILE_NAME, from_text, to_text
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import open_proven
 from pipework.serve.triton.installation import Installation
@@ -28,7 +28,7 @@ from pipework.serve.triton.server import TritonServer
 from pipework.text.encoding import open_encoder
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
-PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)
+PACKED = Variant(format="openvino", precision=LOWEST, layout=Layout.PACKED)
 TEXTS = ["The match went to extra time", "今天下午有雷阵雨", "", "word " * 500, "票房 of the film"]
 CLIENTS, REQUESTS = 32, 4
 LONG = ["word " * 500] * 32

@@ -27,14 +27,14 @@ from pipework.export.run import export
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.text.encoding import open_encoder
 from pipework.train.model.checkpoint_engine import open_reference
 from tests.repetitions import repeated
 
 LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
-PACKED = Variant(format=EngineFormat.OPENVINO, precision=LOWEST, layout=Layout.PACKED)
+PACKED = Variant(format="openvino", precision=LOWEST, layout=Layout.PACKED)
 CLIENTS, DISCONNECTS = 12, 80
 TOLERANCE = 0.02  # of a probability, for bf16
 TIMEOUT_S = 60

@@ -11,7 +11,7 @@ from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
 from pipework.progress import NullProgress
 from pipework.run_folder.files import file_digest, record_file
 from pipework.run_folder.manifest import ReadOptions, Split, read_manifest, write_manifest
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.registry import task_type
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.task import Task
@@ -73,9 +73,7 @@ def make_run(trained: Path, run: Path, task: Task, reading: ReadOptions, rows: l
     return run
 
 
-def reading(
-    kind: TaskKind = TaskKind.SINGLE_LABEL, *, marked: bool = False, pair: bool = False
-) -> ReadOptions:
+def reading(kind: str = "single_label", *, marked: bool = False, pair: bool = False) -> ReadOptions:
     return ReadOptions(
         text=0,
         text_pair=2 if pair else None,
@@ -83,7 +81,7 @@ def reading(
         format="tsv",
         header=False,
         kind=kind,
-        separator="|" if kind is TaskKind.MULTI_LABEL else None,
+        separator="|" if kind == "multi_label" else None,
         marked=marked,
     )
 
@@ -91,7 +89,7 @@ def reading(
 @pytest.fixture(scope="session")
 def multi_run(trained_run, tmp_path_factory) -> Path:
     """A multi-label run; read-only."""
-    kind = TaskKind.MULTI_LABEL
+    kind = "multi_label"
     thresholds = (0.4, 0.5, 0.6)
     labels = ("a", "b", "c")
     task = task_type(kind)(labels=labels, metric=Metric.MICRO_F1, thresholds=thresholds)
@@ -104,7 +102,7 @@ def multi_run(trained_run, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def regression_run(trained_run, tmp_path_factory) -> Path:
     """A regression run with a positive correlation, which can fall; read-only."""
-    kind = TaskKind.REGRESSION
+    kind = "regression"
     task = task_type(kind)(labels=("score",), metric=Metric.PEARSON)
     rows = [f"{word} {n}\t{-n / 4}" for n, word in enumerate(WORDS * 5)]
     folder = tmp_path_factory.mktemp("runs") / "regression"

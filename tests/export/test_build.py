@@ -7,7 +7,7 @@ from pipework.export.build import build, package_versions
 from pipework.export.convert.checkpoint2onnx import EXPORTER
 from pipework.export.quantize.onnx2int8 import LayerPrecisions
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 
 
 def test_the_exporter_and_the_packages_are_recorded_with_their_versions():
@@ -26,7 +26,7 @@ def test_a_build_is_in_float32_without_fallback_layers_unless_it_says_otherwise(
 
 @pytest.mark.parametrize("layout", Layout)
 def test_onnxruntime_in_bf16_is_rejected_before_anything_is_written(tmp_path, layout):
-    variant = Variant(format=EngineFormat.ONNX, precision=Precision.BF16, layout=layout)
+    variant = Variant(format="onnx", precision=Precision.BF16, layout=layout)
     with pytest.raises(ConfigError, match="does not support bf16") as caught:
         build(variant, None, tmp_path, lambda _: None, NullProgress())
     assert caught.value.hint == "use --to openvino --precision bf16"

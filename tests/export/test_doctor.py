@@ -8,8 +8,7 @@ import pytest
 from pipework.errors import MissingDependencyError
 from pipework.export import doctor
 from pipework.export.doctor import diagnose
-from pipework.export.plan import select_variants
-from pipework.run_folder.engine_record import ExportTarget
+from pipework.export.plan import AUTO, select_variants
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import cuda_libraries, openvino, tensorrt
 from pipework.serve.engines import onnxruntime as runtime
@@ -37,7 +36,7 @@ def test_all_stages_are_usable_after_the_installation_for_development(here):
 
 
 def test_the_usable_engines_are_those_that_auto_builds(here, trained_run):
-    variants = select_variants(read_manifest(trained_run), ExportTarget.AUTO, None, None)
+    variants = select_variants(read_manifest(trained_run), AUTO, None, None)
     built = {f"{variant.format} {variant.precision}" for variant in variants}
     usable = {part.name for part in here.engines if part.usable is Usability.YES}
     slow = {part.name for part in here.engines if part.usable is Usability.SLOW}

@@ -3,8 +3,8 @@ import sys
 import pytest
 
 from pipework.errors import ConfigError, MissingDependencyError
-from pipework.export.plan import select_variants, time_left
-from pipework.run_folder.engine_record import EngineFormat, ExportTarget, Layout, Precision, Scaling
+from pipework.export.plan import AUTO, select_variants, time_left
+from pipework.run_folder.engine_record import Layout, Precision, Scaling
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import openvino
 
@@ -19,16 +19,16 @@ def labels(variants):
 
 
 def test_the_defaults_are_fp32_and_padded(manifest):
-    assert labels(select_variants(manifest, ExportTarget.ONNX, None, None)) == ["onnx-fp32"]
-    assert labels(
-        select_variants(manifest, ExportTarget.OPENVINO, Precision.BF16, Layout.PACKED)
-    ) == ["openvino-bf16-packed"]
+    assert labels(select_variants(manifest, "onnx", None, None)) == ["onnx-fp32"]
+    assert labels(select_variants(manifest, "openvino", Precision.BF16, Layout.PACKED)) == [
+        "openvino-bf16-packed"
+    ]
 
 
 def test_int8_of_onnxruntime_has_both_scalings(manifest):
-    found = select_variants(manifest, ExportTarget.ONNX, Precision.INT8, None)
+    found = select_variants(manifest, "onnx", Precision.INT8, None)
     assert [one.scaling for one in found] == [Scaling.DYNAMIC, Scaling.STATIC]
-    (only,) = select_variants(manifest, ExportTarget.OPENVINO, Precision.INT8, None)
+    (only,) = select_variants(manifest, "openvino", Precision.INT8, None)
     assert only.scaling is Scaling.STATIC
 
 
@@ -36,45 +36,43 @@ def test_an_unsupported_variant_is_reported_with_the_supported_precisions(manife
     with pytest.raises(
         ConfigError, match="no engine variant matches --to onnx --precision bf16"
     ) as caught:
-        select_variants(manifest, ExportTarget.ONNX, Precision.BF16, None)
+        select_variants(manifest, "onnx", Precision.BF16, None)
     assert "openvino: fp32, bf16, int8" in caught.value.hint
 
 
 def test_tensorrt_without_a_builder_is_refused_at_once(manifest, monkeypatch):
-    variants = select_variants(manifest, ExportTarget.TENSORRT, None, None)
+    variants = select_variants(manifest, "tensorrt", None, None)
     assert labels(variants) == ["tensorrt-fp32"]
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     with pytest.raises(MissingDependencyError, match="no package that builds TensorRT") as caught:
-        select_variants(manifest, ExportTarget.TENSORRT, None, None)
+        select_variants(manifest, "tensorrt", None, None)
     assert "pip install 'pipework[tensorrt-rtx]'" in caught.value.hint
 
 
 def test_auto_selects_all_variants_that_run_here(manifest, monkeypatch):
     monkeypatch.setattr(openvino, "computes_bf16", lambda: True)
-    found = labels(select_variants(manifest, ExportTarget.AUTO, None, None))
+    found = labels(select_variants(manifest, AUTO, None, None))
     assert {"onnx-fp32", "onnx-int8-dynamic-packed", "openvino-bf16-packed"} <= set(found)
     assert len(set(found)) == len(found)
-    assert not [name for name in found if name.startswith(EngineFormat.TENSORRT)]
+    assert not [name for name in found if name.startswith("tensorrt")]
 
 
 def test_auto_omits_bf16_on_processors_without_it(manifest, monkeypatch):
     monkeypatch.setattr(openvino, "computes_bf16", lambda: False)
-    assert "openvino-bf16" not in labels(select_variants(manifest, ExportTarget.AUTO, None, None))
+    assert "openvino-bf16" not in labels(select_variants(manifest, AUTO, None, None))
 
 
 def test_auto_can_be_limited_to_a_layout_or_precision(manifest):
-    packed = select_variants(manifest, ExportTarget.AUTO, None, Layout.PACKED)
+    packed = select_variants(manifest, AUTO, None, Layout.PACKED)
     assert {one.layout for one in packed} == {Layout.PACKED}
-    exact = select_variants(manifest, ExportTarget.AUTO, Precision.FP32, None)
+    exact = select_variants(manifest, AUTO, Precision.FP32, None)
     assert {one.precision for one in exact} == {Precision.FP32}
 
 
 def test_a_family_without_packing_support_is_padded(manifest):
     model = manifest.model.model_copy(update={"family": "xlnet"})
-    found = select_variants(
-        manifest.model_copy(update={"model": model}), ExportTarget.AUTO, None, None
-    )
+    found = select_variants(manifest.model_copy(update={"model": model}), AUTO, None, None)
     assert {one.layout for one in found} == {Layout.PADDED}
 
 

@@ -13,13 +13,13 @@ from threading import Thread
 import pytest
 
 from pipework.errors import ConfigError, DataError
-from pipework.export.inference import write_predictions
 from pipework.export.predict import PredictionSource, predict_inputs
+from pipework.export.prediction_files import write_predictions
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.app import build_app
+from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
-from pipework.serve.scheduling.predictor import open_predictor
 from pipework.wire.schemas import PREDICT_PATH
 from tests.commands import pipe
 from tests.serve.servers import server_in_thread

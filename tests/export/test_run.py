@@ -11,15 +11,14 @@ from pipework.export import ranking
 from pipework.export.build import BuildResult, build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
+from pipework.export.plan import AUTO
 from pipework.export.ranking import measure
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import ONNX_FP32, export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
-    EngineFormat,
-    ExportTarget,
+    EngineBuild,
     Layout,
-    OnnxBuild,
     Precision,
     Scaling,
     Variant,
@@ -55,7 +54,7 @@ def test_one_export_command_reads_the_manifest_once(run, monkeypatch):
         return opened(path, mode, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", counting)
-    models.export(run, ExportTarget.ONNX, overrides=["speed_s=0", "dev_rows=20"])
+    models.export(run, "onnx", overrides=["speed_s=0", "dev_rows=20"])
     assert modes == ["rb"]
     (engine,) = read_manifest(run).engines
     assert engine.name == "onnx-fp32"
@@ -66,7 +65,7 @@ def builder(convert):
 
     def build(_variant, run_rows, folder, *_):
         convert(run_rows.run, run_rows.manifest, folder / "model.onnx")
-        return BuildResult(built=OnnxBuild(opset=17, built_with={}))
+        return BuildResult(built=EngineBuild(opset=17, built_with={}))
 
     return build
 
@@ -198,7 +197,7 @@ def test_an_export_reports_its_engines_and_the_time_left(run, noting, monkeypatc
         return build(*arguments)
 
     monkeypatch.setattr("pipework.export.run.time.monotonic", lambda: now[0])
-    variants = labelled(EngineFormat.ONNX, EngineFormat.OPENVINO)
+    variants = labelled("onnx", "openvino")
     export(run, noting, variants, settings=QUICK, builder=slow)
     assert noting.lines[0] == "2 engines to build and measure: onnx-fp32, openvino-fp32"
     assert [line for line in noting.lines if line.startswith("building ")] == [
@@ -212,11 +211,11 @@ def test_an_export_reports_its_engines_and_the_time_left(run, noting, monkeypatc
 )
 def test_a_failed_build_does_not_stop_the_other_engines(run, error, noting):
     def one_fails(variant, run_rows, folder, check, progress):
-        if variant.format is EngineFormat.OPENVINO:
+        if variant.format == "openvino":
             raise error
         return build(variant, run_rows, folder, check, progress)
 
-    variants = labelled(EngineFormat.OPENVINO, EngineFormat.ONNX)
+    variants = labelled("openvino", "onnx")
     records = export(run, noting, variants, settings=MEASURED, builder=one_fails)
     assert [record.name for record in records] == ["onnx-fp32"]
     assert records[0].speed is not None
@@ -231,7 +230,7 @@ def test_missing_calibration_rows_fail_only_the_engine_that_needs_them(run, noti
     data = manifest.data.model_copy(update={"splits": {**manifest.data.splits, "train": train}})
     write_manifest(run, manifest.model_copy(update={"data": data}))
     static = Variant(
-        format=EngineFormat.ONNX,
+        format="onnx",
         precision=Precision.INT8,
         layout=Layout.PADDED,
         scaling=Scaling.STATIC,
@@ -244,7 +243,7 @@ def test_missing_calibration_rows_fail_only_the_engine_that_needs_them(run, noti
 def test_a_broken_existing_engine_is_not_measured_and_does_not_stop_an_export(proven, noting):
     (before,) = read_manifest(proven).engines
     (proven / before.files[0].path).write_bytes(b"broken")
-    export(proven, noting, labelled(EngineFormat.OPENVINO), settings=MEASURED)
+    export(proven, noting, labelled("openvino"), settings=MEASURED)
     assert read_manifest(proven).engines[0].name == "openvino-fp32"
     assert any(line.startswith("not measured: onnx-fp32: ") for line in noting.lines)
 
@@ -256,7 +255,7 @@ def test_an_engine_measured_on_another_machine_is_ranked_last(proven):
     there = engine.parity.model_copy(update={"processor": "another"})
     elsewhere = engine.model_copy(update={"speed": fast, "parity": there})
     write_manifest(proven, manifest.model_copy(update={"engines": (elsewhere,)}))
-    export(proven, NullProgress(), labelled(EngineFormat.OPENVINO), settings=MEASURED)
+    export(proven, NullProgress(), labelled("openvino"), settings=MEASURED)
     names = [one.name for one in read_manifest(proven).engines]
     assert names == ["openvino-fp32", "onnx-fp32"]
 
@@ -276,7 +275,7 @@ def test_recorded_engines_are_measured_again_without_a_build(proven, noting):
 
 def test_a_measurement_again_builds_no_other_engine(proven, noting):
     settings = ExportSettings(speed_s=0.2, rebuild=False)
-    variants = labelled(EngineFormat.OPENVINO, EngineFormat.ONNX)
+    variants = labelled("openvino", "onnx")
     records = export(proven, noting, variants, settings=settings, builder=never)
     assert [record.name for record in records] == ["onnx-fp32"]
     assert engine_files(proven) == ["model.onnx", "rows.npz"]
@@ -290,7 +289,7 @@ def test_a_measurement_again_needs_a_recorded_engine(proven):
         "its engines: onnx-fp32"
     )
     with pytest.raises(RunFolderError, match=f"^{message}$") as caught:
-        models.export(proven, ExportTarget.ONNX, precision=Precision.INT8, overrides=overrides)
+        models.export(proven, "onnx", precision=Precision.INT8, overrides=overrides)
     assert caught.value.exit_code == 2
     assert caught.value.hint == "build them: repeat the command without --set rebuild=false"
     assert (proven / "manifest.json").read_bytes() == manifest
@@ -304,7 +303,7 @@ def test_a_measurement_again_deletes_no_engine(proven, monkeypatch):
         return records
 
     monkeypatch.setattr(ranking, "keep_best", recorder)
-    models.export(proven, ExportTarget.AUTO, overrides=["rebuild=false", "keep=1", "speed_s=0.1"])
+    models.export(proven, AUTO, overrides=["rebuild=false", "keep=1", "speed_s=0.1"])
     assert kept == [0]
 
 

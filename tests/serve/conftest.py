@@ -25,10 +25,9 @@ from tokenizers.processors import TemplateProcessing
 from pipework.data.examples import Example
 from pipework.machine import processor
 from pipework.run_folder.engine_record import (
-    EngineFormat,
+    EngineBuild,
     EngineRecord,
     Layout,
-    OnnxBuild,
     Parity,
     Precision,
     Tolerance,
@@ -46,7 +45,7 @@ from pipework.run_folder.manifest import (
 )
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_engine
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
@@ -66,11 +65,11 @@ WORDS = [
 MEANING = range(4, 13)
 LABELS = ("weather", "sport", "money")
 TASKS = {
-    TaskKind.SINGLE_LABEL: SingleLabelTask(labels=LABELS, metric=Metric.ACCURACY),
-    TaskKind.MULTI_LABEL: MultiLabelTask(
+    "single_label": SingleLabelTask(labels=LABELS, metric=Metric.ACCURACY),
+    "multi_label": MultiLabelTask(
         labels=LABELS, metric=Metric.MICRO_F1, thresholds=(0.75, 0.75, 0.25)
     ),
-    TaskKind.REGRESSION: RegressionTask(labels=("score",), metric=Metric.PEARSON),
+    "regression": RegressionTask(labels=("score",), metric=Metric.PEARSON),
 }
 WIDTH = 16
 SLOW_WIDTH = 256
@@ -195,13 +194,13 @@ def entity_run(make_run: MakeRun) -> Path:
 
 @pytest.fixture(scope="session")
 def multi_run(make_run: MakeRun) -> Path:
-    return make_run(kind=TaskKind.MULTI_LABEL)
+    return make_run(kind="multi_label")
 
 
 @pytest.fixture(scope="session")
 def regression_run(make_run: MakeRun) -> Path:
     """A regression model: the weather logit of a text."""
-    return make_run(kind=TaskKind.REGRESSION)
+    return make_run(kind="regression")
 
 
 @pytest.fixture(scope="session")
@@ -289,7 +288,7 @@ def build_run(
     *,
     pair: bool = False,
     entities: bool = False,
-    kind: TaskKind = TaskKind.SINGLE_LABEL,
+    kind: str = "single_label",
     layers: int = 0,
     passed: bool = True,
 ) -> Path:
@@ -335,11 +334,11 @@ def build_run(
         engines=(
             EngineRecord(
                 name="onnx",
-                format=EngineFormat.ONNX,
+                format="onnx",
                 precision=Precision.FP32,
                 layout=Layout.PADDED,
                 files=(record_file(run, graph),),
-                built=OnnxBuild(opset=17, built_with={}),
+                built=EngineBuild(opset=17, built_with={}),
                 parity=parity(passed=passed),
                 tolerance=TOLERANCE,
             ),

@@ -12,7 +12,7 @@ from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.config import LimitSettings
 from pipework.serve.models.registry import Models
-from pipework.serve.request.context import RequestOptions, StageTimings, TimedResult
+from pipework.serve.request.context import RequestOptions, StageTimings, set_timings
 from pipework.serve.request.statistics import EngineLoad, Totals
 from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.tasks.predictions import Prediction, SingleLabel
@@ -52,18 +52,17 @@ class FakeModel:
 
     async def predict(
         self, examples: list[Example], top_k: int | None = None, terms: RequestOptions | None = None
-    ) -> TimedResult[list[Prediction]]:
+    ) -> list[Prediction]:
         self.examples.append(examples)
         self.terms.append(terms or RequestOptions())
         if self.error:
             raise self.error
         scores = dict(list({"sport": 0.75, "money": 0.25}.items())[:top_k])
         prediction = SingleLabel(label="sport", score=0.75, scores=scores)
-        return TimedResult(value=[prediction] * len(examples), timings=STAGES)
+        set_timings(STAGES)
+        return [prediction] * len(examples)
 
-    async def answer(
-        self, texts: InputTexts, terms: RequestOptions | None = None
-    ) -> TimedResult[OutputTensors]:
+    async def answer(self, texts: InputTexts, terms: RequestOptions | None = None) -> OutputTensors:
         raise NotImplementedError
 
     def close(self) -> None:

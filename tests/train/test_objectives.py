@@ -4,33 +4,36 @@ import torch
 from torch.nn import functional
 
 from pipework.errors import ConfigError
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
-from pipework.train.objectives import Objective, class_weights
+from pipework.train.objectives import OBJECTIVES, class_weights
 
 SINGLE = SingleLabelTask(labels=("a", "b", "c"), metric=Metric.ACCURACY)
 MULTI = MultiLabelTask(labels=("a", "b", "c"), metric=Metric.MICRO_F1)
+single_losses = OBJECTIVES[SingleLabelTask].of_labels
+multi_losses = OBJECTIVES[MultiLabelTask].of_labels
 
 
 def test_the_mean_over_rows_is_the_usual_loss():
     torch.manual_seed(0)
     logits_BC, truth_B = torch.randn(5, 3), torch.tensor([0, 1, 2, 1, 0])
-    single = Objective(TaskKind.SINGLE_LABEL, label_smoothing=0.1)(logits_BC, truth_B)
+    single = single_losses(logits_BC, truth_B, 0.1, None)
     expected = functional.cross_entropy(logits_BC, truth_B, label_smoothing=0.1)
     torch.testing.assert_close(single.mean(), expected)
     hot_BC = functional.one_hot(truth_B, 3).float()
-    multi = Objective(TaskKind.MULTI_LABEL)(logits_BC, hot_BC)
+    multi = multi_losses(logits_BC, hot_BC, 0.0, None)
     expected = functional.binary_cross_entropy_with_logits(logits_BC, hot_BC)
     torch.testing.assert_close(multi.mean(), expected)
     values_B = torch.randn(5)
-    squared = Objective(TaskKind.REGRESSION)(logits_BC[:, :1], values_B)
+    squared = OBJECTIVES[RegressionTask].of_labels(logits_BC[:, :1], values_B, 0.0, None)
     torch.testing.assert_close(squared.mean(), functional.mse_loss(logits_BC[:, 0], values_B))
 
 
 def test_half_precision_logits_give_a_loss_in_float32():
     logits_BC = torch.randn(2, 3).half()
-    assert Objective(TaskKind.SINGLE_LABEL)(logits_BC, torch.tensor([0, 1])).dtype == torch.float32
+    assert single_losses(logits_BC, torch.tensor([0, 1]), 0.0, None).dtype == torch.float32
 
 
 def test_balanced_weights_give_each_class_the_same_share_of_the_loss():
@@ -38,9 +41,7 @@ def test_balanced_weights_give_each_class_the_same_share_of_the_loss():
     weights_C = class_weights("balanced", truth_N, SINGLE)
     parts = weights_C * torch.tensor([6, 3, 1])
     torch.testing.assert_close(parts, torch.full((3,), 10 / 3))
-    losses_B = Objective(TaskKind.SINGLE_LABEL, class_weights_C=weights_C)(
-        torch.zeros(3, 3), torch.tensor([0, 1, 2])
-    )
+    losses_B = single_losses(torch.zeros(3, 3), torch.tensor([0, 1, 2]), 0.0, weights_C)
     torch.testing.assert_close(losses_B, np.log(3) * weights_C)
 
 
@@ -55,8 +56,8 @@ def test_multi_label_weights_apply_to_rows_with_the_label():
     truth_NC = np.array([[1, 0, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0]], np.int8)
     weights_C = class_weights("balanced", truth_NC, MULTI)
     assert weights_C.tolist() == pytest.approx([1 / 3, 3, 1])  # a label without rows has weight 1
-    loss_BC = Objective(TaskKind.MULTI_LABEL, class_weights_C=torch.tensor([1.0, 5.0, 1.0]))
-    has, lacks = loss_BC(torch.zeros(2, 3), torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]))
+    truth_BC = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    has, lacks = multi_losses(torch.zeros(2, 3), truth_BC, 0.0, torch.tensor([1.0, 5.0, 1.0]))
     assert float(has / lacks) == pytest.approx((1 + 5 + 1) / 3)
 
 

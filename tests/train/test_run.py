@@ -174,7 +174,7 @@ def test_padding_and_batching_do_not_change_the_logits(trained_run):
     texts = [Example(text="word " * (n % 13)) for n in range(50)]
     encodings = encoder.encode(texts)
     together = open_reference(trained_run, manifest).infer(encodings).values
-    alone = open_reference(trained_run, manifest).one_by_one().infer(encodings).values
+    alone = open_reference(trained_run, manifest).alone().infer(encodings).values
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 

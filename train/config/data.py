@@ -11,9 +11,10 @@ from pipework.data.readers import WITHOUT_COLUMNS, Column, Columns, Format
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
 from pipework.settings import Positive, Settings
-from pipework.tasks.kinds import DEFAULT_KIND, Metric, TaskKind
+from pipework.tasks.kinds import DEFAULT_KIND, Metric
 from pipework.tasks.labels import resolve_label
-from pipework.tasks.registry import task_type
+from pipework.tasks.registry import Kind, task_type
+from pipework.tasks.task import Task
 
 UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
 
@@ -30,18 +31,15 @@ class TaskSettings(Settings):
     labels; without it, the second of the two labels.
     """
 
-    kind: TaskKind = DEFAULT_KIND
+    kind: Kind = DEFAULT_KIND
     labels: tuple[str, ...] | Path | None = None
     metric: Metric | None = None
     positive: str | int | None = None
 
     @model_validator(mode="after")
     def _labels_fit(self) -> Self:
-        if self.kind is TaskKind.REGRESSION and self.labels is not None:
-            message = "a regression has no task.labels: it learns the numbers in data.columns.label"
-            raise ValueError(message)
-        if self.kind is TaskKind.PRETRAIN and self.labels is not None:
-            message = "pretraining has no task.labels"
+        if self.labels is not None and self.type.fixed_labels is not None:
+            message = f"a task of the kind {self.kind} has no task.labels: remove them"
             raise ValueError(message)
         if isinstance(self.labels, tuple) and any(
             label != label.strip() or not label for label in self.labels
@@ -50,15 +48,19 @@ class TaskSettings(Settings):
             raise ValueError(message)
         return self
 
+    @property
+    def type(self) -> type[Task]:
+        """The class of the task."""
+        return task_type(self.kind)
+
     def metric_for(self, labels: tuple[str, ...]) -> Metric:
         """Return the configured or the default metric.
 
         Raises:
             ConfigError: the metric does not apply to these labels.
         """
-        task = task_type(self.kind)
-        metric = self.metric or task.applicable_metrics(labels)[0]
-        task.check_metric(metric, labels)
+        metric = self.metric or self.type.applicable_metrics(labels)[0]
+        self.type.check_metric(metric, labels)
         return metric
 
     def positive_for(self, labels: tuple[str, ...]) -> str | None:
@@ -70,7 +72,7 @@ class TaskSettings(Settings):
         if self.positive is None:
             return None
         index = resolve_label(str(self.positive), {name: i for i, name in enumerate(labels)})
-        if index is None or Metric.F1 not in task_type(self.kind).applicable_metrics(labels):
+        if index is None or Metric.F1 not in self.type.applicable_metrics(labels):
             found = ", ".join(labels[:5]) or "none"
             message = f"expected task.positive to be one of two labels, found {self.positive!r}"
             raise ConfigError(message, f"labels of this {self.kind} task: {found}")
@@ -141,13 +143,13 @@ class DataSettings(Settings):
             raise ValueError(message)
         return self
 
-    def splits(self, kind: TaskKind) -> dict[str, Source]:
+    def splits(self, kind: str) -> dict[str, Source]:
         """Return the data files, or parts of them, by split name.
 
         Raises:
             ConfigError: data.separator is set for a task that is not multi-label.
         """
-        if self.separator is not None and kind is not TaskKind.MULTI_LABEL:
+        if self.separator is not None and not task_type(kind).many_labels:
             message = f"data.separator needs a multi_label task, and this task is {kind}"
             raise ConfigError(message, "set task.kind to multi_label, or remove data.separator")
         whole, rest = Part(limit=self.rows), self._part()
@@ -178,9 +180,9 @@ class DataSettings(Settings):
         part = Part(limit=self.rows)
         return self._source(self.unlabelled, DEFAULT_KIND, part).unlabelled()
 
-    def _source(self, path: Path, kind: TaskKind, part: Part) -> Source:
+    def _source(self, path: Path, kind: str, part: Part) -> Source:
         columns = Columns(**self.columns.model_dump())
-        if kind is TaskKind.PRETRAIN:
+        if not task_type(kind).predicts:
             columns = Columns(text=columns.text, label=None)
         return Source(
             path=(self.root or Path()) / path,

@@ -10,7 +10,6 @@ from pipework.data.examples import Source
 from pipework.errors import ConfigError
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.settings import Settings, load_settings
-from pipework.tasks.kinds import TaskKind
 from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.config.train import PretrainSettings, TrainSettings, TuneSettings
@@ -122,7 +121,7 @@ class Config(Settings):
     @model_validator(mode="after")
     def _distinct_columns(self) -> Self:
         columns = self.data.columns.model_dump(exclude_none=True)
-        if self.task.kind is TaskKind.PRETRAIN:
+        if not self.task.type.predicts:
             columns = {"text": self.data.columns.text}
         by_column = {column: field for field, column in columns.items()}
         for field, column in columns.items():
@@ -144,8 +143,11 @@ class Config(Settings):
             message = "train.reinit_layers needs a pretrained model.name that is not frozen"
             raise ValueError(message)
         weighted = self.train.class_weights != "equal" or self.train.label_smoothing
-        if self.task.kind is TaskKind.REGRESSION and weighted:
+        if self.task.type.has_values and weighted:
             message = "train.class_weights and train.label_smoothing do not apply to a regression"
+            raise ValueError(message)
+        if self.task.type.rows_per_token and self.model.head is not Head.LINEAR:
+            message = f"model.head {self.model.head} has no logits for each token: use linear"
             raise ValueError(message)
         if self.model.head is Head.ENTITY and not self.data.entities:
             message = (
@@ -157,7 +159,7 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _fit_for_pretraining(self) -> Self:
-        if self.task.kind is not TaskKind.PRETRAIN:
+        if self.task.type.predicts:
             if self.data.format in UNLABELLED:
                 message = f"format {self.data.format} has no labels: set task.kind to pretrain"
                 raise ValueError(message)

@@ -227,8 +227,8 @@ def row_bytes(example: Example) -> int:
 def _open(folder: Path, task: Task | None) -> TokenSet:
     arrays = {name: _array(folder / name, kind) for name, kind in FILES.items()}
     truth = NO_LABELS if task is None else _array(folder / "truth", task.truth_type)
-    if task is not None and task.many_labels:
-        truth = truth.reshape(-1, len(task.labels))
+    if task is not None:
+        truth = truth.reshape(-1, *task.truth_shape)
     spans_N4 = arrays.pop("spans").reshape(-1, 4)
     return TokenSet(**arrays, spans=spans_N4, truth=truth)
 

@@ -15,25 +15,20 @@ from numpy.typing import NDArray
 from pipework.data.examples import Source
 from pipework.machine import collect_and_trim
 from pipework.progress import Progress
-from pipework.tasks.kinds import TaskKind
 from pipework.train.config.train import TrainSettings
 from pipework.train.data.batches import Rows
 from pipework.train.data.token_cache import locate_rows
 from pipework.train.distill.teacher import Logits, Teacher, teacher_logits
 from pipework.train.loop.distributed import World
 from pipework.train.loop.losses import Losses
-from pipework.train.objectives import distillation_losses
+from pipework.train.objectives import Objective
 
 
 class DistillationLosses:
     """The losses of rows with teacher logits.
 
     A loss is `soft_weight` times the distillation loss plus (1 - `soft_weight`) times the loss of
-    the label; a row without a label has the first term only. For a single label the distillation
-    loss is the Kullback-Leibler divergence from the mean of the teachers' probabilities, both at
-    temperature T, times T squared, so that the size of the gradient does not depend on T. For
-    several labels it is the mean of the divergences of the labels. For a regression it is the
-    squared distance from the mean of the teachers' values.
+    the label; a row without a label has the first term only. See `Objective`.
     """
 
     def __init__(
@@ -42,7 +37,7 @@ class DistillationLosses:
         teacher_logits: Sequence[Sequence[Logits]],
         *,
         labelled: int,
-        kind: TaskKind,
+        objective: Objective,
         settings: TrainSettings,
     ) -> None:
         """Combine the losses of the labels with those of the teachers.
@@ -51,21 +46,20 @@ class DistillationLosses:
             label_losses: the losses of the labels.
             teacher_logits: for each teacher its logits [N, C] by file, in the order of the rows.
             labelled: number of rows with a label; they precede the unlabelled rows.
-            kind: of the task.
+            objective: the losses of the kind of task.
             settings: temperature and weight.
         """
         self._label_losses = label_losses
         self._teacher_logits = teacher_logits
         self._labelled = labelled
-        self._kind = kind
+        self._objective = objective
         self._temperature = settings.temperature
         self._weight = settings.soft_weight
 
     def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
         """Return the loss of each row, float32 [B]."""
         teacher_KBC = torch.from_numpy(self._teachers_of(rows_B)).to(logits_BC.device)
-        temperature = self._temperature
-        soft_B = distillation_losses(logits_BC.float(), teacher_KBC, self._kind, temperature)
+        soft_B = self._objective.of_teachers(logits_BC, teacher_KBC, self._temperature)
         labelled_B = rows_B < self._labelled
         hard_B = self._label_losses(logits_BC, np.where(labelled_B, rows_B, 0))
         # Rows without a label were computed with the label of row 0, which gets weight 0 here.

@@ -99,7 +99,7 @@ def _seeds(run: Path) -> list[Path]:
 def _check(teacher: Teacher, task: Task, fields: Sequence[str]) -> None:
     teacher_task, reads = teacher.manifest.task, teacher.manifest.input.fields
     where = f"train.teacher {teacher.run}"
-    if teacher_task.kind is not task.kind:
+    if teacher_task.kind != task.kind:
         message = f"{where} has task.kind = {teacher_task.kind}, this run has {task.kind}"
         raise ConfigError(message, "choose a teacher with the same task.kind")
     if teacher_task.labels != task.labels:

@@ -1,6 +1,6 @@
 """Evaluation on dev during training; each process computes its share of the rows.
 
-Shapes: N rows, C classes.
+Shapes: N rows of dev.
 """
 
 from contextlib import nullcontext
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipework.progress import Progress
 from pipework.tasks.evaluation import Evaluation
-from pipework.tasks.outputs import Outputs
+from pipework.tasks.outputs import Outputs, Values, rows_of
 from pipework.tasks.task import Task
 from pipework.train.data.batches import BATCH_TOKENS, Rows, rank_share, token_batches
 from pipework.train.loop.determinism import exact_float32
@@ -51,32 +51,29 @@ class ClassifierEvaluator:
         # Rounding to bf16 would change the rank order of close values of a regression.
         exact = self._task.has_values
         with exact_float32() if exact else nullcontext():
-            logits_NC = self.logits(model, None if exact else autocast)
-        return self._world.lead(lambda: self._score(logits_NC))
+            outputs = self.outputs(model, None if exact else autocast)
+        return self._world.lead(lambda: self._score(outputs))
 
-    def _score(self, logits_NC: NDArray[np.float32] | None) -> Evaluation:
-        assert logits_NC is not None, "rank 0 gathers all logits"
-        task = self._task.with_thresholds(logits_NC, self._truth)
-        return task.evaluate(Outputs.of(logits_NC), self._truth)
+    def _score(self, outputs: Outputs | None) -> Evaluation:
+        assert outputs is not None, "rank 0 gathers all outputs"
+        task = self._task.with_thresholds(outputs.values, self._truth)
+        return task.evaluate(outputs, self._truth)
 
-    def logits(
-        self, model: torch.nn.Module, autocast: torch.dtype | None
-    ) -> NDArray[np.float32] | None:
-        """Return logits [N, C] in rank 0, None in the others; each rank computes its own rows."""
+    def outputs(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Outputs | None:
+        """Return all outputs in rank 0, None in the others; each rank computes its own rows."""
         order = np.argsort(self._loader.lengths, kind="stable")
         own = rank_share(order, self._world.rank, self._world.size)
         parts = self._world.gather((own, self._compute(model, own, autocast)))
         if parts is None:
             return None
-        rows = np.concatenate([rows for rows, _ in parts])
-        gathered = np.concatenate([logits for _, logits in parts if len(logits)])
-        logits_NC = np.empty_like(gathered)
-        logits_NC[rows] = gathered
-        return logits_NC
+        offsets = self._task.row_offsets(self._loader.lengths.tolist())
+        rows = rows_of(offsets, np.concatenate([rows for rows, _ in parts]))
+        gathered = np.concatenate([values for _, values in parts if len(values)])
+        values = np.empty_like(gathered)
+        values[rows] = gathered
+        return Outputs(values, offsets)
 
-    def _compute(
-        self, model: torch.nn.Module, rows: Rows, autocast: torch.dtype | None
-    ) -> NDArray[np.float32]:
+    def _compute(self, model: torch.nn.Module, rows: Rows, autocast: torch.dtype | None) -> Values:
         device = self._world.device
         was_training = model.training
         model.eval()

@@ -5,6 +5,7 @@ Shapes: N inputs, R rows of their outputs, C logits, B rows of a batch, T tokens
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from pipework.closeable import Closeable
 from pipework.errors import RunFolderError
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
-from pipework.tasks.outputs import Indices, Outputs, one_row_each, rows_of
+from pipework.tasks.outputs import Outputs, RowOffsets, one_row_of, rows_of
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding, pad
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
@@ -26,100 +27,78 @@ from pipework.train.model.classifier import Classifier, open_checkpoint
 log = logging.getLogger(__name__)
 CPU = torch.device("cpu")
 Result = TypeVar("Result")
-RowOffsets = Callable[[Sequence[int]], Indices]
 
 
-def _one_row_each(lengths_N: Sequence[int]) -> Indices:
-    return one_row_each(len(lengths_N))
-
-
+@dataclass(eq=False)
 class CheckpointEngine(Closeable):
     """Runs a model through the interface of `pipework.scoring.evaluation.Engine`.
 
-    With `one_by_one` each input is computed alone and without padding: slow, but a reference that
-    does not depend on batching. If the memory of its device is exhausted, the model moves to the
-    device `spare`.
+    Attributes:
+        model: the model, on its device; each call runs it in evaluation mode.
+        padding: padding of its inputs.
+        autocast: type of autocast; None for float32.
+        one_by_one: whether each input is computed alone and without padding: slow, but a reference
+            that does not depend on batching.
+        spare: the device to which the model moves if the memory of its device is exhausted.
+        row_offsets: the offsets of the output rows of inputs, given their lengths.
     """
 
-    def __init__(
-        self,
-        model: Classifier,
-        *,
-        padding: Padding,
-        autocast: torch.dtype | None = None,
-        one_by_one: bool = False,
-        spare: torch.device | None = None,
-        row_offsets: RowOffsets = _one_row_each,
-    ) -> None:
-        """Use a model on its current device; each call runs in evaluation mode."""
-        self._model = model
-        self._spare = spare
-        self._padding = padding
-        self._autocast = autocast
-        self._row_offsets = row_offsets
-        self._batch_tokens = 0 if one_by_one else BATCH_TOKENS
+    model: Classifier
+    _: KW_ONLY
+    padding: Padding
+    autocast: torch.dtype | None = None
+    one_by_one: bool = False
+    spare: torch.device | None = None
+    row_offsets: RowOffsets = one_row_of
 
     def infer(self, encodings: Sequence[Encoding]) -> Outputs:
         """Return the outputs of N inputs, computed in batches of similar length."""
         return self._with_spare(lambda: self._infer(encodings))
 
     def _infer(self, encodings: Sequence[Encoding]) -> Outputs:
-        was_training = self._model.training
-        self._model.eval()
+        was_training = self.model.training
+        self.model.eval()
         lengths_N = np.array([len(encoding) for encoding in encodings], np.int64)
-        offsets = self._row_offsets(lengths_N.tolist())
-        logits_RC = np.empty((int(offsets[-1]), self._model.classes), np.float32)
+        offsets = self.row_offsets(lengths_N.tolist())
+        logits_RC = np.empty((int(offsets[-1]), self.model.classes), np.float32)
         order = np.argsort(lengths_N, kind="stable")
+        batch_tokens = 0 if self.one_by_one else BATCH_TOKENS
         with torch.inference_mode():
-            for rows in token_batches(lengths_N, order, self._batch_tokens):
+            for rows in token_batches(lengths_N, order, batch_tokens):
                 logits_RC[rows_of(offsets, rows)] = self._forward([encodings[row] for row in rows])
-        self._model.train(was_training)
+        self.model.train(was_training)
         return Outputs(logits_RC, offsets)
 
     def _forward(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
-        device = self._model.device
-        inputs = model_inputs(encodings, self._padding, device)
-        with torch.autocast(device.type, self._autocast, enabled=self._autocast is not None):
-            logits = self._model(**inputs)
+        device = self.model.device
+        inputs = model_inputs(encodings, self.padding, device)
+        with torch.autocast(device.type, self.autocast, enabled=self.autocast is not None):
+            logits = self.model(**inputs)
         return np.asarray(logits.float().cpu().numpy(), np.float32)
 
-    def one_by_one(self) -> "CheckpointEngine":
+    def alone(self) -> "CheckpointEngine":
         """Return an engine with the same model that computes each input alone."""
-        return CheckpointEngine(
-            self._model,
-            padding=self._padding,
-            autocast=self._autocast,
-            one_by_one=True,
-            spare=self._spare,
-            row_offsets=self._row_offsets,
-        )
+        return replace(self, one_by_one=True)
 
     def with_model(self, change: Callable[[Classifier], Classifier]) -> "CheckpointEngine":
         """Return an engine with the changed model."""
-        model = self._with_spare(lambda: change(self._model))
-        return CheckpointEngine(
-            model,
-            padding=self._padding,
-            autocast=self._autocast,
-            spare=self._spare,
-            row_offsets=self._row_offsets,
-        )
+        return replace(self, model=self._with_spare(lambda: change(self.model)))
 
     def _with_spare(self, compute: Callable[[], Result]) -> Result:
         """Return the result of a computation, repeated on the spare device if memory runs out."""
         try:
             return compute()
         except torch.OutOfMemoryError:
-            if self._spare is None:
+            if self.spare is None:
                 raise
             log.warning(
                 "%s has too little memory; the checkpoint continues on %s",
-                self._model.device,
-                self._spare,
+                self.model.device,
+                self.spare,
             )
         # Not in the handler, whose traceback keeps tensors of the failed computation.
-        self._model.to(self._spare)
-        self._spare = None
+        self.model.to(self.spare)
+        self.spare = None
         return compute()
 
     def close(self) -> None:
@@ -132,11 +111,6 @@ def model_inputs(
     """Return the model inputs of a batch, int64, on the device."""
     inputs = pad(encodings, padding).inputs()
     return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
-
-
-def reference_device(cuda_devices: int) -> torch.device:
-    """Return the device for the reference of a parity check: the first GPU, or else the CPU."""
-    return torch.device("cuda", 0) if cuda_devices else CPU
 
 
 def open_reference(

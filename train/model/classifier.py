@@ -15,7 +15,6 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
-    AutoModelForSequenceClassification,
     PreTrainedModel,
 )
 from transformers.utils import logging as transformers_logging
@@ -29,7 +28,13 @@ from pipework.train.model import families, ngram_embeddings
 from pipework.train.model.encoder_configs import preset_config
 from pipework.train.model.families import without_encoder
 from pipework.train.model.heads import StatesHead, make_head, to_column_0
-from pipework.train.model.pretrained import LabelNames, check_vocabulary, no_pooler, open_pretrained
+from pipework.train.model.pretrained import (
+    LabelNames,
+    check_vocabulary,
+    linear_model_class,
+    no_pooler,
+    open_pretrained,
+)
 
 HEAD_FILE, HEAD_WEIGHTS = "head.json", "head.safetensors"
 
@@ -46,6 +51,7 @@ class Classifier(nn.Module):
         target_scale: scale of the targets during the training of a regression: the last layer
             returns standardised values, `forward` and a saved checkpoint values on the scale.
         has_trained_head: whether the checkpoint that training starts from contained the head.
+        per_token: whether the logits have a row for each token, not for each text.
     """
 
     def __init__(self, model: PreTrainedModel, settings: HeadSettings) -> None:
@@ -57,6 +63,7 @@ class Classifier(nn.Module):
         self.settings = settings
         self.target_scale: TargetScale | None = None
         self.has_trained_head = False
+        self.per_token = is_per_token(type(model).__name__)
         self._left = families.reads_last(model.config)
         self._activation = families.output_activation(model.config)
         self.head: StatesHead | None = None
@@ -71,7 +78,10 @@ class Classifier(nn.Module):
         token_type_ids: torch.Tensor | None = None,
         entity_spans: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return logits [B, C]; all inputs are int64 [B, T], `entity_spans` int64 [B, 4]."""
+        """Return logits [B, C], or [tokens of all rows, C] if they are `per_token`.
+
+        All inputs are int64 [B, T], `entity_spans` int64 [B, 4].
+        """
         if self.head is not None:
             states_BTH = self.states(input_ids, attention_mask, token_type_ids)
             return self.from_states(states_BTH, attention_mask, entity_spans)
@@ -79,7 +89,7 @@ class Classifier(nn.Module):
         logits: torch.Tensor = self.model(
             input_ids=input_ids, attention_mask=attention_mask, **types
         ).logits
-        return self._outputs(logits)
+        return self._outputs(logits, attention_mask)
 
     def states(
         self,
@@ -106,12 +116,12 @@ class Classifier(nn.Module):
             logits: torch.Tensor = shell(
                 inputs_embeds=states_BTH, attention_mask=attention_mask
             ).logits
-            return self._outputs(logits)
+            return self._outputs(logits, attention_mask)
         mask_BT, spans_B4 = attention_mask, entity_spans
         if self._left:
             states_BTH, mask_BT, spans_B4 = to_column_0(states_BTH, mask_BT, spans_B4)
         head_logits: torch.Tensor = self.head(states_BTH, mask_BT, spans_B4)
-        return self._outputs(head_logits)
+        return self._outputs(head_logits, mask_BT)
 
     def standardise(self, scale: TargetScale) -> None:
         """Set the scale of the targets; a head that was trained before keeps its values."""
@@ -122,8 +132,10 @@ class Classifier(nn.Module):
                 layer.weight.div_(scale.std)
                 layer.bias.sub_(scale.mean).div_(scale.std)
 
-    def _outputs(self, logits_BC: torch.Tensor) -> torch.Tensor:
+    def _outputs(self, logits_BC: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         """Return logits after the activation of the model, on the scale of the targets."""
+        if self.per_token:
+            logits_BC = logits_BC[mask_BT != 0]
         if self._activation is not None:
             logits_BC = self._activation(logits_BC)
         if self.target_scale is None:
@@ -252,19 +264,26 @@ def open_checkpoint(folder: Path, attention: str | None = None) -> Classifier:
     silence_transformers()
     settings = _head_settings(folder / HEAD_FILE)
     linear = settings.head is Head.LINEAR
-    kind = AutoModelForSequenceClassification if linear else AutoModel
+    config = AutoConfig.from_pretrained(folder)
+    per_token = is_per_token(*(config.architectures or ()))
+    kind = linear_model_class(per_token=per_token) if linear else AutoModel
     model = kind.from_pretrained(
         folder,
         dtype=torch.float32,
         attn_implementation=attention,
         local_files_only=True,
-        **({} if linear else no_pooler(AutoConfig.from_pretrained(folder))),
+        **({} if linear else no_pooler(config)),
     )
     classifier = Classifier(model, settings)
     ngram_embeddings.restore(classifier.encoder, folder)
     if classifier.head is not None:
         classifier.head.load_state_dict(load_file(folder / HEAD_WEIGHTS))
     return classifier.eval()
+
+
+def is_per_token(*architectures: str) -> bool:
+    """Return whether the class of a model has logits for each token, by its name."""
+    return any(name.endswith("ForTokenClassification") for name in architectures)
 
 
 def padding_of(model: Classifier) -> Padding:
@@ -312,7 +331,7 @@ def _preset(
     config = preset_config(settings, preset, tokenizer)
     names.write(config)
     if settings.head is Head.LINEAR:
-        return AutoModelForSequenceClassification.from_config(config)
+        return names.model_class.from_config(config)
     return AutoModel.from_config(config, add_pooling_layer=False)
 
 

@@ -13,6 +13,7 @@ from transformers import (
     MODEL_MAPPING,
     AutoModel,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -35,23 +36,37 @@ CHECK_SIZES = "check that family and sizes in config.json match the weights"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelNames:
-    """The label names in the order of the logits, as in a config of transformers."""
+    """The labels of a task as in a config of transformers, and the class of its linear models."""
 
     id2label: dict[int, str]
     label2id: dict[str, int]
     problem_type: str
+    model_class: type[Any]
 
     @classmethod
     def of(cls, task: Task) -> "LabelNames":
         """Return the label names of a task."""
         ids = dict(enumerate(task.labels))
         indices = {label: index for index, label in ids.items()}
-        return cls(id2label=ids, label2id=indices, problem_type=task.problem_type)
+        return cls(
+            id2label=ids,
+            label2id=indices,
+            problem_type=task.problem_type,
+            model_class=linear_model_class(per_token=task.rows_per_token),
+        )
 
     def write(self, config: PreTrainedConfig) -> None:
         """Write the label names to a config."""
         config.id2label, config.label2id = self.id2label, self.label2id
-        config.problem_type = self.problem_type
+        config.problem_type = self.problem_type or None
+
+
+def linear_model_class(*, per_token: bool) -> type[Any]:
+    """Return the class of transformers with a linear head, for the first token or each token."""
+    chosen: type[Any] = AutoModelForSequenceClassification
+    if per_token:
+        chosen = AutoModelForTokenClassification
+    return chosen
 
 
 def without_activation(config: PreTrainedConfig) -> None:
@@ -79,7 +94,7 @@ def open_pretrained(
         set_head_dropout(config, settings.dropout)
         linear = settings.head is Head.LINEAR
         if linear:
-            model, loading = load(AutoModelForSequenceClassification, name, config)
+            model, loading = load(names.model_class, name, config)
         else:
             model, loading = load(AutoModel, name, config, **no_pooler(config))
     missing = check_loaded(name, model, loading, linear=linear)

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer
 
 from pipework.machine import collect_and_trim
 from pipework.run_folder.manifest import Manifest
-from pipework.train.data.batches import StepBatches
+from pipework.train.data.batches import Rows, StepBatches
 from pipework.train.data_report.data_report import UNLIMITED
 from pipework.train.loop.loop import LoopSpec, TrainingRun
-from pipework.train.loop.losses import PrecomputedLosses
 from pipework.train.loop.resume import Snapshot
 from pipework.train.loop.step import Stepper, StepSpec
 from pipework.train.loop.training import make_stepper, run_loop
@@ -81,11 +81,14 @@ def make_setup(run: TrainingRun, prepared: PreparedRun) -> PretrainSetup:
         seed=settings.seed,
         numbered=True,
     )
-    step = StepSpec(
-        model=model, layers=model.layers(), loader=loaders.train, losses=PrecomputedLosses()
-    )
+    step = StepSpec(model=model, layers=model.layers(), loader=loaders.train, losses=_of_model)
     stepper = make_stepper(run, step, windows.per_epoch)
     return PretrainSetup(model=model, loaders=loaders, windows=windows, stepper=stepper)
+
+
+def _of_model(logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
+    del rows_B
+    return logits_BC  # the losses, which the model computes itself
 
 
 def _model(run: TrainingRun, prepared: PreparedRun) -> PretrainModel:

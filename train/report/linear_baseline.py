@@ -47,8 +47,7 @@ class LinearBaseline:
         name: the description of the model and its features.
         split: the scored split: test, or dev if there is no test split.
         evaluation: its scores on this split.
-        logits_NC: its outputs for this split, float32: distances from the separating planes, or
-            values.
+        outputs: its outputs for this split: distances from the separating planes, or values.
         task: the task, with thresholds chosen for the baseline if the task is multi-label.
         rows: number of train rows that it was fitted on, of `all_rows`.
         seconds: time to read, fit and predict.
@@ -57,7 +56,7 @@ class LinearBaseline:
     name: str
     split: str
     evaluation: Evaluation
-    logits_NC: NDArray[np.float32]
+    outputs: Outputs
     task: Task
     rows: int
     all_rows: int
@@ -97,13 +96,13 @@ def linear_baseline(
         logits_NC = _fit_and_predict(x_NF, truth_N, scored_NF, task)
         chosen_on = next(iter(scored))  # dev, if there is such a split
         task = task.with_thresholds(logits_NC[: len(scored[chosen_on])], wanted[chosen_on])
-        logits_NC = logits_NC[-len(scored[split]) :]
+        outputs = Outputs.of(logits_NC[-len(scored[split]) :])
         progress.advance(1)
     return LinearBaseline(
         name=f"{task.baseline} on {features.name}",
         split=split,
-        evaluation=task.evaluate(Outputs.of(logits_NC), wanted[split]),
-        logits_NC=logits_NC,
+        evaluation=task.evaluate(outputs, wanted[split]),
+        outputs=outputs,
         task=task,
         rows=len(examples),
         all_rows=all_rows,

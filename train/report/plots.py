@@ -72,41 +72,37 @@ def over_trials(numbers: Sequence[int], scores: Sequence[float], pruned: Sequenc
         return svg(figure, "Score of each trial")
 
 
-def score_over_number(
-    key: str, values: Sequence[float], scores: Sequence[float], pruned: Sequence[bool], *, log: bool
+def score_over(
+    key: str,
+    values: Sequence[float] | Sequence[str],
+    scores: Sequence[float],
+    pruned: Sequence[bool],
+    *,
+    choices: Sequence[str] = (),
+    log: bool = False,
 ) -> str:
-    """Draw the score of each trial over the value of a setting with a range of numbers."""
+    """Draw the score of each trial over the value of a setting: a number, or one of `choices`."""
     with rc_context(STYLE):
         figure, axes = new_axes()
+        if choices:
+            axes.xaxis.update_units(choices)  # type: ignore[no-untyped-call]
+            axes.set_xlim(-0.5, len(choices) - 0.5)
         _scatter(axes, values, scores, pruned)
         if log:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.xaxis.set_major_formatter("{x:g}")
-        _label(axes, key, "score on dev")
-        return svg(figure, f"Score over {key}")
-
-
-def score_over_choice(
-    key: str,
-    choices: Sequence[str],
-    values: Sequence[str],
-    scores: Sequence[float],
-    pruned: Sequence[bool],
-) -> str:
-    """Draw the score of each trial over the value of a setting with a list of choices."""
-    with rc_context(STYLE):
-        figure, axes = new_axes()
-        _scatter(axes, [choices.index(value) for value in values], scores, pruned)
-        axes.set_xticks(range(len(choices)), choices)
-        axes.set_xlim(-0.5, len(choices) - 0.5)
+        if not choices:
+            axes.xaxis.set_major_formatter("{x:g}")
         _label(axes, key, "score on dev")
         return svg(figure, f"Score over {key}")
 
 
 def _scatter(
-    axes: Axes, places: Sequence[float], scores: Sequence[float], hollow: Sequence[bool]
+    axes: Axes,
+    places: Sequence[float] | Sequence[str],
+    scores: Sequence[float],
+    hollow: Sequence[bool],
 ) -> None:
     colours = ["none" if empty else SERIES[0] for empty in hollow]
     axes.scatter(places, scores, s=30, facecolors=colours, edgecolors=SERIES[0])

@@ -55,14 +55,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredRows:
-    """The logits [N, C] of a model and the labels of a split.
+    """The outputs of a model and the labels of a split.
 
     Attributes:
         leaked_N: whether a row is also in train, bool [N].
     """
 
     split: str
-    logits_NC: NDArray[np.float32]
+    outputs: Outputs
     truth: NDArray[np.generic]
     task: Task
     leaked_N: NDArray[np.bool_]
@@ -151,19 +151,19 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
     fail, so that a trial can be exported.
     """
     fresh, note = _without_leaks(rows)
-    constant = compare(fresh, *constant_prediction(fresh.truth, fresh.task))
+    constant = compare(fresh, *constant_prediction(fresh))
     linear = None
     if baseline is not None:
-        logits_NC = baseline.logits_NC if fresh is rows else baseline.logits_NC[~rows.leaked_N]
-        linear = compare(
-            fresh, LINEAR, TaskOutputs(outputs=Outputs.of(logits_NC), task=baseline.task)
-        )
+        outputs = baseline.outputs
+        if fresh is not rows:
+            outputs = outputs.take(np.flatnonzero(~rows.leaked_N))
+        linear = compare(fresh, LINEAR, TaskOutputs(outputs=outputs, task=baseline.task))
     outcome, difference = _outcome(constant, linear, flat=history.flat)
     if len(np.unique(fresh.truth, axis=0)) == 1:
         outcome, note = Outcome.UNDECIDED, f"{note} All {rows.split} rows have the same label."
     findings: tuple[str, ...] = ()
     if outcome is not Outcome.BETTER:
-        scored = fresh.task.evaluate(Outputs.of(fresh.logits_NC), fresh.truth)
+        scored = fresh.task.evaluate(fresh.outputs, fresh.truth)
         findings = (*_imbalance(scored, outcome), _diagnosis(history))
     return Verdict(
         outcome=outcome,
@@ -181,33 +181,29 @@ def _without_leaks(rows: ScoredRows) -> tuple[ScoredRows, str]:
         return rows, ""
     if leaked == count:
         return rows, f" All {rows.split} rows are also in train."
-    kept_N = ~rows.leaked_N
-    kept = replace(rows, logits_NC=rows.logits_NC[kept_N], truth=rows.truth[kept_N])
-    scores = (
-        part.task.evaluate(Outputs.of(part.logits_NC), part.truth).score for part in (rows, kept)
-    )
+    kept_N = np.flatnonzero(~rows.leaked_N)
+    kept = replace(rows, outputs=rows.outputs.take(kept_N), truth=rows.truth[kept_N])
+    scores = (part.task.evaluate(part.outputs, part.truth).score for part in (rows, kept))
     note = " {:,} of {:,} {} rows are also in train and left out: {:.4f} with them, {:.4f} without."
     return kept, note.format(leaked, count, rows.split, *scores)
 
 
-def constant_prediction(truth: NDArray[np.generic], task: Task) -> tuple[str, TaskOutputs]:
-    """Return the best prediction that is the same for every row: its description and logits."""
-    name, logits_C = task.constant(truth)
-    logits_NC = np.tile(logits_C.astype(np.float32), (len(truth), 1))
-    return name, TaskOutputs(outputs=Outputs.of(logits_NC), task=task)
+def constant_prediction(rows: ScoredRows) -> tuple[str, TaskOutputs]:
+    """Return the best prediction that is the same for every row: its description and outputs."""
+    name, logits_C = rows.task.constant(rows.truth)
+    values = np.tile(logits_C.astype(np.float32), (len(rows.outputs.values), 1))
+    return name, TaskOutputs(outputs=Outputs(values, rows.outputs.offsets), task=rows.task)
 
 
 def compare(rows: ScoredRows, name: str, other: TaskOutputs) -> ScoreDifference:
-    """Compare the logits of a model with others for the same rows."""
-    interval = paired_interval(
-        other, TaskOutputs(outputs=Outputs.of(rows.logits_NC), task=rows.task), rows.truth
-    )
+    """Compare the outputs of a model with others for the same rows."""
+    interval = paired_interval(other, TaskOutputs(outputs=rows.outputs, task=rows.task), rows.truth)
     other_task = other.task.model_copy(update={"metric": rows.task.metric})
     return ScoreDifference(
         other=name,
         metric=rows.task.metric,
         split=rows.split,
-        model=rows.task.evaluate(Outputs.of(rows.logits_NC), rows.truth).score,
+        model=rows.task.evaluate(rows.outputs, rows.truth).score,
         baseline=other_task.evaluate(other.outputs, rows.truth).score,
         low=interval.low,
         high=interval.high,

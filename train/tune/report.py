@@ -257,11 +257,7 @@ def _final_runs(result: TuneResult) -> str:
 
 
 def _plots(ranges: Sequence[SettingRange], result: TuneResult) -> str:
-    from pipework.train.report.plots import (  # noqa: PLC0415  (needs matplotlib)
-        over_trials,
-        score_over_choice,
-        score_over_number,
-    )
+    from pipework.train.report.plots import over_trials, score_over  # noqa: PLC0415  (matplotlib)
 
     scored = [trial for trial in result.trials if trial.score is not None]
     numbers = [trial.number for trial in scored]
@@ -273,9 +269,9 @@ def _plots(ranges: Sequence[SettingRange], result: TuneResult) -> str:
         values = [trial.values[setting.key] for trial in scored]
         if isinstance(setting, NumberRange):
             places = [float(value) for value in values]
-            drawn = score_over_number(setting.key, places, scores, pruned, log=setting.log)
+            drawn = score_over(setting.key, places, scores, pruned, log=setting.log)
         else:
-            drawn = score_over_choice(setting.key, setting.choices, values, scores, pruned)
+            drawn = score_over(setting.key, values, scores, pruned, choices=setting.choices)
         plots.append((setting.key, "Each point is a trial.", drawn))
     return frame.section("What mattered", frame.plots(plots))
 

@@ -199,9 +199,7 @@ class Bench:
         spec = LoadSpec(
             workload=self.workloads[load],
             load=OfferedLoad(concurrency=load.clients),
-            duration=LevelDuration(
-                warmup_s=min(1.5, seconds / 2), duration_s=seconds, limit_s=seconds
-            ),
+            duration=LevelDuration(warmup_s=min(1.5, seconds / 2), duration_s=seconds),
         )
         level = closed_loop(target, spec, self.progress).level
         times = level.latency_ms

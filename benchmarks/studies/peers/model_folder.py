@@ -64,7 +64,7 @@ def _inputs(manifest: Manifest) -> list[str]:
 
 
 def _check(manifest: Manifest) -> None:
-    kind = (manifest.model.head, manifest.task.kind.value, manifest.input.fields)
+    kind = (manifest.model.head, manifest.task.kind, manifest.input.fields)
     if kind != (Head.LINEAR, "single_label", ("text",)):
         message = (
             f"expected a run with head linear, task single_label and input text; run"

@@ -6,7 +6,8 @@ from typing import Literal
 from pipework.benchmarks.report import tables
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
 from pipework.record import Record
-from pipework.run_folder.engine_record import EngineFormat, Layout
+from pipework.run_folder.engine_record import Layout
+from pipework.serve.engines.runtimes import RUNTIMES
 
 
 class EngineResult(Record):
@@ -147,7 +148,7 @@ def engine_rows(result: EnginesResult) -> Iterator[tuple[str, ...]]:
 
 
 PACKED = f"-{Layout.PACKED}"
-FORMATS = [format_.value for format_ in EngineFormat]
+FORMATS = [runtime.format for runtime in RUNTIMES]
 
 
 def matrix_lines(result: MatrixResult) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]:

@@ -21,9 +21,7 @@ def outcome(sent_s, end_s, error=None, *, intended_s=None):
 
 
 def level_of(load, *outcomes):
-    return module.level(
-        LevelMeasurement(outcomes=outcomes, span_s=SPAN_S, whole_s=SPAN_S), load, FOUR
-    )
+    return module.level(LevelMeasurement(outcomes=outcomes, span_s=SPAN_S), load, FOUR).level
 
 
 def test_a_closed_loop_counts_rates_within_the_window_and_latencies_until_the_last_response():
@@ -39,11 +37,10 @@ def test_a_closed_loop_counts_rates_within_the_window_and_latencies_until_the_la
     )
     assert (level.concurrency, level.rate, level.load) == (2, None, 2)
     assert (level.sent, level.requests, level.texts) == (5, 3, 12)
-    assert (level.requests_per_s, level.texts_per_s, level.goodput) == (1.0, 4.0, 4.0)
+    assert (level.requests_per_s, level.texts_per_s) == (1.0, 4.0)
     assert level.latency_ms.max == 2000
     assert level.errors == {"HTTP 429": 1, "timeout": 1}
-    assert (level.failed, level.refused) == (2, 1)
-    assert level.refused_ms.max == 500
+    assert level.failed == 2
 
 
 def test_an_open_loop_counts_requests_by_their_intended_send_time():
@@ -59,13 +56,12 @@ def test_an_open_loop_counts_requests_by_their_intended_send_time():
     assert (level.sent, level.late, level.requests) == (3, 1, 3)
     assert level.latency_ms.p50 == pytest.approx(600)
     assert level.latency_ms.max == pytest.approx(1200)
-    assert level.goodput == 4 * 3 / 2
+    assert level.texts_per_s == 4 * 3 / 2
 
 
 def test_a_level_without_a_success_has_no_latencies():
     level = level_of(CLOSED, outcome(1.0, 1.1, "HTTP 500"))
     assert (level.latency_ms, level.histogram, level.texts_per_s) == (None, None, 0)
-    assert (level.interval_ms, level.refused_ms) == ({}, None)
 
 
 @pytest.mark.parametrize("load", [{}, {"concurrency": 1, "rate": 1.0}])

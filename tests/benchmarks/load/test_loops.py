@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from pipework.benchmarks.load import outcome
-from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
+from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.loops import closed_loop, drive, open_loop
 from pipework.benchmarks.load.outcome import send_request
@@ -19,7 +19,7 @@ from pipework.progress import NullProgress
 SPEC = LoadSpec(
     workload=Workload.synthetic(texts_per_request=2, seed=0),
     load=OfferedLoad(concurrency=3),
-    duration=LevelDuration(warmup_s=0.0, duration_s=60.0, limit_s=60.0),
+    duration=LevelDuration(warmup_s=0.0, duration_s=60.0),
 )
 
 
@@ -77,7 +77,7 @@ def run(server, *, concurrency=1, texts=1, duration_s=0.6, warmup_s=0.0, progres
     spec = LoadSpec(
         workload=Workload.synthetic(texts_per_request=texts, seed=0),
         load=OfferedLoad(concurrency=concurrency),
-        duration=LevelDuration(warmup_s=warmup_s, duration_s=duration_s, limit_s=duration_s),
+        duration=LevelDuration(warmup_s=warmup_s, duration_s=duration_s),
     )
     return closed_loop(target(server.url), spec, progress or NullProgress()).level
 
@@ -182,7 +182,7 @@ def test_progress_reports_seconds_and_rates_and_ends(serve):
 
 
 def run_open(url, rate=100.0, texts=1, arrivals=Arrivals.CONSTANT, **duration):
-    seconds = {"warmup_s": 0.0, "duration_s": 1.0, "limit_s": 1.0} | duration
+    seconds = {"warmup_s": 0.0, "duration_s": 1.0} | duration
     spec = LoadSpec(
         workload=Workload.synthetic(texts_per_request=texts, seed=0),
         load=OfferedLoad(rate=rate, arrivals=arrivals),
@@ -207,8 +207,6 @@ def test_refusals_successes_and_errors_are_counted_separately(serve):
     assert level.requests == pytest.approx(25, abs=1)
     assert set(level.errors) == {"HTTP 429", "HTTP 503", "connection dropped"}
     assert all(count == pytest.approx(25, abs=1) for count in level.errors.values())
-    assert level.refused == level.errors["HTTP 429"]
-    assert level.refused_ms.p50 > 0
 
 
 @pytest.mark.slow
@@ -216,8 +214,8 @@ def test_goodput_counts_texts_answered_in_time(serve):
     level = run_open(serve().url, texts=8)
     # The machine may stall; the last requests are then answered after the end of the level.
     answered = 8 * level.requests / level.duration_s
-    assert 0.5 * answered < level.goodput <= 1.01 * answered
-    assert run_open(serve(delay_s=3).url, rate=20).goodput == 0
+    assert 0.5 * answered < level.texts_per_s <= 1.01 * answered
+    assert run_open(serve(delay_s=3).url, rate=20).texts_per_s == 0
 
 
 def test_random_arrivals_are_a_poisson_process_of_the_seed(serve):
@@ -239,6 +237,7 @@ def test_no_request_is_sent_before_its_intended_time(serve, monkeypatch):
 
     def record_outcomes(measurement, *_):
         seen.extend(measurement.outcomes)
+        return MeasuredLevel(level=None, latencies_s=())
 
     monkeypatch.setattr("pipework.benchmarks.load.loops.level", record_outcomes)
     run_open(serve().url, rate=300)
@@ -251,17 +250,6 @@ def test_requests_of_the_warm_up_are_not_counted(serve):
     level = run_open(server.url, warmup_s=1.0)
     assert level.errors == {}
     assert level.sent < len(server.bodies) - 10
-
-
-@pytest.mark.slow
-def test_a_level_ends_when_its_windows_agree(serve):
-    calm = run_open(serve(delay_s=0.01).url, limit_s=60)
-    assert calm.stable
-    assert 3 <= len(calm.windows) < 180
-    assert calm.duration_s == pytest.approx(1.0)
-    still = run_open(serve(delay_s=4).url, limit_s=2.0, rate=5)  # no window has a response
-    assert not still.stable
-    assert len(still.windows) == 6
 
 
 def test_without_a_server_each_request_is_an_error(closed_port):

@@ -9,7 +9,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from pipework.benchmarks.load import offline
-from pipework.benchmarks.load.offline import WARMUP_CALLS, measure_engine, measure_tokenizing
+from pipework.benchmarks.load.offline import TOKENIZING, WARMUP_CALLS, measure
 from pipework.data.examples import Example
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import TextEncoder
@@ -38,13 +38,13 @@ def encoder():
 
 def test_batches_follow_the_order_of_the_examples_cyclically(encoder):
     engine = SlowEngine()
-    measure_engine("slow", engine, encoder, EXAMPLES, batch=2, duration_s=0.02)
+    measure(engine.infer, encoder.encode(EXAMPLES), "slow", 2, 0.02)
     assert engine.seen[:4] == [[0, 1], [2, 3], [4, 0], [1, 2]]
 
 
 def test_warm_up_calls_are_not_counted(encoder):
     engine = SlowEngine()
-    level = measure_engine("slow", engine, encoder, EXAMPLES, batch=4, duration_s=0.1)
+    level = measure(engine.infer, encoder.encode(EXAMPLES), "slow", 4, 0.1)
     assert level.calls == len(engine.seen) - WARMUP_CALLS
     assert level.texts == 4 * level.calls
     assert (level.stage, level.batch) == ("slow", 4)
@@ -54,11 +54,11 @@ def test_warm_up_calls_are_not_counted(encoder):
 
 
 def test_tokenizing_is_measured_as_its_own_stage(encoder):
-    level = measure_tokenizing(encoder, EXAMPLES, batch=32, duration_s=0.02)
+    level = measure(encoder.encode, EXAMPLES, TOKENIZING, 32, 0.02)
     assert (level.stage, level.batch) == ("tokenizing", 32)
     assert level.calls >= 1
 
 
 def test_the_number_of_calls_is_bounded(encoder, monkeypatch):
     monkeypatch.setattr(offline, "MAX_CALLS", 3)
-    assert measure_tokenizing(encoder, EXAMPLES, batch=1, duration_s=60).calls == 3
+    assert measure(encoder.encode, EXAMPLES, TOKENIZING, 1, 60).calls == 3

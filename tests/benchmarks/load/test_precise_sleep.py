@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from pipework.benchmarks.load import precise_sleep as module
 from pipework.benchmarks.load.precise_sleep import PreciseTimer
 
 
@@ -71,15 +70,3 @@ def test_close_releases_the_file_descriptor():
         assert open_files() == before
 
     asyncio.run(use())
-
-
-def test_without_timerfd_the_timer_uses_asyncio_sleep(monkeypatch):
-    monkeypatch.setattr(module, "TIMERFD_CREATE", "missing_function")
-
-    async def sleep():
-        with PreciseTimer() as timer:
-            at_s = time.perf_counter() + 0.0123
-            await timer.sleep_until(at_s)
-            assert time.perf_counter() >= at_s
-
-    uvloop.run(sleep())

@@ -3,8 +3,8 @@
 import pytest
 
 from pipework.benchmarks.load.loops import replay
-from pipework.benchmarks.load.outcome import Trace
 from pipework.benchmarks.load.slo import parse_slo
+from pipework.benchmarks.load.trace import Trace
 from pipework.benchmarks.plan import BenchPlan
 from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.run_server import bench_server

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipework.benchmarks.compare.compare import compare
 from pipework.benchmarks.results_schema.comparison import (
     MORE_FAILURES,
     ComparisonResult,
@@ -14,14 +13,9 @@ from pipework.benchmarks.results_schema.comparison import (
 
 def ratio(verdict, quantity=Quantity.P99, value=1.25):
     return Ratio(
-        quantity=quantity, before=4, after=4 * value, ratio=value, low=None, high=None,
+        quantity=quantity, before=4, after=4 * value, ratio=value, low=value, high=value,
         verdict=verdict,
     )  # fmt: skip
-
-
-@pytest.fixture
-def comparison(served):
-    return compare(served, served)
 
 
 def with_level(comparison, **change):
@@ -53,7 +47,7 @@ def test_each_slower_quantity_is_a_line(comparison):
     ratios = (
         ratio(RatioVerdict.SLOWER),
         ratio(RatioVerdict.FASTER, Quantity.P50),
-        ratio(RatioVerdict.UNKNOWN, Quantity.TEXTS_PER_S),
+        ratio(RatioVerdict.NO_DIFFERENCE, Quantity.TEXTS_PER_S),
     )
     given = with_level(comparison, ratios=ratios, failed=(0.0, 0.25))
     name = given.levels[0].name

@@ -10,7 +10,6 @@ from pipework.benchmarks.results_schema.results import (
     SloLimit,
     SloResult,
     Statistic,
-    read_result,
     write_result,
 )
 from pipework.benchmarks.studies.records.stored_results import read_stored
@@ -39,13 +38,13 @@ def test_a_schema_violation_is_reported_with_its_path(served, tmp_path, change, 
     path = tmp_path / "r.json"
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match=r"r\.json is not a result") as caught:
-        read_result(path)
+        read_stored(path)
     assert message in str(caught.value)
 
 
 def test_a_missing_result_is_reported(tmp_path):
     with pytest.raises(DataError, match=r"none\.json cannot be read: No such file"):
-        read_result(tmp_path / "none.json")
+        read_stored(tmp_path / "none.json")
 
 
 def test_a_path_that_cannot_be_written_is_reported(tmp_path):
@@ -65,7 +64,7 @@ def test_an_interrupted_write_leaves_the_old_result(served, trained, tmp_path, m
     monkeypatch.setattr("os.fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_result(path, trained)
-    assert read_result(path) == served
+    assert read_stored(path) == served
 
 
 LIMIT = SloLimit(statistic=Statistic.P99, most_ms=50)

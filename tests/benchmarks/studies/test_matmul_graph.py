@@ -6,7 +6,7 @@ import pytest
 
 from pipework.benchmarks.studies.roofs import EncoderShape, MatmulGraph
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
@@ -19,7 +19,7 @@ LAYERS, DENSE = 2, 6  # query, key, value, output, up, down
 
 
 def matmul_graph(
-    format_: EngineFormat = EngineFormat.ONNX,
+    format_: str = "onnx",
     precision: Precision = Precision.FP32,
     layout: Layout = Layout.PACKED,
     scaling: Scaling | None = None,
@@ -36,7 +36,7 @@ def opened(path: Path, of: MatmulGraph) -> CollatedEngine:
     collate = Collate(
         layout=of.variant.layout, padding=Padding(pad_id=0, type_ids=False), spans=False
     )
-    if of.variant.format is EngineFormat.OPENVINO:
+    if of.variant.format == "openvino":
         onnx_to_openvino(path, path.with_suffix(".xml"), of.compute_precision)
         return OpenVinoEngine(path.with_suffix(".xml"), collate, precision=of.variant.precision)
     return OnnxRuntimeEngine(path, collate)
@@ -54,8 +54,8 @@ def texts(*lengths: int) -> list[Encoding]:
         matmul_graph(layout=Layout.PADDED, first_only=False),
         matmul_graph(precision=Precision.INT8, scaling=Scaling.STATIC),
         matmul_graph(precision=Precision.INT8, scaling=Scaling.DYNAMIC),
-        matmul_graph(EngineFormat.OPENVINO),
-        matmul_graph(EngineFormat.OPENVINO, Precision.INT8, scaling=Scaling.STATIC),
+        matmul_graph("openvino"),
+        matmul_graph("openvino", Precision.INT8, scaling=Scaling.STATIC),
     ],
     ids=lambda graph: f"{graph.variant.label}-{'first' if graph.first_only else 'all'}",
 )
@@ -129,7 +129,7 @@ def test_openvino_int8_graphs_write_the_compute_precision(
     )
     options = {"precision": Precision.INT8, "scaling": Scaling.STATIC}
     plain = matmul_graph(**options).bytes_moved(2, 5, 3)
-    other = matmul_graph(format_=EngineFormat.OPENVINO, **options)
+    other = matmul_graph(format_="openvino", **options)
     assert other.compute_precision is precision
     written = 3 * 10 * 8 + 4 * 10 * 8 + 2 * 2 * 10 * 5  # before the last layer's first tokens
     saved = LAYERS * written + ((LAYERS - 1) * 10 + 3) * (8 + 32 + 8)

@@ -13,7 +13,7 @@ from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.export.plan import all_variants
 from pipework.machine import computes_bf16
-from pipework.run_folder.engine_record import EngineFormat
+from pipework.serve.engines.runtimes import RUNTIMES
 from pipework.train.config.model import Head
 
 ENGINES = all_variants()
@@ -76,7 +76,7 @@ def test_the_repeated_part_covers_every_head_and_runtime():
     assert {head for _, head, _ in PART} == set(Head)
     labels = {label for _, _, engines in PART for label in engines}
     assert labels < {variant.label for variant in ENGINES}
-    assert {label.partition("-")[0] for label in labels} == set(EngineFormat)
+    assert {label.partition("-")[0] for label in labels} == {runtime.format for runtime in RUNTIMES}
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from pipework.benchmarks.studies.roofs import EncoderShape, roof_gflops, roof_name
 from pipework.errors import ConfigError
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
 
 SMALL = EncoderShape(
@@ -14,12 +14,12 @@ SMALL = EncoderShape(
 )
 TINY = EncoderShape(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
 INT8 = Variant(
-    format=EngineFormat.OPENVINO,
+    format="openvino",
     precision=Precision.INT8,
     layout=Layout.PACKED,
     scaling=Scaling.STATIC,
 )
-FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PACKED)
+FP32 = Variant(format="onnx", precision=Precision.FP32, layout=Layout.PACKED)
 
 
 def test_engines_with_the_same_runtime_and_arithmetic_share_a_roof() -> None:
@@ -45,7 +45,7 @@ def test_large_products_are_faster_than_small_ones(
 
 
 def test_a_roof_of_tensorrt_is_refused(exported_run: Path) -> None:
-    variant = FP32.model_copy(update={"format": EngineFormat.TENSORRT})
+    variant = FP32.model_copy(update={"format": "tensorrt"})
     with pytest.raises(
         ConfigError, match="expected an ONNX or OpenVINO engine, found an engine of tensorrt"
     ):

@@ -56,16 +56,6 @@ def test_credentials_are_decoded_and_not_shown(monkeypatch):
     assert TargetAddress.of("http://host").credentials == "Bearer key"
 
 
-@pytest.mark.parametrize(("scheme", "plain"), [("https", "http"), ("grpcs", "grpc")])
-def test_a_local_port_has_no_tls(scheme, plain):
-    remote = TargetAddress.of(f"{scheme}://host:9/a")
-    local = remote.at_local_port(7)
-    assert remote.uses_tls
-    assert not local.uses_tls
-    assert local.tls() is None
-    assert local.display_url == f"{plain}://127.0.0.1:7/a"
-
-
 def test_the_certificate_of_a_server_is_verified():
     context = TargetAddress.of("https://host").tls()
     assert context.check_hostname

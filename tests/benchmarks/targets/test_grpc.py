@@ -33,7 +33,7 @@ def test_a_server_with_invalid_statistics_is_measured_without_stages(port):
     spec = LoadSpec(
         workload=Workload.synthetic(texts_per_request=1, seed=0),
         load=OfferedLoad(concurrency=2),
-        duration=LevelDuration(warmup_s=0.1, duration_s=0.3, limit_s=0.3),
+        duration=LevelDuration(warmup_s=0.1, duration_s=0.3),
     )
     level = closed_loop(target(f"grpc://127.0.0.1:{port}/model"), spec, NullProgress()).level
     assert level.requests > 0

@@ -49,4 +49,4 @@ def test_an_ipv6_address_has_brackets(url):
 
 def test_a_password_reaches_the_server(serve):
     server = serve()
-    assert first_response(target(server.url.replace("//", "//a:b@")), [Example(text="x")]).model
+    assert first_response(target(server.url.replace("//", "//a:b@")), [Example(text="x")])

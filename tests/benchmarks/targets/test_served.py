@@ -2,14 +2,13 @@
 
 import pytest
 
-from pipework.benchmarks.load.generator_limit import generator_limit
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
 from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.loops import closed_loop, open_loop
 from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals
-from pipework.benchmarks.targets import WireProtocol, target
+from pipework.benchmarks.targets import target
 from pipework.errors import PipeError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
@@ -26,7 +25,7 @@ KINDS = {
 
 
 def spec(load, duration_s, warmup_s=0.0):
-    duration = LevelDuration(warmup_s=warmup_s, duration_s=duration_s, limit_s=duration_s)
+    duration = LevelDuration(warmup_s=warmup_s, duration_s=duration_s)
     return LoadSpec(workload=WORKLOAD, load=load, duration=duration)
 
 
@@ -51,10 +50,9 @@ def server_target(request, endpoints):
 
 
 def test_the_first_response_contains_the_model_name(server_target, endpoints):
-    response = first_response(server_target, WORKLOAD.requests[0])
-    assert response.model == endpoints["model"]
+    assert first_response(server_target, WORKLOAD.requests[0]) == endpoints["model"]
     with pytest.raises(PipeError, match="expected a response with"):
-        server_target.check(response.content, 2)
+        server_target.check(b"", 2)
 
 
 def test_load_is_answered_and_server_usage_is_measured(server_target):
@@ -68,11 +66,6 @@ def test_load_is_answered_and_server_usage_is_measured(server_target):
         assert {"queue"} < set(level.stages_ms)
         assert sum(level.stages_ms.values()) > 0
     assert open_level.late < open_level.sent
-
-
-def test_the_limit_of_the_load_generator_is_measured(server_target):
-    limit = generator_limit(server_target, WORKLOAD, response_bytes=500, progress=NullProgress())
-    assert limit is None if server_target.wire_protocol is WireProtocol.GRPC else limit > 100
 
 
 @pytest.mark.parametrize("kind", ["protocol", "grpc"])

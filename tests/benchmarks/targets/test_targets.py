@@ -33,7 +33,7 @@ def test_the_path_of_an_http_url_determines_the_protocol(url, kind, path):
 def test_the_path_of_a_grpc_url_contains_the_model(url, model, version):
     parsed = target(url)
     assert (type(parsed).__name__, parsed.model, parsed.version) == ("GrpcTarget", model, version)
-    assert (parsed.host, parsed.port) == ("a", 1)
+    assert (parsed.address.host, parsed.address.port) == ("a", 1)
 
 
 def test_an_unknown_endpoint_is_reported_with_a_hint():

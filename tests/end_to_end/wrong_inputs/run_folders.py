@@ -100,71 +100,70 @@ MANIFESTS = {
     "an empty manifest": run(
         "show RUN",
         written("manifest.json", ""),
-        "RUN/manifest.json is not a manifest of schema 4: the file: Invalid JSON: EOF "
+        "RUN/manifest.json is not a manifest of schema 5: the file: Invalid JSON: EOF "
         "while parsing a value at line 1 column 0",
     ),
     "a manifest that is a list": run(
         "show RUN",
         written("manifest.json", "[]"),
-        "RUN/manifest.json is not a manifest of schema 4: the file: Input should be an object",
+        "RUN/manifest.json is not a manifest of schema 5: the file: Input should be an object",
     ),
     "a manifest that is not UTF-8": run(
         "show RUN",
         written("manifest.json", b'{"a": "\xff"}'),
-        "RUN/manifest.json is not a manifest of schema 4: the file: Invalid JSON: "
+        "RUN/manifest.json is not a manifest of schema 5: the file: Invalid JSON: "
         "invalid unicode code point at line 1 column 8",
     ),
     "a manifest of an older schema": run(
         "show RUN",
         manifest(schema_version=2),
-        "RUN/manifest.json has schema 2; this version reads 4",
+        "RUN/manifest.json has schema 2; this version reads 5",
     ),
     "a manifest of a newer schema": run(
         "show RUN",
         manifest(schema_version=99, more=1),
-        "RUN/manifest.json has schema 99; this version reads 4",
+        "RUN/manifest.json has schema 99; this version reads 5",
     ),
     "a manifest with an unknown key": run(
         "show RUN",
         manifest(more=1),
-        "RUN/manifest.json is not a manifest of schema 4: more: Extra inputs are not permitted",
+        "RUN/manifest.json is not a manifest of schema 5: more: Extra inputs are not permitted",
     ),
     "a manifest without labels": run(
         "show RUN",
         manifest(task__labels=[]),
-        "RUN/manifest.json is not a manifest of schema 4: task: Value error, expected "
+        "RUN/manifest.json is not a manifest of schema 5: task: Value error, expected "
         "distinct labels, and none for pretraining; found ()",
     ),
     "a manifest with a label twice": run(
         "show RUN",
         manifest(task__labels=["a"] * 8),
-        "RUN/manifest.json is not a manifest of schema 4: task: Value error, expected "
+        "RUN/manifest.json is not a manifest of schema 5: task: Value error, expected "
         "distinct labels, and none for pretraining; found ('a', 'a', 'a', 'a', 'a', "
         "'a', 'a', 'a')",
     ),
     "a manifest with a path outside": run(
         "show RUN",
         manifest(input__tokenizer__path="../x"),
-        "RUN/manifest.json is not a manifest of schema 4: input.tokenizer.path: Value "
+        "RUN/manifest.json is not a manifest of schema 5: input.tokenizer.path: Value "
         "error, '../x' leaves the run folder",
     ),
     "a manifest with an absolute path": run(
         "show RUN",
         manifest(input__tokenizer__path="/x"),
-        "RUN/manifest.json is not a manifest of schema 4: input.tokenizer.path: Value "
+        "RUN/manifest.json is not a manifest of schema 5: input.tokenizer.path: Value "
         "error, '/x' leaves the run folder",
     ),
     "a manifest with a length of 0": run(
         "predict RUN rain",
         manifest(input__max_length=0),
-        "RUN/manifest.json is not a manifest of schema 4: input.max_length: Input "
+        "RUN/manifest.json is not a manifest of schema 5: input.max_length: Input "
         "should be greater than or equal to 1",
     ),
     "a manifest with an unknown engine": run(
-        "show ENGINE",
+        "predict ENGINE rain --engine onnx-fp32",
         manifest(engines__0__format="tflite"),
-        "ENGINE/manifest.json is not a manifest of schema 4: engines.0.format: Input "
-        "should be 'onnx', 'openvino' or 'tensorrt'",
+        "unknown engine format 'tflite'",
     ),
     "a manifest with other labels": run(
         "predict RUN rain",

@@ -207,8 +207,8 @@ SETTINGS = {
     ),
     "an unknown kind": settings(
         "task.kind=clustering",
-        "--set task.kind: Input should be 'single_label', 'multi_label', 'regression' "
-        "or 'pretrain', found 'clustering'",
+        "--set task.kind: expected one of single_label, multi_label, regression, pretrain, found "
+        "'clustering'",
     ),
     "an unknown metric": settings(
         "task.metric=auc",
@@ -248,8 +248,7 @@ SETTINGS = {
     ),
     "labels of a regression": settings(
         'task.kind=regression & task.labels=["a", "b"]',
-        "config.toml: task: a regression has no task.labels: it learns the numbers in "
-        "data.columns.label",
+        "config.toml: task: a task of the kind regression has no task.labels: remove them",
     ),
     "smoothed targets of a regression": settings(
         "task.kind=regression & train.label_smoothing=0.1",
@@ -258,7 +257,7 @@ SETTINGS = {
     ),
     "labels of a pretraining": settings(
         'task.kind=pretrain & task.labels=["a"]',
-        "config.toml: task: pretraining has no task.labels",
+        "config.toml: task: a task of the kind pretrain has no task.labels: remove them",
     ),
     "a label twice": settings(
         'task.labels=["sports", "sports", "weather"]',

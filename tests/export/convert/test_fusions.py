@@ -8,7 +8,7 @@ from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
 from pipework.export.convert.fusions import count_fusions, lost_fusions
 from pipework.export.run import export
-from pipework.run_folder.engine_record import OnnxBuild
+from pipework.run_folder.engine_record import EngineBuild
 from pipework.run_folder.manifest import read_manifest
 
 LAYERS = 2  # of the preset that the sample is trained with
@@ -51,7 +51,7 @@ def test_counting_leaves_no_temporary_files(graph):
 def test_an_export_reports_fusions_lost_since_the_last_export(proven, noting):
     def builder(_variant, run_rows, folder, *_):
         checkpoint_to_onnx(run_rows.run, run_rows.manifest, folder / "model.onnx")
-        return BuildResult(built=OnnxBuild(opset=17, built_with={}, fusions={"BiasGelu": 1}))
+        return BuildResult(built=EngineBuild(opset=17, built_with={}, fusions={"BiasGelu": 1}))
 
     export(proven, noting, settings=ExportSettings(speed_s=0, dev_rows=20), builder=builder)
     expected = f"onnx-fp32: fewer fusions than in the last export: BiasGelu {LAYERS} -> 1"

@@ -17,7 +17,7 @@ from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.rows.run_rows import RunRows, graph_feeds
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.train.model.checkpoint import FOLDER, records
 
@@ -30,7 +30,7 @@ FEED_FORWARD = "bert.encoder.layer.0"
 
 
 def fp16(layout):
-    return Variant(format=EngineFormat.ONNX, precision=Precision.FP16, layout=layout)
+    return Variant(format="onnx", precision=Precision.FP16, layout=layout)
 
 
 @pytest.fixture(scope="module")

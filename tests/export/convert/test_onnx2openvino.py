@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipework.export.convert.converters import converter_of
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
-from pipework.run_folder.engine_record import EngineFormat, Precision
+from pipework.run_folder.engine_record import Precision
 from pipework.serve.engines.openvino import PRECISION_PATH, shared_core
 
 SIZES = ("rows", "width")
@@ -117,8 +117,8 @@ def test_the_int8_fallback_precision_depends_on_the_runtime(
     monkeypatch: pytest.MonkeyPatch, found: list[str], fallback: Precision
 ) -> None:
     monkeypatch.setattr(ov.Core, "get_property", lambda *_: found)
-    assert converter_of(EngineFormat.OPENVINO).fallback_precision() is fallback
-    assert converter_of(EngineFormat.ONNX).fallback_precision() is Precision.FP32
+    assert converter_of("openvino").fallback_precision() is fallback
+    assert converter_of("onnx").fallback_precision() is Precision.FP32
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
     EngineBuild,
-    EngineFormat,
     Layout,
     Precision,
     Scaling,
@@ -77,7 +76,7 @@ def accepted(_graph):
     """Accept a float32 graph without a check."""
 
 
-def variant(precision, layout=Layout.PADDED, format_=EngineFormat.TENSORRT):
+def variant(precision, layout=Layout.PADDED, format_="tensorrt"):
     scaling = Scaling.STATIC if precision is Precision.INT8 else None
     return Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
 
@@ -162,7 +161,7 @@ def test_the_name_of_a_gpu_becomes_one_file_name():
 )
 def test_a_tiny_model_is_built(run_rows, tmp_path, layout, precision):
     built = build(variant(precision, layout), run_rows, tmp_path, accepted, NullProgress()).built
-    assert (built.flavour, built.version) == ("tensorrt_rtx", load(Flavour.RTX).__version__)
+    assert built.built_with["tensorrt_rtx"] == load(Flavour.RTX).__version__
     assert built.target == "compute capabilities 8.9"
     assert {*built.profiles[0].largest} == names_of(layout)
     lengths = [one.largest["input_ids"] for one in built.profiles]
@@ -245,7 +244,6 @@ def test_an_engine_that_cannot_run_is_recorded_as_built(trained_run, tmp_path, c
     assert record == read_manifest(run).engines[0]
     assert (record.parity, record.speed, record.proven) == (None, None, False)
     assert [file.path.rpartition("/")[2] for file in record.files] == ["model.engine", "rows.npz"]
-    assert record.built.built_with["tensorrt_rtx"] == record.built.version
     assert any(line.startswith("built, not run: tensorrt-fp16-packed") for line in noting.lines)
     show_exported(run, read_manifest(run), [record])
     expected = "built, not run: tensorrt-fp16-packed for compute capabilities 8.9; the server will"
@@ -260,9 +258,7 @@ def test_a_proven_engine_is_opened_if_the_fastest_cannot_run(trained_run, tmp_pa
     if gpu_or_none() is not None:
         pytest.skip("there is a GPU here, which runs the engine")
     run = shutil.copytree(trained_run, tmp_path / "run")
-    variants = [
-        variant(Precision.FP32, format_=one) for one in (EngineFormat.TENSORRT, EngineFormat.ONNX)
-    ]
+    variants = [variant(Precision.FP32, format_=one) for one in ("tensorrt", "onnx")]
     export(run, NullProgress(), variants, settings=ONE)
     assert [one.name for one in read_manifest(run).engines] == ["tensorrt-fp32", "onnx-fp32"]
     open_proven(run, read_manifest(run)).close()

@@ -25,18 +25,18 @@ from pipework.export.diagnosis.reference_activations import reference_activation
 from pipework.export.parity.case import Case
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.outputs import Outputs
 from pipework.train.config.model import Head
 
 KINDS = [
-    (EncoderFamily.BERT, Head.ENTITY, EngineFormat.OPENVINO, Layout.PACKED, "attention.self"),
-    (EncoderFamily.ALBERT, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED, "albert_layers.0.ffn"),
-    (EncoderFamily.ROBERTA, Head.GRU, EngineFormat.ONNX, Layout.PACKED, "attention.self"),
-    (EncoderFamily.DISTILBERT, Head.CNN, EngineFormat.ONNX, Layout.PADDED, "attention.q_lin"),
-    (EncoderFamily.XLNET, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED, "ff.layer_1"),
-    (EncoderFamily.ELECTRA, Head.LINEAR, EngineFormat.ONNX, Layout.PACKED, "layer.1.output.dense"),
+    (EncoderFamily.BERT, Head.ENTITY, "openvino", Layout.PACKED, "attention.self"),
+    (EncoderFamily.ALBERT, Head.LINEAR, "onnx", Layout.PADDED, "albert_layers.0.ffn"),
+    (EncoderFamily.ROBERTA, Head.GRU, "onnx", Layout.PACKED, "attention.self"),
+    (EncoderFamily.DISTILBERT, Head.CNN, "onnx", Layout.PADDED, "attention.q_lin"),
+    (EncoderFamily.XLNET, Head.LINEAR, "onnx", Layout.PADDED, "ff.layer_1"),
+    (EncoderFamily.ELECTRA, Head.LINEAR, "onnx", Layout.PACKED, "layer.1.output.dense"),
 ]
 
 QUICK_FAMILIES = (EncoderFamily.BERT, EncoderFamily.XLNET)  # the others: slow
@@ -111,7 +111,7 @@ def test_an_engine_is_compiled_a_few_times(build_engine, monkeypatch):
 @pytest.mark.parametrize("call_index", [0, 1])
 def test_a_shared_layer_is_compared_at_each_call(build_engine, call_index):
     run_rows, variant, folder = build_engine(
-        EncoderFamily.ALBERT, Head.LINEAR, EngineFormat.ONNX, Layout.PADDED
+        EncoderFamily.ALBERT, Head.LINEAR, "onnx", Layout.PADDED
     )
     path = folder / "model.onnx"
     graph = onnx.load(path)

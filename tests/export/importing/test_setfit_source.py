@@ -19,9 +19,8 @@ from pipework.export.importing import setfit_source
 from pipework.export.inference import predict_run
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
-from pipework.tasks.kinds import TaskKind
 from pipework.train.config.data import TaskSettings
 from tests.commands import pipe
 from tests.export.importing.conftest import edit_json
@@ -90,8 +89,7 @@ def test_the_import_has_the_probabilities_of_the_logistic_regression(
     assert manifest.task.labels == LABELS[:classes]
     assert manifest.model.head == "pooling"
     variants = [
-        Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=layout)
-        for layout in Layout
+        Variant(format="onnx", precision=Precision.FP32, layout=layout) for layout in Layout
     ]
     export(run, NullProgress(), variants, settings=ExportSettings(speed_s=0))
     predictions = predict_run(run, [Example(text=text) for text in TEXTS], "onnx-fp32-packed")
@@ -225,6 +223,6 @@ def test_a_fault_of_the_folder_is_named(fault, message, saved, tmp_path):
 
 def test_another_task_is_refused(saved):
     folder, _ = saved
-    settings = TaskSettings(kind=TaskKind.MULTI_LABEL)
+    settings = TaskSettings(kind="multi_label")
     with pytest.raises(ConfigError, match=r"task\.kind is multi_label"):
         setfit_source.open_setfit(str(folder), settings)

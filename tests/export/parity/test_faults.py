@@ -23,7 +23,7 @@ from pipework.export.convert import checkpoint2onnx
 from pipework.export.convert.checkpoint2onnx import PackedClassifier
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, OnnxBuild, Precision, Variant
+from pipework.run_folder.engine_record import EngineBuild, Layout, Precision, Variant
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines import open_proven
@@ -33,7 +33,7 @@ from tests.repetitions import repeated
 
 QUICK = ExportSettings(speed_s=0, dev_rows=60)
 SEP = 3  # of the sample's vocabulary
-ONNX, OPENVINO = EngineFormat.ONNX, EngineFormat.OPENVINO
+ONNX, OPENVINO = "onnx", "openvino"
 
 
 def variant(format=ONNX, layout=Layout.PADDED, precision=Precision.FP32):  # noqa: A002
@@ -354,7 +354,7 @@ def all_in_float16(_variant, run_rows, folder, *_):
     path = folder / "model.onnx"
     checkpoint2onnx.checkpoint_to_onnx(run_rows.run, run_rows.manifest, path)
     onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), path)
-    return BuildResult(built=OnnxBuild(opset=17, built_with={}))
+    return BuildResult(built=EngineBuild(opset=17, built_with={}))
 
 
 @pytest.mark.filterwarnings("ignore:the float32 number")
@@ -418,7 +418,7 @@ def test_an_engine_of_another_run_is_rejected_by_the_parity_check_and_at_load(
 
     def copied(_variant, run_rows, folder, *_):
         checkpoint2onnx.checkpoint_to_onnx(other, run_rows.manifest, folder / "model.onnx")
-        return BuildResult(built=OnnxBuild(opset=17, built_with={}))
+        return BuildResult(built=EngineBuild(opset=17, built_with={}))
 
     run = shutil.copytree(trained_run, tmp_path / "run")
     assert "checkpoint -> engine" in refused(run, copied, variant())

@@ -18,7 +18,6 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
-    EngineFormat,
     Layout,
     Precision,
     Scaling,
@@ -274,8 +273,7 @@ def test_the_checkpoint_runs_once_for_all_engines(run, monkeypatch):
         lambda self, rows: calls.append(len(rows)) or inner(self, rows),
     )
     variants = [
-        Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=layout)
-        for layout in Layout
+        Variant(format="onnx", precision=Precision.FP32, layout=layout) for layout in Layout
     ]
     export(run, NullProgress(), variants, settings=ExportSettings(speed_s=0, dev_rows=30))
     assert len(read_manifest(run).engines) == 2
@@ -319,7 +317,7 @@ def test_limits_are_set_by_name_and_recorded(run):
 
 def test_a_refusal_names_the_value_and_the_setting_of_a_limit_by_length(run):
     variant = Variant(
-        format=EngineFormat.ONNX,
+        format="onnx",
         precision=Precision.INT8,
         layout=Layout.PADDED,
         scaling=Scaling.DYNAMIC,
@@ -382,7 +380,7 @@ def test_a_run_without_vocabulary_rows_is_checked(rows_and_logits, noting):
 def int8_limits(rows_and_logits):
     run_rows, expected = rows_and_logits
     variant = Variant(
-        format=EngineFormat.ONNX,
+        format="onnx",
         precision=Precision.INT8,
         layout=Layout.PADDED,
         scaling=Scaling.DYNAMIC,

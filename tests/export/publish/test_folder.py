@@ -23,7 +23,6 @@ from pipework.export.publish.model_card import PublishedEngine, model_card
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
-    EngineFormat,
     Layout,
     Precision,
     Scaling,
@@ -35,12 +34,12 @@ from pipework.train.config.run_config import SAMPLE
 from tests.commands import pipe
 from tests.repetitions import repeated
 
-FP32 = Variant(format=EngineFormat.ONNX, precision=Precision.FP32, layout=Layout.PADDED)
+FP32 = Variant(format="onnx", precision=Precision.FP32, layout=Layout.PADDED)
 VARIANTS = (
     FP32,
     FP32.model_copy(update={"layout": Layout.PACKED}),
     FP32.model_copy(update={"precision": Precision.INT8, "scaling": Scaling.DYNAMIC}),
-    FP32.model_copy(update={"format": EngineFormat.OPENVINO}),
+    FP32.model_copy(update={"format": "openvino"}),
 )
 QUICK = ExportSettings(speed_s=0, dev_rows=60)
 

@@ -11,19 +11,19 @@ from pipework.export.config import ExportSettings, RoundedToleranceSettings, Tol
 from pipework.export.convert.onnx2openvino import OpenVinoConverter
 from pipework.export.quantize.mixed_precision import SENSITIVITY_ROWS, CandidateRunner
 from pipework.export.run import export
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines.openvino import PRECISION_PATH, shared_core
 from pipework.train.model.checkpoint import FOLDER, records
 
 DYNAMIC = Variant(
-    format=EngineFormat.ONNX,
+    format="onnx",
     precision=Precision.INT8,
     layout=Layout.PADDED,
     scaling=Scaling.DYNAMIC,
 )
 OPENVINO = Variant(
-    format=EngineFormat.OPENVINO,
+    format="openvino",
     precision=Precision.INT8,
     layout=Layout.PADDED,
     scaling=Scaling.STATIC,

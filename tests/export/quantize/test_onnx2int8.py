@@ -14,16 +14,16 @@ from pipework.export.quantize.onnx2int8 import onnx_to_int8
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines.cuda import Gpu
 from tests.export.conftest import INT8_LAYERS, Noting
 
 FORMS = [
-    (EngineFormat.ONNX, Scaling.DYNAMIC, Layout.PADDED),
-    (EngineFormat.ONNX, Scaling.STATIC, Layout.PACKED),
-    (EngineFormat.OPENVINO, Scaling.STATIC, Layout.PADDED),
-    (EngineFormat.OPENVINO, Scaling.STATIC, Layout.PACKED),
+    ("onnx", Scaling.DYNAMIC, Layout.PADDED),
+    ("onnx", Scaling.STATIC, Layout.PACKED),
+    ("openvino", Scaling.STATIC, Layout.PADDED),
+    ("openvino", Scaling.STATIC, Layout.PACKED),
 ]
 
 
@@ -90,13 +90,13 @@ def test_onnxruntime_does_not_fuse_the_scales_of_tokens(int8_run):
 
 def test_the_weights_of_linear_layers_are_stored_as_int8(int8_run):
     for engine in read_manifest(int8_run).engines:
-        if engine.format is EngineFormat.ONNX:
+        if engine.format == "onnx":
             graph = onnx.load(int8_run / engine.files[0].path).graph
             assert linear_layers(graph) == ()
             assert sum(one.data_type == TensorProto.INT8 for one in graph.initializer) >= 12
 
 
-@pytest.mark.parametrize("format_", [EngineFormat.OPENVINO, EngineFormat.TENSORRT])
+@pytest.mark.parametrize("format_", ["openvino", "tensorrt"])
 def test_only_onnxruntime_supports_dynamic_scales(trained_run, tmp_path, format_):
     run_rows = RunRows.open(trained_run, read_manifest(trained_run), ExportSettings())
     path = tmp_path / "model.onnx"
@@ -111,7 +111,7 @@ def test_the_layers_in_int8_are_returned_by_their_modules(exported_run, tmp_path
     settings = ExportSettings(speed_s=0, dev_rows=10)
     run_rows = RunRows.open(exported_run, manifest, settings)
     graph = exported_run / manifest.engines[0].files[0].path
-    variant = int8(EngineFormat.ONNX, Scaling.DYNAMIC, Layout.PADDED)
+    variant = int8("onnx", Scaling.DYNAMIC, Layout.PADDED)
     layers = onnx_to_int8(graph, tmp_path / "model.onnx", variant, run_rows, NullProgress())
     assert layers.fallback == ()
     assert layers.int8 == INT8_LAYERS

@@ -12,7 +12,7 @@ from pipework.export.config import TritonBackend, TritonSettings
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.export.triton.triton_config import FILE_NAME, from_text, text_config, to_text
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineFormat, Layout, Precision, TensorRtBuild
+from pipework.run_folder.engine_record import EngineBuild, Layout, Precision
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
@@ -229,15 +229,13 @@ def test_an_engine_with_a_changed_file_is_rejected(proven, repository):
 
 
 def test_the_tensorrt_backend_rejects_engines_of_tensorrt_rtx(proven, repository):
-    rtx = TensorRtBuild(
+    rtx = EngineBuild(
         opset=17,
-        built_with={},
-        flavour="tensorrt_rtx",
-        version="1.7",
+        built_with={"tensorrt_rtx": "1.7"},
         target="one GPU",
         profiles=(),
     )
-    change(proven, format=EngineFormat.TENSORRT, name="tensorrt-fp16", built=rtx)
+    change(proven, format="tensorrt", name="tensorrt-fp16", built=rtx)
     settings = TritonSettings(backend=TritonBackend.TENSORRT)
     with pytest.raises(ConfigError, match="tensorrt-fp16 was built by tensorrt_rtx"):
         add(proven, repository, settings)

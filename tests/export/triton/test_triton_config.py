@@ -14,7 +14,7 @@ from pipework.export.triton.triton_config import (
     to_text,
     warmup_files,
 )
-from pipework.run_folder.engine_record import EngineFormat, Layout, ShapeProfile, TensorRtBuild
+from pipework.run_folder.engine_record import EngineBuild, Layout, ShapeProfile
 from pipework.run_folder.manifest import read_manifest
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -48,11 +48,9 @@ def built():
         ShapeProfile(smallest=shapes(1, 1), usual=shapes(8, tokens), largest=shapes(texts, tokens))
         for texts, tokens in ((64, 32), (16, 128))
     )
-    return TensorRtBuild(
+    return EngineBuild(
         opset=17,
-        built_with={},
-        flavour="tensorrt",
-        version="11.0",
+        built_with={"tensorrt": "11.0"},
         target="one GPU",
         profiles=profiles,
     )
@@ -79,9 +77,7 @@ def configs(manifest):
         "onnxruntime-packed-states",
         tensor_config("topics", every, ONNX),
     )
-    trt = with_engine(
-        manifest, format=EngineFormat.TENSORRT, built=built(), parity=proven_on_gpu(manifest)
-    )
+    trt = with_engine(manifest, format="tensorrt", built=built(), parity=proven_on_gpu(manifest))
     yield "text-before-tensorrt", text_config("topics", trt, TENSORRT)
     yield "tensorrt", tensor_config("topics", trt, TENSORRT)
 

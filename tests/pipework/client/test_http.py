@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from pipework.client.address import ClientOptions, HttpConnection, ServerUrl
-from pipework.client.http import HttpTransport
+from pipework.client.http import HttpTransport, model_path
 from pipework.errors import PipeError
 from pipework.tasks.predictions import SingleLabel
 from pipework.wire.schemas import PredictRequest
@@ -51,3 +51,8 @@ def test_tensors_of_a_wrong_shape_are_reported_in_one_line(shape, data):
     with door(shape, data) as transport, pytest.raises(PipeError, match="cannot be read") as caught:
         transport.predict(PredictRequest(texts=["a"]))
     assert "\n" not in str(caught.value)
+
+
+def test_names_are_quoted_in_the_path():
+    assert model_path("a/b c", "") == "/v2/models/a%2Fb%20c"
+    assert model_path("m", "3") == "/v2/models/m/versions/3"

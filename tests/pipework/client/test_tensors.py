@@ -3,11 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipework.client.tensors import InferOutputs, label_names, predictions, tensors
+from pipework.client.tensors import InferOutputs, label_names, packed_texts, predictions, tensors
 from pipework.data.entities import parse_marked_text
 from pipework.data.examples import Example
 from pipework.errors import PipeError
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import MultiLabel, RegressionValue, SingleLabel
 from pipework.tasks.registry import task_type
@@ -19,7 +19,7 @@ LOGITS_NC = np.array([[0.5, 2, -1], [3, 2.5, -0.5], [-4, -3, -5]], np.float32)
 
 
 def task(kind, labels=LABELS):
-    thresholds = (0.5, 0.9, 0.3) if kind is TaskKind.MULTI_LABEL else ()
+    thresholds = (0.5, 0.9, 0.3) if kind == "multi_label" else ()
     return task_type(kind)(labels=labels, metric=Metric.ACCURACY, thresholds=thresholds)
 
 
@@ -33,12 +33,12 @@ def sent(logits_NC, kind):
     )
 
 
-@pytest.mark.parametrize("kind", [TaskKind.SINGLE_LABEL, TaskKind.MULTI_LABEL])
+@pytest.mark.parametrize("kind", ["single_label", "multi_label"])
 @pytest.mark.parametrize("top_k", [None, 2])
 def test_predictions_from_tensors_equal_those_of_the_rest_api(kind, top_k):
     found = predictions(sent(LOGITS_NC, task(kind)), LABELS, top_k)
     assert found == task(kind).decode(Outputs.of(LOGITS_NC), top_k)
-    kinds = {TaskKind.SINGLE_LABEL: SingleLabel, TaskKind.MULTI_LABEL: MultiLabel}
+    kinds = {"single_label": SingleLabel, "multi_label": MultiLabel}
     assert {type(one) for one in found} == {kinds[kind]}
 
 
@@ -47,7 +47,7 @@ def test_predictions_from_tensors_equal_those_of_the_rest_api(kind, top_k):
     [("", [False] * 3), ("1", [False, True, False]), ("2,0", [True, False, True])],
 )
 def test_truncated_texts_are_marked(sent_rows, expected):
-    outputs = replace(sent(LOGITS_NC, task(TaskKind.SINGLE_LABEL)), truncated=sent_rows)
+    outputs = replace(sent(LOGITS_NC, task("single_label")), truncated=sent_rows)
     outputs.check(3)
     for names in (LABELS, ()):
         assert [found.truncated for found in predictions(outputs, names, None)] == expected
@@ -55,7 +55,7 @@ def test_truncated_texts_are_marked(sent_rows, expected):
 
 @pytest.mark.parametrize("sent_rows", ["3", "-1", "x", "0;1", "1.0", "True"])
 def test_truncated_texts_that_do_not_exist_are_reported(sent_rows):
-    outputs = replace(sent(LOGITS_NC, task(TaskKind.SINGLE_LABEL)), truncated=sent_rows)
+    outputs = replace(sent(LOGITS_NC, task("single_label")), truncated=sent_rows)
     with pytest.raises(ValueError, match=r"truncated: expected indices of 3 texts|invalid literal"):
         outputs.check(3)
 
@@ -70,14 +70,14 @@ def test_a_regression_is_a_number():
 
 
 def test_without_class_names_a_prediction_has_only_its_label():
-    found = predictions(sent(LOGITS_NC[:1], task(TaskKind.SINGLE_LABEL)), (), None)
+    found = predictions(sent(LOGITS_NC[:1], task("single_label")), (), None)
     assert [(one.label, [*one.scores]) for one in found] == [("b", ["b"])]
     assert found[0].score == found[0].scores["b"]
 
 
 def test_a_different_number_of_classes_is_reported():
     with pytest.raises(PipeError, match="has 2 class names but returned 3 classes"):
-        predictions(sent(LOGITS_NC, task(TaskKind.SINGLE_LABEL)), ("a", "b"), None)
+        predictions(sent(LOGITS_NC, task("single_label")), ("a", "b"), None)
 
 
 def test_class_names_are_read_from_classifications_in_any_order():
@@ -92,3 +92,7 @@ def test_entities_are_marked_and_pairs_are_a_second_tensor():
         assert parse_marked_text(marked.decode()) == (text, entities)
     pair = tensors([Example(text="a", text_pair="雨")])
     assert pair == {"text": [b"a"], "text_pair": ["雨".encode()]}
+
+
+def test_each_element_is_preceded_by_its_length():
+    assert packed_texts([b"ab", b""]) == b"\x02\x00\x00\x00ab\x00\x00\x00\x00"

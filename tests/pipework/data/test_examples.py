@@ -4,7 +4,6 @@ from pipework.data.examples import Example, Source, parse_columns, split_pair
 from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.run_folder.manifest import Part
-from pipework.tasks.kinds import TaskKind
 
 NUMBERS = Columns(text=0, label=1)
 
@@ -125,7 +124,7 @@ def test_columns_are_parsed_from_an_option():
 
 
 ENTITIES = Columns(entities="entities")
-MULTI, NUMBER = {"kind": TaskKind.MULTI_LABEL}, {"kind": TaskKind.REGRESSION}
+MULTI, NUMBER = {"kind": "multi_label"}, {"kind": "regression"}
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
@@ -312,7 +311,7 @@ def test_a_source_is_restored_from_the_read_options_of_a_manifest(tmp_path):
         columns=Columns(text=1, label=0),
         format="tsv",
         header=False,
-        kind=TaskKind.MULTI_LABEL,
+        kind="multi_label",
         separator=";",
         marked=True,
         part=Part(rows=3, seed=4, held_out=True),

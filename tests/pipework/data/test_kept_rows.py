@@ -6,23 +6,22 @@ from pipework.data.examples import Example
 from pipework.data.kept_rows import keep_rows, kept_source, sample_evenly, spread
 from pipework.errors import ChangedFileError
 from pipework.run_folder.manifest import read_manifest
-from pipework.tasks.kinds import TaskKind
 
 ROWS = {
-    "text": (("text",), TaskKind.SINGLE_LABEL, Example(text='a\t"b"\u2028 é\n雨', label="3")),
+    "text": (("text",), "single_label", Example(text='a\t"b"\u2028 é\n雨', label="3")),
     "pair": (
         ("text", "text_pair"),
-        TaskKind.SINGLE_LABEL,
+        "single_label",
         Example(text="", text_pair=" x ", label="no"),
     ),
     "entities": (
         ("text", "entities"),
-        TaskKind.SINGLE_LABEL,
+        "single_label",
         Example(text="rain & goal", entities=((0, 4), (7, 11)), label="R(e1,e2)"),
     ),
-    "labels": (("text",), TaskKind.MULTI_LABEL, Example(text="a", label=("x", "a, b"))),
-    "no labels": (("text",), TaskKind.MULTI_LABEL, Example(text="a", label=())),
-    "number": (("text",), TaskKind.REGRESSION, Example(text="a", label="-4.250")),
+    "labels": (("text",), "multi_label", Example(text="a", label=("x", "a, b"))),
+    "no labels": (("text",), "multi_label", Example(text="a", label=())),
+    "number": (("text",), "regression", Example(text="a", label="-4.250")),
 }
 
 
@@ -46,7 +45,7 @@ def test_a_row_is_read_as_it_was(exported_run, tmp_path, fields, kind, row):
 
 
 def test_nothing_is_returned_for_a_run_that_kept_no_rows(exported_run):
-    manifest = with_split(read_manifest(exported_run), ("text",), TaskKind.SINGLE_LABEL, None)
+    manifest = with_split(read_manifest(exported_run), ("text",), "single_label", None)
     assert kept_source(exported_run, manifest, "dev") is None
 
 

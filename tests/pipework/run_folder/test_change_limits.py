@@ -2,10 +2,9 @@ import pytest
 
 from pipework.run_folder.change_limits import ChangeLimits
 from pipework.run_folder.engine_record import (
-    EngineFormat,
+    EngineBuild,
     EngineRecord,
     Layout,
-    OnnxBuild,
     Precision,
     Tolerance,
 )
@@ -20,11 +19,11 @@ TOLERANCE = Tolerance(max_abs=1e-4, spread=1e-4, flips_outside=0, score_drop=0)
 def test_without_a_parity_record_the_precision_of_an_engine_decides(precision):
     record = EngineRecord(
         name="onnx",
-        format=EngineFormat.ONNX,
+        format="onnx",
         precision=precision,
         layout=Layout.PADDED,
         files=(),
-        built=OnnxBuild(opset=17, built_with={}),
+        built=EngineBuild(opset=17, built_with={}),
         parity=None,
         tolerance=TOLERANCE,
     )

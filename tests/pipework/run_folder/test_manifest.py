@@ -74,10 +74,10 @@ def test_a_folder_without_manifest_is_unfinished(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m["task"].update(threshold=1), r"task\.threshold: Extra inputs"),
+        (lambda m: m["task"].update(threshold=1), "task: Value error, threshold: Extra inputs"),
         (lambda m: m.pop("input"), "input: Field required"),
-        (lambda m: m.update(schema_version=99), "has schema 99; this version reads 4"),
-        (lambda m: m.update(schema_version=2), "has schema 2; this version reads 4"),
+        (lambda m: m.update(schema_version=99), "has schema 99; this version reads 5"),
+        (lambda m: m.update(schema_version=2), "has schema 2; this version reads 5"),
     ],
 )
 def test_an_invalid_manifest_is_reported_with_its_field(run, change, message):

@@ -5,17 +5,17 @@ from pipework.data.examples import Example
 from pipework.errors import DataError
 from pipework.progress import NullProgress
 from pipework.scoring.evaluation import CHUNK, infer_all, label_array
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.registry import task_type
 
 
-def task(*labels, kind=TaskKind.SINGLE_LABEL, metric=Metric.ACCURACY):
+def task(*labels, kind="single_label", metric=Metric.ACCURACY):
     return task_type(kind)(labels=labels, metric=metric)
 
 
-MULTI = task("a", "b", kind=TaskKind.MULTI_LABEL, metric=Metric.MICRO_F1)
-NUMBER = task("score", kind=TaskKind.REGRESSION, metric=Metric.PEARSON)
+MULTI = task("a", "b", kind="multi_label", metric=Metric.MICRO_F1)
+NUMBER = task("score", kind="regression", metric=Metric.PEARSON)
 
 
 def logits(predictions, classes):
@@ -62,7 +62,7 @@ def test_label_arrays_have_the_documented_types():
     ],
 )
 def test_an_unknown_label_is_reported_with_its_line(labelled, label, message):
-    valid = {TaskKind.SINGLE_LABEL: "a", TaskKind.MULTI_LABEL: (), TaskKind.REGRESSION: "1"}
+    valid = {"single_label": "a", "multi_label": (), "regression": "1"}
     rows = [Example(text="x", label=valid[labelled.kind]), Example(text="y", label=label, line=2)]
     with pytest.raises(DataError, match=message):
         label_array(rows, labelled, "f.tsv")

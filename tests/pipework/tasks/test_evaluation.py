@@ -1,17 +1,17 @@
 import numpy as np
 import pytest
 
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.registry import task_type
 
 
-def task(*labels, kind=TaskKind.SINGLE_LABEL, metric=Metric.ACCURACY):
+def task(*labels, kind="single_label", metric=Metric.ACCURACY):
     return task_type(kind)(labels=labels, metric=metric)
 
 
-MULTI = task("a", "b", kind=TaskKind.MULTI_LABEL, metric=Metric.MICRO_F1)
-NUMBER = task("score", kind=TaskKind.REGRESSION, metric=Metric.PEARSON)
+MULTI = task("a", "b", kind="multi_label", metric=Metric.MICRO_F1)
+NUMBER = task("score", kind="regression", metric=Metric.PEARSON)
 
 
 def logits(predictions, classes):

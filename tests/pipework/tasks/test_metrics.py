@@ -7,7 +7,7 @@ from scipy import stats
 from sklearn import metrics as sklearn
 
 from pipework.errors import ConfigError
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.metrics import (
     accuracy,
     confusion,
@@ -153,14 +153,14 @@ def test_a_wrong_direction_counts_against_precision_and_recall():
 @pytest.mark.parametrize(
     ("kind", "labels", "metrics"),
     [
-        (TaskKind.SINGLE_LABEL, ("a", "b"), "accuracy macro_f1 matthews f1"),
-        (TaskKind.SINGLE_LABEL, ("a", "b", "c"), "accuracy macro_f1 matthews"),
-        (TaskKind.SINGLE_LABEL, LABELS, "directional_f1 accuracy macro_f1 matthews"),
-        (TaskKind.SINGLE_LABEL, DIRECTED, "directional_f1 accuracy macro_f1 matthews"),
-        (TaskKind.SINGLE_LABEL, ("a", "b", *DIRECTED), "accuracy macro_f1 matthews"),
-        (TaskKind.SINGLE_LABEL, ("a(e1,e2)", "b"), "accuracy macro_f1 matthews f1"),
-        (TaskKind.MULTI_LABEL, ("a", "b"), "micro_f1 macro_f1 accuracy"),
-        (TaskKind.REGRESSION, ("score",), "pearson spearman"),
+        ("single_label", ("a", "b"), "accuracy macro_f1 matthews f1"),
+        ("single_label", ("a", "b", "c"), "accuracy macro_f1 matthews"),
+        ("single_label", LABELS, "directional_f1 accuracy macro_f1 matthews"),
+        ("single_label", DIRECTED, "directional_f1 accuracy macro_f1 matthews"),
+        ("single_label", ("a", "b", *DIRECTED), "accuracy macro_f1 matthews"),
+        ("single_label", ("a(e1,e2)", "b"), "accuracy macro_f1 matthews f1"),
+        ("multi_label", ("a", "b"), "micro_f1 macro_f1 accuracy"),
+        ("regression", ("score",), "pearson spearman"),
     ],
 )
 def test_the_first_applicable_metric_is_the_default(kind, labels, metrics):

@@ -19,7 +19,7 @@ import onnxruntime as ort
 import pytest
 
 from pipework.data.examples import Example
-from pipework.run_folder.engine_record import TensorRtBuild
+from pipework.run_folder.engine_record import EngineBuild
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as ROWS
@@ -204,7 +204,7 @@ class FakeGpu:
 
     cuda: FakeCuda
     trt: FakeTensorRt
-    built: TensorRtBuild
+    built: EngineBuild
 
     def write(self, path: Path, graph: Path, profiles: list[Shapes]) -> Path:
         """Write an engine."""
@@ -220,9 +220,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     monkeypatch.setattr(cuda, "_runtime", lambda: runtime)
     monkeypatch.setattr(module, "load", lambda _flavour: trt)
     target = "compute capabilities 8.6, 8.9"
-    built = TensorRtBuild(
-        opset=17, built_with={}, flavour="tensorrt_rtx", version=VERSION, target=target, profiles=()
-    )
+    built = EngineBuild(opset=17, built_with={"tensorrt_rtx": VERSION}, target=target, profiles=())
     return FakeGpu(cuda=runtime, trt=trt, built=built)
 
 

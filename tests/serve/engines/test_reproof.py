@@ -8,7 +8,7 @@ import pytest
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, MissingDependencyError, RunFolderError
 from pipework.run_folder.change_limits import ChangeLimits
-from pipework.run_folder.engine_record import EngineFormat, TensorRtBuild, Tolerance
+from pipework.run_folder.engine_record import EngineBuild, Tolerance
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
@@ -221,17 +221,13 @@ def test_parity_is_checked_again_on_another_kind_of_processor(built, run):
         open_proven(built, read_manifest(built))
 
 
-OTHER = TensorRtBuild(
-    opset=17, built_with={}, flavour="tensorrt_rtx", version="0.1", target="Other GPU", profiles=()
-)
+OTHER = EngineBuild(opset=17, built_with={"tensorrt_rtx": "0.1"}, target="Other GPU", profiles=())
 
 
 def test_engines_built_for_this_machine_are_preferred(built):
     manifest = read_manifest(built)
     (record,) = manifest.engines
-    foreign = record.model_copy(
-        update={"name": "foreign", "format": EngineFormat.TENSORRT, "built": OTHER}
-    )
+    foreign = record.model_copy(update={"name": "foreign", "format": "tensorrt", "built": OTHER})
     both = manifest.model_copy(update={"engines": (foreign, record)})
     assert choose_engine(both).name == "onnx"
     assert choose_engine(both, "foreign").name == "foreign"
@@ -254,9 +250,7 @@ def test_engines_that_cannot_be_opened_are_skipped_with_a_warning(built, run, ca
     assert line.startswith("engine onnx is not served here: predictions of engine onnx differ")
     with pytest.raises(CheckFailedError, match="predictions of engine onnx"):
         open_first(built, both, "onnx")  # an engine selected by name is not replaced
-    no_runtime = wrong.model_copy(
-        update={"name": "foreign", "format": EngineFormat.TENSORRT, "built": OTHER}
-    )
+    no_runtime = wrong.model_copy(update={"name": "foreign", "format": "tensorrt", "built": OTHER})
     with pytest.raises(CheckFailedError, match="predictions of engine onnx"):  # the first reason
         open_first(built, manifest.model_copy(update={"engines": (no_runtime, wrong)}))
 
@@ -273,7 +267,7 @@ def test_a_file_that_changed_is_not_passed_over(built, run):
 def test_a_built_engine_is_refused_in_words_where_there_is_no_gpu(built):
     if gpu_or_none() is not None:
         pytest.skip("there is a GPU here")
-    change(built, name="tensorrt-fp16", format=EngineFormat.TENSORRT, built=OTHER)
+    change(built, name="tensorrt-fp16", format="tensorrt", built=OTHER)
     manifest = read_manifest(built)
     shutil.copy(built / FOLDER / "model.onnx", built / FOLDER / "model.engine")
     files = (record_file(built, built / FOLDER / "model.engine"), *manifest.engines[0].files[1:])

@@ -7,7 +7,7 @@ import pytest
 
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.run_folder.change_limits import ChangeLimits
-from pipework.run_folder.engine_record import EngineFormat, Precision, Speed, TensorRtBuild
+from pipework.run_folder.engine_record import EngineBuild, Precision, Speed
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines import (
     choose_engine,
@@ -143,13 +143,11 @@ def test_engines_that_cannot_be_compared_here_are_not_faster(ranked):
     fast, slow = ranked.engines[0], ranked.engines[-1]
     elsewhere = fast.speed.model_copy(update={"processor": "another"})
     noise = fast.speed.model_copy(update={"texts_per_s": 105})
-    target = TensorRtBuild(
-        opset=17, built_with={}, flavour="tensorrt", version="1.0", target="sm_1", profiles=()
-    )
+    target = EngineBuild(opset=17, built_with={"tensorrt": "1.0"}, target="sm_1", profiles=())
     for changes in (
         {"speed": elsewhere},
         {"speed": noise},
-        {"format": EngineFormat.TENSORRT, "built": target},
+        {"format": "tensorrt", "built": target},
     ):
         engines = (fast.model_copy(update=changes), slow)
         assert faster_engines(ranked.model_copy(update={"engines": engines}), slow) == {}

@@ -27,11 +27,12 @@ def test_the_package_that_an_engine_needs_is_the_one_to_install(monkeypatch):
         assert caught.value.hint == f"pip install 'pipework[{extra}]'"
 
 
+VERSION = "1.7.1"  # of the fixture gpu
 L4 = Gpu(name="Fake L4", capability=89)
 
 
 def test_an_engine_of_another_version_or_gpu_is_refused_in_words(gpu):
-    check_fits(gpu.built, gpu.built.version, L4)
+    check_fits(gpu.built, VERSION, L4)
     with pytest.raises(RunFolderError, match=r"built with tensorrt_rtx 1\.7\.1; installed is 1\.8"):
         check_fits(gpu.built, "1.8", L4)
     expected = (
@@ -39,12 +40,12 @@ def test_an_engine_of_another_version_or_gpu_is_refused_in_words(gpu):
         r"this machine has Old of compute capability 7\.5"
     )
     with pytest.raises(NoGpuError, match=expected) as caught:
-        check_fits(gpu.built, gpu.built.version, Gpu(name="Old", capability=75))
+        check_fits(gpu.built, VERSION, Gpu(name="Old", capability=75))
     assert "pipe export RUN --to tensorrt" in caught.value.hint
     named = gpu.built.model_copy(update={"target": "Fake L4"})
-    check_fits(named, named.version, L4)
+    check_fits(named, VERSION, L4)
     with pytest.raises(NoGpuError, match="built for Fake L4; this machine has Other"):
-        check_fits(named, named.version, Gpu(name="Other", capability=89))
+        check_fits(named, VERSION, Gpu(name="Other", capability=89))
 
 
 def test_without_a_package_nothing_is_built_and_no_engine_fits(gpu, monkeypatch):
@@ -68,9 +69,9 @@ def test_the_target_is_a_gpu_or_compute_capabilities():
 
 def test_the_recorded_capabilities_are_those_that_the_check_reads(gpu):
     built = gpu.built.model_copy(update={"target": target_of(None, (120, 89))})
-    check_fits(built, built.version, L4)
+    check_fits(built, VERSION, L4)
     with pytest.raises(NoGpuError):  # 2.0 is a part of 12.0
-        check_fits(built, built.version, Gpu(name="Old", capability=20))
+        check_fits(built, VERSION, Gpu(name="Old", capability=20))
 
 
 def test_the_logger_collects_the_first_line_of_errors_only(gpu):

@@ -24,9 +24,10 @@ from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.event_loop import TickShare
 from pipework.serve.http.request_handler import call_app
 from pipework.serve.http.request_parser import RequestHead
+from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
-from pipework.serve.request.context import StageTimings, TimedResult, current_request
-from pipework.serve.scheduling.predictor import Predictor, open_predictor
+from pipework.serve.request.context import current_request
+from pipework.serve.scheduling.predictor import Predictor
 from pipework.tasks.predictions import Prediction, RegressionValue
 from tests.serve.servers import TIMEOUT_S, MemoryServer, MemoryTransport, parsed
 
@@ -86,7 +87,7 @@ def test_the_texts_of_a_large_body_are_checked_outside_of_the_event_loop(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = []
-    checked = "pipework.serve.inference_protocol.http.check_texts"
+    checked = "pipework.serve.inference_protocol.infer_request.check_texts"
     monkeypatch.setattr(checked, lambda *_: threads.append(threading.current_thread()))
     tensor = TENSOR | {"data": ["rain " * 10_000]}
     body = json.dumps({"inputs": [tensor]}).encode()
@@ -192,23 +193,6 @@ def test_a_key_in_a_trailer_is_ignored(predictor: Predictor) -> None:
     assert status == 401
 
 
-def test_a_key_is_required(predictor: Predictor) -> None:
-    server, ((status, headers, _),) = exchange(predictor, request(), keys=[KEY])
-    assert (status, headers["x-request-id"]) == (401, "mine")
-    assert [(context.status, context.model) for context in server.observed] == [("401", "")]
-    authorized = request(BODY, "/v1/predict", f"Authorization: Bearer {KEY}")
-    _, ((status, _, _),) = exchange(predictor, authorized, keys=[KEY])
-    assert status == 200
-
-
-def test_pipelined_requests_are_answered_in_order(predictor: Predictor) -> None:
-    bodies = [json.dumps({"texts": [text]}).encode() for text in ("goal", "rain", "bank")]
-    server, responses = exchange(predictor, b"".join(map(request, bodies)), answers=3)
-    labels = [json.loads(body)["predictions"][0]["label"] for _, _, body in responses]
-    assert labels == ["sport", "weather", "money"]
-    assert len(server.observed) == 3
-
-
 def test_a_bug_is_answered_500_and_logged(
     predictor: Predictor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,10 +245,10 @@ def test_the_responses_of_a_batch_are_sent_together(
     events: list[str] = []
     transports: list[MemoryTransport] = []
 
-    async def predict(*_: object) -> TimedResult[list[Prediction]]:
+    async def predict(*_: object) -> list[Prediction]:
         await go.wait()
         events.append(f"decided {sum(len(transport.written) for transport in transports)}")
-        return TimedResult(value=[RegressionValue(score=1.0)], timings=StageTimings())
+        return [RegressionValue(score=1.0)]
 
     async def both() -> None:
         for _ in range(2):
@@ -298,9 +282,9 @@ def test_a_failure_at_the_end_of_a_tick_is_logged_with_its_request(
         ids.append(context.id)
         return True
 
-    async def predict(*_: object) -> TimedResult[list[Prediction]]:
+    async def predict(*_: object) -> list[Prediction]:
         await go.wait()
-        return TimedResult(value=[RegressionValue(score=1.0)], timings=StageTimings())
+        return [RegressionValue(score=1.0)]
 
     async def both() -> list[bool]:
         transports = []
@@ -329,9 +313,9 @@ def test_a_disconnect_before_sending_is_counted_as_499(
     server = MemoryServer(Models([predictor]), ApiKeys(()))
     opened: list[Any] = []
 
-    async def predict(*_: object) -> TimedResult[list[Prediction]]:
+    async def predict(*_: object) -> list[Prediction]:
         asyncio.get_running_loop().call_soon(opened[0].connection_lost, None)
-        return TimedResult(value=[RegressionValue(score=1.0)], timings=StageTimings())
+        return [RegressionValue(score=1.0)]
 
     async def disconnect() -> bytes:
         connection, transport = server.connect()
@@ -381,9 +365,9 @@ def test_a_request_keeps_its_version_open_until_it_is_answered(
     (leased,) = models._leases._models[predictor.name].values()  # noqa: SLF001
     held: list[int] = []
 
-    async def predict(*_: object) -> TimedResult[list[Prediction]]:
+    async def predict(*_: object) -> list[Prediction]:
         held.append(leased.leases)
-        return TimedResult(value=[RegressionValue(score=1.0)], timings=StageTimings())
+        return [RegressionValue(score=1.0)]
 
     monkeypatch.setattr(predictor, "predict", predict)
     for sent in (request(), request(b"{"), request(BODY, "/v1/predict", "Content-Encoding: br")):

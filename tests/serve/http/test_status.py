@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from pipework import __version__
 from pipework.run_folder.manifest import TrainingReadOptions, read_manifest
 from pipework.serve.http.status import ServerStatus, build_status_router, server_status
+from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.observability.recent_latency import RecentLatency
@@ -17,8 +18,6 @@ from pipework.serve.observability.summed_metrics import WorkerCounts
 from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.serve.scheduling.model_protocol import ModelCard
-from pipework.serve.scheduling.predictor import open_predictor
-from pipework.tasks.kinds import TaskKind
 from pipework.tasks.registry import task_type
 from pipework.wire.schemas import STATUS_PATH
 
@@ -31,7 +30,7 @@ class Version:
     engine, inputs, classes = "onnx-int8", ("text",), 2
     alive = ready = True
 
-    def __init__(self, name, version, kind=TaskKind.SINGLE_LABEL, thresholds=()):
+    def __init__(self, name, version, kind="single_label", thresholds=()):
         self.name, self.version = name, version
         self.card = ModelCard(
             task=task_type(kind)(labels=LABELS, metric="accuracy", thresholds=thresholds),
@@ -85,9 +84,9 @@ def test_a_version_has_its_load_and_totals():
 @pytest.mark.parametrize(
     ("kind", "thresholds", "expected"),
     [
-        (TaskKind.SINGLE_LABEL, (), None),
-        (TaskKind.MULTI_LABEL, (0.25, 0.75), {"a": 0.25, "b": 0.75}),
-        (TaskKind.MULTI_LABEL, (), {"a": 0.5, "b": 0.5}),
+        ("single_label", (), None),
+        ("multi_label", (0.25, 0.75), {"a": 0.25, "b": 0.75}),
+        ("multi_label", (), {"a": 0.5, "b": 0.5}),
     ],
 )
 def test_only_multi_label_models_have_thresholds(kind, thresholds, expected):

@@ -12,12 +12,12 @@ from tritonclient.grpc import service_pb2 as proto
 from pipework.serve.config import ServeSettings
 from pipework.serve.inference_protocol import service
 from pipework.serve.inference_protocol.infer_request import packed
+from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
-from pipework.serve.scheduling.predictor import open_predictor
 
 
-@pytest.mark.parametrize("function", ["write_message", "check_texts"])
+@pytest.mark.parametrize("function", ["write_message", "read_message"])
 def test_a_large_request_does_not_block_the_event_loop(
     run: Path, function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

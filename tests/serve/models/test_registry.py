@@ -6,10 +6,9 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError, UnknownModelError
+from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import ControlError, Entry, Models, State
 from pipework.serve.models.repository import Policy
-from pipework.serve.request.context import Endpoint, activate, new_context
-from pipework.serve.scheduling.predictor import open_predictor
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def test_versions_are_leased_by_name_and_the_last_given_is_the_newest(models):
     assert models.policy("topics") == Policy(latest=1)
     with models.lease() as one:
         assert one.version == "10"
-        (answer,) = asyncio.run(one.predict([Example(text="goal")])).value
+        (answer,) = asyncio.run(one.predict([Example(text="goal")]))
         assert answer.label == "sport"
     with pytest.raises(UnknownModelError, match="unknown version '1' of model 'topics'"):
         models.check_model("topics", "1")
@@ -59,16 +58,3 @@ def test_a_stopping_server_is_alive_and_not_ready(models):
     for check in (models.check_ready, lambda: models.check_model("topics")):
         with pytest.raises(NotReadyError, match="the server is stopping"):
             check()
-
-
-def test_an_unknown_model_error_of_a_tritonserver_keeps_the_recorded_model(models):
-    observed = new_context(Endpoint.V1, {})
-    activate(observed)
-    error = UnknownModelError("unloaded there")
-    with pytest.raises(UnknownModelError) as raised, models.lease("topics"):
-        raise error
-    assert raised.value is error
-    assert observed.model == "topics"
-    with pytest.raises(UnknownModelError), models.lease("other"):
-        pass
-    assert observed.model == ""

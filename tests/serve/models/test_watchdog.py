@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
 from pipework.closeable import Closeable
+from pipework.run_folder.engine_record import EngineRecord
 from pipework.scoring.evaluation import Engine
-from pipework.serve.engines.openers import LocalOpener
+from pipework.serve.engines import open_first
 from pipework.serve.models import open_models, watchdog
 from pipework.serve.models.watchdog import FIRST_S, SHORTEST_S, Watchdog
 from pipework.serve.scheduling.in_flight import RunningBatch
@@ -35,12 +37,11 @@ class StuckEngine(Closeable):
 
 
 def open_stuck(stuck: Path) -> None:
-    class Opener(LocalOpener):
-        def first(self, run, manifest, name, threads):  # type: ignore[no-untyped-def]
-            record, engine = super().first(run, manifest, name, threads)
-            return record, StuckEngine(engine, stuck)
+    def opened(*arguments: Any, **options: Any) -> tuple[EngineRecord, Engine]:
+        record, engine = open_first(*arguments, **options)
+        return record, StuckEngine(engine, stuck)
 
-    vars(open_models)["LocalOpener"] = Opener
+    vars(open_models)["open_first"] = opened
 
 
 def test_a_single_process_with_a_stuck_engine_ends(

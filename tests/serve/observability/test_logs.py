@@ -7,7 +7,7 @@ from contextvars import Context
 import pytest
 
 from pipework.serve.config import LogFormat, LogSettings
-from pipework.serve.observability.logs import RequestLog, set_up_logs
+from pipework.serve.observability.logs import log_request, set_up_logs
 from pipework.serve.request.context import (
     Endpoint,
     RequestContext,
@@ -76,7 +76,7 @@ def test_a_traceback_is_a_field_of_its_line(out: io.StringIO) -> None:
 
 def test_a_request_is_one_json_line(out: io.StringIO) -> None:
     set_up(out, LogFormat.JSON)
-    RequestLog().finished(finished())
+    log_request(finished())
     (line,) = map(json.loads, out.getvalue().splitlines())
     del line["time"], line["message"], line["logger"]
     assert line == {
@@ -97,7 +97,7 @@ def test_a_request_is_one_json_line(out: io.StringIO) -> None:
 
 def test_a_request_is_one_text_line(out: io.StringIO) -> None:
     set_up(out, LogFormat.TEXT)
-    RequestLog().finished(finished())
+    log_request(finished())
     assert out.getvalue().endswith(
         " INFO v1 topics 7: 200, 3 texts, 12.5 ms"
         " (tokenize 1.0 queue 2.0 infer 3.0 decode 4.0) [id-1]\n"

@@ -8,10 +8,10 @@ import pytest
 
 from pipework.errors import MissingDependencyError
 from pipework.serve.config import LogSettings, ServeSettings
+from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import RequestContext
-from pipework.serve.scheduling.predictor import open_predictor
 from tests.serve.servers import MemoryServer
 
 TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["goal"]}

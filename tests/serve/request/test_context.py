@@ -13,7 +13,6 @@ from pipework.serve.request.context import (
     RequestContext,
     RequestOptions,
     StageTimings,
-    TimedResult,
     activate,
     current_request,
     deadline_error,
@@ -139,8 +138,3 @@ def test_the_header_has_the_stages_in_milliseconds():
     assert header == "tokenize;dur=1.000, queue;dur=20.000, infer;dur=300.000, decode;dur=0.000"
     found = {name: float(ms) / 1e3 for name, ms in re.findall(r"(\w+);dur=([\d.]+)", header)}
     assert found == pytest.approx(TIMINGS.by_stage(), abs=1e-6)
-
-
-def test_a_result_is_kept_with_its_timings():
-    result = TimedResult(value=["sport"], timings=TIMINGS)
-    assert (result.value, result.timings) == (["sport"], TIMINGS)

@@ -5,9 +5,7 @@ import pytest
 from pipework.serve.request.context import (
     HeaderError,
     RequestOptions,
-    StageTimings,
     read_options,
-    timing_headers,
 )
 from pipework.wire.headers import MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 
@@ -52,8 +50,3 @@ def test_an_unknown_priority_is_reported_in_part():
     with pytest.raises(HeaderError, match=f"{PRIORITY}: expected interactive or bulk") as caught:
         read_options(fields({PRIORITY: "urgent" * 100}))
     assert len(str(caught.value)) < 100
-
-
-def test_the_response_has_the_stage_timings():
-    timings = StageTimings(infer_s=0.25)
-    assert timing_headers(timings) == {"Server-Timing": timings.server_timing()}

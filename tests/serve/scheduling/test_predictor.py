@@ -6,11 +6,12 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, RunFolderError
+from pipework.machine import cpu_limit
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
-from pipework.serve.engines.openers import LocalOpener
-from pipework.serve.scheduling.predictor import Predictor, open_predictor
+from pipework.serve.models.open_models import open_predictor
+from pipework.serve.scheduling.predictor import Predictor
 from pipework.tasks.predictions import MultiLabel, Prediction, RegressionValue
 from pipework.text.encoding import TextEncoder
 from pipework.wire.text_tensors import InputTexts
@@ -24,14 +25,14 @@ def predictor(run: Path) -> Iterator[Predictor]:
 
 def test_texts_get_their_labels(predictor: Predictor) -> None:
     examples = [Example(text=text) for text in ("rain", "goal team", "stock", "SUN and wind")]
-    predictions = asyncio.run(predictor.predict(examples)).value
+    predictions = asyncio.run(predictor.predict(examples))
     assert [one.label for one in predictions] == ["weather", "sport", "money", "weather"]
     assert sum(predictions[0].scores.values()) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("top_k", "expected"), [(1, 1), (2, 2), (10**30, 3), (None, 3)])
 def test_top_k_limits_the_scores(predictor: Predictor, top_k: int | None, expected: int) -> None:
-    (prediction,) = asyncio.run(predictor.predict([Example(text="goal")], top_k)).value
+    (prediction,) = asyncio.run(predictor.predict([Example(text="goal")], top_k))
     assert next(iter(prediction.scores)) == prediction.label == "sport"
     assert len(prediction.scores) == expected
 
@@ -44,17 +45,17 @@ def test_predictions_of_truncated_texts_are_marked_and_counted(
     pair = "rain" if kind == "pair_run" else None
     examples = [Example(text=text, text_pair=pair) for text in texts]
     with open_predictor(request.getfixturevalue(kind)) as predictor:
-        predictions = asyncio.run(predictor.predict(examples)).value
+        predictions = asyncio.run(predictor.predict(examples))
         sent = InputTexts(
             text=[text.encode() for text in texts], text_pair=pair and [pair.encode()] * 4
         )
-        assert asyncio.run(predictor.answer(sent)).value.parameters() == {"truncated": "1,3"}
+        assert asyncio.run(predictor.answer(sent)).parameters() == {"truncated": "1,3"}
         assert (predictor.totals.texts, predictor.totals.truncated) == (8, 4)
     assert [prediction.truncated for prediction in predictions] == [False, True, False, True]
 
 
 def test_no_texts_give_no_predictions(predictor: Predictor) -> None:
-    assert asyncio.run(predictor.predict([])).value == []
+    assert asyncio.run(predictor.predict([])) == []
 
 
 def test_many_callers_at_once_each_get_their_own_answer(predictor: Predictor) -> None:
@@ -62,7 +63,7 @@ def test_many_callers_at_once_each_get_their_own_answer(predictor: Predictor) ->
 
     async def ask() -> list[str]:
         answers = await asyncio.gather(*(predictor.predict([Example(text=text)]) for text in texts))
-        return [answer.value[0].label for answer in answers]
+        return [answer[0].label for answer in answers]
 
     assert asyncio.run(ask()) == ["weather", "sport", "money"] * 40
 
@@ -70,7 +71,7 @@ def test_many_callers_at_once_each_get_their_own_answer(predictor: Predictor) ->
 def test_a_pair_model_compares_two_texts(pair_run: Path) -> None:
     with open_predictor(pair_run) as predictor:
         pair = [Example(text="rain", text_pair="goal")]
-        assert asyncio.run(predictor.predict(pair)).value[0].label == "sport"
+        assert asyncio.run(predictor.predict(pair))[0].label == "sport"
         with pytest.raises(InputError, match="input 1: expected a text and a text_pair"):
             asyncio.run(predictor.predict([*pair, Example(text="rain")]))
 
@@ -85,7 +86,7 @@ def test_a_single_text_model_refuses_a_pair(predictor: Predictor) -> None:
 
 def answers(run: Path, *examples: Example, top_k: int | None = None) -> list[Prediction]:
     with open_predictor(run) as predictor:
-        return asyncio.run(predictor.predict(list(examples), top_k)).value
+        return asyncio.run(predictor.predict(list(examples), top_k))
 
 
 def test_an_entity_model_takes_marked_texts_and_spans(entity_run: Path) -> None:
@@ -107,7 +108,7 @@ def test_other_models_refuse_spans_and_read_marks_as_text(predictor: Predictor) 
     with pytest.raises(InputError, match="input 0: found entities, but this model"):
         asyncio.run(predictor.predict([spans]))
     marked = Example(text="<e1>rain</e1>")
-    assert asyncio.run(predictor.predict([marked])).value[0].label == "weather"
+    assert asyncio.run(predictor.predict([marked]))[0].label == "weather"
 
 
 def test_a_multi_label_model_applies_its_thresholds(multi_run: Path) -> None:
@@ -147,10 +148,10 @@ def test_prove_checks_parity_on_the_stored_reference_rows(
     caplog.set_level("INFO", "pipework.serve.engines.reproof")
     open_predictor(kept_run).close()
     assert not caplog.records  # its record has parity on this kind of processor
-    open_predictor(kept_run, opener=LocalOpener(prove=True)).close()
+    open_predictor(kept_run, prove=True).close()
     assert "engine onnx proven on" in caplog.text
     with pytest.raises(RunFolderError, match=r"expected one file rows\.npz"):
-        open_predictor(run, opener=LocalOpener(prove=True))
+        open_predictor(run, prove=True)
 
 
 def test_a_closed_predictor_refuses(run: Path) -> None:
@@ -174,7 +175,7 @@ def test_engines_are_closed_when_the_tokenizer_cannot_be_opened(
     monkeypatch.setattr(TextEncoder, "open", _refuse)
     with pytest.raises(RunFolderError, match="no tokenizer"):
         open_predictor(run)
-    assert len(closed) == LocalOpener().instances(read_manifest(run), None)
+    assert len(closed) == min(2, cpu_limit())
 
 
 def _refuse(*_: object, **__: object) -> None:
@@ -193,20 +194,20 @@ def test_several_engines_share_the_cpus_and_return_the_same_predictions(
 
     init = OnnxRuntimeEngine.__init__
     monkeypatch.setattr(OnnxRuntimeEngine, "__init__", opened)
-    monkeypatch.setattr("pipework.serve.scheduling.predictor.cpu_limit", lambda: 8)
+    monkeypatch.setattr("pipework.serve.models.open_models.cpu_limit", lambda: 8)
     examples = [Example(text=text) for text in ("rain", "goal team")]
     with open_predictor(run, queue=QueueSettings(instances=3)) as several:
         assert several.load.engines == 3
-        found = asyncio.run(several.predict(examples)).value
+        found = asyncio.run(several.predict(examples))
     assert threads == [3, 3, 3]  # of 8
-    assert found == asyncio.run(predictor.predict(examples)).value
+    assert found == asyncio.run(predictor.predict(examples))
 
 
 @pytest.mark.parametrize(("processors", "engines"), [(1, 1), (2, 2), (8, 2)])
 def test_a_machine_with_several_cpus_has_two_engines(
     run: Path, monkeypatch: pytest.MonkeyPatch, processors: int, engines: int
 ) -> None:
-    monkeypatch.setattr("pipework.serve.engines.openers.cpu_limit", lambda: processors)
-    monkeypatch.setattr("pipework.serve.engines.openers.computes_on_gpu", lambda *_: False)
+    monkeypatch.setattr("pipework.serve.models.open_models.cpu_limit", lambda: processors)
+    monkeypatch.setattr("pipework.serve.models.open_models.computes_on_gpu", lambda *_: False)
     with open_predictor(run) as predictor:
         assert predictor.load.engines == engines

@@ -27,7 +27,7 @@ from pipework.closeable import Closeable
 from pipework.errors import ConfigError
 from pipework.machine import cuda_devices
 from pipework.scoring.evaluation import Engine
-from pipework.serve.engines.openers import LocalOpener
+from pipework.serve.engines import open_first
 from pipework.serve.models import open_models
 from pipework.serve.workers.supervisor import worker_count
 from pipework.tasks.outputs import Outputs
@@ -566,17 +566,26 @@ def check_device(broken: Path) -> None:
         raise RuntimeError("an illegal memory access was encountered")  # noqa: TRY003, EM101
 
 
+def wrap_engines(wrap: Callable[[Engine], Engine]) -> None:
+    """Let the predictors of this process use wrapped engines."""
+
+    def first(*arguments, **options):
+        record, engine = open_first(*arguments, **options)
+        return record, wrap(engine)
+
+    vars(open_models)["open_first"] = first
+    vars(open_models)["open_proven"] = lambda *arguments, **options: first(*arguments, **options)[1]
+
+
 def open_broken(broken: Path) -> None:
-    class Opener(LocalOpener):
-        def first(self, run, manifest, name, threads):
-            record, engine = super().first(run, manifest, name, threads)
-            return record, BrokenEngine(engine, broken)
+    wrap_engines(lambda engine: BrokenEngine(engine, broken))
+    proven = vars(open_models)["open_proven"]
 
-        def again(self, run, manifest, name, threads):
-            check_device(broken)
-            return BrokenEngine(super().again(run, manifest, name, threads), broken)
+    def again(*arguments, **options):
+        check_device(broken)
+        return proven(*arguments, **options)
 
-    vars(open_models)["LocalOpener"] = Opener
+    vars(open_models)["open_proven"] = again
 
 
 @pytest.mark.thorough
@@ -616,12 +625,7 @@ class StuckEngine(Closeable):
 
 
 def open_stuck(stuck: Path) -> None:
-    class Opener(LocalOpener):
-        def first(self, run, manifest, name, threads):
-            record, engine = super().first(run, manifest, name, threads)
-            return record, StuckEngine(engine, stuck)
-
-    vars(open_models)["LocalOpener"] = Opener
+    wrap_engines(lambda engine: StuckEngine(engine, stuck))
 
 
 def test_a_worker_with_a_stuck_engine_is_replaced_and_the_others_answer(run, launch, tmp_path):
@@ -674,19 +678,8 @@ class HarmfulEngine(Closeable):
         self._engine.close()
 
 
-class HarmfulOpener(LocalOpener):
-    """Opens harmful engines."""
-
-    def first(self, run, manifest, name, threads):
-        record, engine = super().first(run, manifest, name, threads)
-        return record, HarmfulEngine(engine)
-
-    def again(self, run, manifest, name, threads):
-        return HarmfulEngine(super().again(run, manifest, name, threads))
-
-
 def open_harmful() -> None:
-    vars(open_models)["LocalOpener"] = HarmfulOpener
+    wrap_engines(HarmfulEngine)
 
 
 def others_answer(url: str) -> bool:

@@ -8,7 +8,6 @@ from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
-from pipework.tasks.kinds import TaskKind
 from pipework.train.data.labels import class_labels
 
 
@@ -39,15 +38,15 @@ def test_a_single_class_or_duplicate_classes_are_rejected(tmp_path, configured):
 
 
 def test_multi_label_classes_are_the_labels_of_all_rows(tmp_path):
-    rows = source(tmp_path, ["b|a", "", "c|a"], kind=TaskKind.MULTI_LABEL, separator="|")
+    rows = source(tmp_path, ["b|a", "", "c|a"], kind="multi_label", separator="|")
     assert class_labels(None, rows) == ("a", "b", "c")
     assert class_labels(("one",), rows) == ("one",)
     with pytest.raises(ConfigError, match="expected 1 or more distinct labels, found 0"):
-        class_labels(None, source(tmp_path, [""], kind=TaskKind.MULTI_LABEL, separator="|"))
+        class_labels(None, source(tmp_path, [""], kind="multi_label", separator="|"))
 
 
 def test_a_regression_has_a_single_logit_named_score(tmp_path):
-    assert class_labels(None, source(tmp_path, "12", kind=TaskKind.REGRESSION)) == ("score",)
+    assert class_labels(None, source(tmp_path, "12", kind="regression")) == ("score",)
 
 
 def test_labels_of_held_out_rows_are_included(tmp_path):

@@ -12,7 +12,6 @@ from pipework.data.readers import Columns
 from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part
-from pipework.tasks.kinds import TaskKind
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import recipes
 from pipework.train.data_report import file_stats
@@ -205,7 +204,7 @@ def test_every_row_of_a_small_file_is_tokenized(tmp_path):
 def test_a_regression_has_value_statistics(tmp_path):
     rows = [("zero", "0"), ("one", "1"), ("two", "2.5"), ("four", "4.5"), ("zero", "0.0")]
     files = sources(tmp_path, train=[*rows, ("one", "3")], dev=[("x", "-1")])
-    numbers = {name: replace(source, kind=TaskKind.REGRESSION) for name, source in files.items()}
+    numbers = {name: replace(source, kind="regression") for name, source in files.items()}
     report = report_of(numbers)
     train = report.splits["train"]
     assert (train.labels, train.conflicting) == ({}, 1)

@@ -45,7 +45,7 @@ class SimulatedWorld(World):
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 50])
 def test_each_row_is_computed_once_and_results_are_in_order(rows, processes):
-    loader, gathered, logits_NC = NumberedRows(rows), [], None
+    loader, gathered, outputs = NumberedRows(rows), [], None
     for rank in reversed(range(processes)):  # rank 0 is last, because it gathers the values of all
         world = SimulatedWorld(
             rank=rank, size=processes, local_rank=rank, device=torch.device("cpu"), control=None
@@ -54,9 +54,9 @@ def test_each_row_is_computed_once_and_results_are_in_order(rows, processes):
         evaluator = ClassifierEvaluator(
             loader, np.zeros(rows), SINGLE, world=world, progress=NullProgress()
         )
-        logits_NC = evaluator.logits(RowNumberModel(), None)
+        outputs = evaluator.outputs(RowNumberModel(), None)
     assert loader.loads.tolist() == [1] * rows
-    assert logits_NC[:, 0].tolist() == list(range(rows))
+    assert outputs.values[:, 0].tolist() == list(range(rows))
 
 
 def test_the_training_mode_of_the_model_is_restored():

@@ -124,7 +124,7 @@ def test_a_run_trains_its_table_and_its_checkpoint_gives_the_same_logits(small, 
     examples = [Example(text=f"good thing number {n}") for n in range(9)]
     encodings = open_encoder(tmp_path / "run", manifest).encode(examples)
     engine = open_reference(tmp_path / "run", manifest)
-    together, alone = engine.infer(encodings).values, engine.one_by_one().infer(encodings).values
+    together, alone = engine.infer(encodings).values, engine.alone().infer(encodings).values
     np.testing.assert_allclose(together, alone, atol=1e-5)
     model = open_checkpoint(tmp_path / "run" / "checkpoint")
     assert float(model.encoder.get_input_embeddings().ngrams.weight.detach().abs().max()) > 0

@@ -9,7 +9,6 @@ from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
-from pipework.tasks.kinds import TaskKind
 from pipework.train.config.model import ModelSettings, Preset
 from pipework.train.data.tokenizer import learn_wordpiece
 from pipework.train.pretrain import corpus as code
@@ -24,9 +23,7 @@ def texts(tmp_path):
 
 
 def source(path, form=Format.TEXT):
-    return Source(
-        path=path, columns=Columns(text="text", label=None), format=form, kind=TaskKind.PRETRAIN
-    )
+    return Source(path=path, columns=Columns(text="text", label=None), format=form, kind="pretrain")
 
 
 def tokenizer(lines):

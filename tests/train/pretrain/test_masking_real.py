@@ -9,7 +9,6 @@ import torch
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.progress import NullProgress
-from pipework.tasks.kinds import TaskKind
 from pipework.text.padding import Padding
 from pipework.text.special_tokens import SpecialTokens
 from pipework.train.config.model import ModelSettings, Preset
@@ -31,7 +30,7 @@ def real(request, shared_data):
     file, column, header, vocabulary = LANGUAGES[request.param]
     columns = Columns(text=column, label=None)
     path = shared_data / file
-    source = Source(path=path, columns=columns, header=header, kind=TaskKind.PRETRAIN)
+    source = Source(path=path, columns=columns, header=header, kind="pretrain")
     vocab = shared_data / "vocabs_configs" / vocabulary
     tokenizer = make_tokenizer(ModelSettings(preset=Preset.TINY, vocab=vocab), source)
     options = PackingOptions(max_length=64, row_tokens=128, pairs=False)

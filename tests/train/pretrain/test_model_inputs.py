@@ -8,7 +8,6 @@ from tokenizers import Tokenizer
 from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
 from pipework.progress import NullProgress
-from pipework.tasks.kinds import TaskKind
 from pipework.text.padding import Padding
 from pipework.text.special_tokens import SpecialTokens
 from pipework.train.config.model import ModelSettings, Preset
@@ -30,7 +29,7 @@ def loader_fixture(tmp_path):
     lines = [line for document in documents for line in document]
     tokenizer = learn_wordpiece(ModelSettings(preset=Preset.TINY, vocab_size=400), lambda: lines)
     columns = Columns(text="text", label=None)
-    source = Source(path=path, columns=columns, format=Format.DOCUMENTS, kind=TaskKind.PRETRAIN)
+    source = Source(path=path, columns=columns, format=Format.DOCUMENTS, kind="pretrain")
     rows = corpus(
         source,
         tokenizer.to_str(),

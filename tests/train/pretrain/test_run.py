@@ -18,8 +18,7 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_classifier, read_manifest
-from pipework.serve.scheduling.predictor import open_predictor
-from pipework.tasks.kinds import TaskKind
+from pipework.serve.models.open_models import open_predictor
 from pipework.train.config.run_config import load_config
 from pipework.train.loop.resume import latest
 from pipework.train.run import train
@@ -94,7 +93,7 @@ def learned(run):
 
 def test_the_run_folder_keeps_its_contract(pretrained):
     manifest = read_manifest(pretrained)
-    assert manifest.task.kind is TaskKind.PRETRAIN
+    assert manifest.task.kind == "pretrain"
     assert manifest.task.labels == ()
     assert manifest.model.head == "masked+order"
     assert manifest.data.splits["dev"].rows == 12
@@ -284,7 +283,7 @@ def test_the_report_shows_both_objectives(documents, tmp_path):
     [
         ("model.head=cnn", "model.head applies only to classifiers"),
         ("train.token_dropout=0.1", "train.token_dropout applies only to classifiers"),
-        ('task.labels=["a", "b"]', "pretraining has no task.labels"),
+        ('task.labels=["a", "b"]', "the kind pretrain has no task.labels"),
         ("task.kind=single_label", "format documents has no labels: set task.kind to pretrain"),
         ("data.columns.text=0", "format documents has no data.columns"),
         ("task.metric=accuracy", "does not apply to a pretrain task"),

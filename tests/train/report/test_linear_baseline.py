@@ -8,7 +8,7 @@ from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import MissingDependencyError, as_pipe_error
 from pipework.progress import NullProgress
-from pipework.tasks.kinds import Metric, TaskKind
+from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
@@ -49,8 +49,8 @@ def splits(train, dev):
 def test_the_baseline_learns_from_words(tmp_path):
     result = linear_baseline(splits(*topics(tmp_path)), TOPICS, NullProgress())
     assert result.evaluation.score == 1
-    assert result.logits_NC.shape == (60, 3)  # includes the class without rows
-    assert result.logits_NC.dtype == np.float32
+    assert result.outputs.values.shape == (60, 3)  # includes the class without rows
+    assert result.outputs.values.dtype == np.float32
     assert (result.rows, result.all_rows) == (60, 60)
     assert result.seconds > 0
 
@@ -59,7 +59,7 @@ def test_the_baseline_is_deterministic(tmp_path):
     first, second = (
         linear_baseline(splits(*topics(tmp_path)), TOPICS, NullProgress()) for _ in range(2)
     )
-    assert np.array_equal(first.logits_NC, second.logits_NC)
+    assert np.array_equal(first.outputs.values, second.outputs.values)
 
 
 def test_large_files_are_sampled(tmp_path, monkeypatch):
@@ -119,9 +119,9 @@ def test_a_regression_learns_the_similarity_of_two_texts(tmp_path):
         texts = (" ".join(common[:similarity] + mine[similarity:]) for mine in (own, other))
         rows.append((*texts, f"{similarity / 2}"))
     task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
-    files = pairs(tmp_path, {"train": rows[:150], "dev": rows[150:]}, kind=TaskKind.REGRESSION)
+    files = pairs(tmp_path, {"train": rows[:150], "dev": rows[150:]}, kind="regression")
     result = linear_baseline(splits(*files), task, NullProgress())
-    assert result.logits_NC.shape == (50, 1)
+    assert result.outputs.values.shape == (50, 1)
     assert result.evaluation.score > 0.9
     assert result.name.startswith("ridge regression")
 
@@ -131,7 +131,7 @@ def test_a_multi_label_baseline_has_its_own_thresholds(tmp_path):
     path = tmp_path / "a.jsonl"
     lines = (f'{{"text": "{t}", "label": {n.split(",") if n else []!s}}}' for t, n in rows)
     path.write_text("\n".join(lines).replace("'", '"') + "\n")
-    source = Source(path=path, columns=Columns(), kind=TaskKind.MULTI_LABEL)
+    source = Source(path=path, columns=Columns(), kind="multi_label")
     task = MultiLabelTask(labels=("food", "sport", "never"), metric=Metric.MICRO_F1)
     result = linear_baseline(splits(source, source), task, NullProgress())
     assert result.evaluation.score == 1
@@ -184,5 +184,9 @@ def test_the_baseline_is_scored_on_test_if_there_is_one(tmp_path):
     wrong = table(tmp_path / "test.tsv", ("text", "label"), [("soup bread", "sport")] * 4)
     sources = splits(train, dev) | {"test": Source(path=wrong, columns=Columns())}
     result = linear_baseline(sources, TOPICS, NullProgress())
-    assert (result.split, result.evaluation.score, result.logits_NC.shape) == ("test", 0, (4, 3))
+    assert (result.split, result.evaluation.score, result.outputs.values.shape) == (
+        "test",
+        0,
+        (4, 3),
+    )
     assert linear_baseline(splits(train, dev), TOPICS, NullProgress()).split == "dev"

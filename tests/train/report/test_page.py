@@ -42,7 +42,7 @@ def linear(logits_NC, truth_N, task):
         name="a linear SVM on TF-IDF of words",
         split="dev",
         evaluation=task.evaluate(Outputs.of(logits_NC), truth_N),
-        logits_NC=logits_NC,
+        outputs=Outputs.of(logits_NC),
         task=task,
         rows=100,
         all_rows=100,
@@ -52,7 +52,9 @@ def linear(logits_NC, truth_N, task):
 
 def verdict(logits_NC, truth_N, task, baseline):
     leaked_N = np.zeros(len(truth_N), np.bool_)
-    rows = ScoredRows(split="dev", logits_NC=logits_NC, truth=truth_N, task=task, leaked_N=leaked_N)
+    rows = ScoredRows(
+        split="dev", outputs=Outputs.of(logits_NC), truth=truth_N, task=task, leaked_N=leaked_N
+    )
     history = TrainingHistory(
         losses=[0.7, 0.2], best_step=9, step=9, shortened_from=None, learning_rate=1e-4
     )

@@ -5,8 +5,7 @@ import pytest
 from pipework.train.report.curves import read_curves
 from pipework.train.report.plots import (
     over_trials,
-    score_over_choice,
-    score_over_number,
+    score_over,
 )
 from pipework.train.report.run_log import RunLogger
 
@@ -48,7 +47,7 @@ def test_trials_are_points_and_pruned_trials_are_hollow():
 
 
 def test_values_on_a_logarithmic_axis_have_equal_distances_and_plain_ticks():
-    drawing = score_over_number("rate", [1e-5, 1e-4, 1e-3], [1, 2, 3], [False] * 3, log=True)
+    drawing = score_over("rate", [1e-5, 1e-4, 1e-3], [1, 2, 3], [False] * 3, log=True)
     left, middle, right = markers(drawing)
     assert middle[0] - left[0] == pytest.approx(right[0] - middle[0], abs=0.01)
     assert ">0.0001<" in drawing
@@ -56,14 +55,14 @@ def test_values_on_a_logarithmic_axis_have_equal_distances_and_plain_ticks():
 
 
 def test_values_of_a_linear_axis_have_their_distances():
-    drawing = score_over_number("clip", [0, 1, 3], [1, 2, 3], [False] * 3, log=False)
+    drawing = score_over("clip", [0, 1, 3], [1, 2, 3], [False] * 3, log=False)
     left, middle, right = markers(drawing)
     assert 2 * (middle[0] - left[0]) == pytest.approx(right[0] - middle[0], abs=0.01)
 
 
 def test_choices_are_in_their_order_at_equal_distances():
     choices, values = ["16", "32", "256"], ["256", "16", "32", "16"]
-    drawing = score_over_choice("rows", choices, values, [1, 2, 3, 4], [False] * 4)
+    drawing = score_over("rows", values, [1, 2, 3, 4], [False] * 4, choices=choices)
     last, first, middle, again = (x for x, _, _ in markers(drawing))
     assert first == again < middle < last
     assert middle - first == pytest.approx(last - middle, abs=0.01)

@@ -40,7 +40,7 @@ def baseline(logits, task=TASK, truth=TRUTH):
         name="a linear SVM",
         split="test",
         evaluation=task.evaluate(Outputs.of(logits), truth),
-        logits_NC=logits,
+        outputs=Outputs.of(logits),
         task=task,
         rows=10,
         all_rows=10,
@@ -64,7 +64,9 @@ MEMORISED = np.where(LEAKED[:, None], logits_of(1.0), logits_of(0.8))
 
 
 def rows_of(logits, truth=TRUTH, task=TASK, leaked=NO_LEAKS):
-    return ScoredRows(split="test", logits_NC=logits, truth=truth, task=task, leaked_N=leaked)
+    return ScoredRows(
+        split="test", outputs=Outputs.of(logits), truth=truth, task=task, leaked_N=leaked
+    )
 
 
 def judged(logits, other=None, history=SOUND, **rows):
@@ -200,12 +202,12 @@ def test_a_run_without_a_baseline_is_compared_with_a_constant():
     assert verdict.sentence.startswith("The model beats predicting '")
     few = ScoredRows(
         split="dev",
-        logits_NC=np.eye(2, dtype=np.float32)[[0, 1, 1]],
+        outputs=Outputs.of(np.eye(2, dtype=np.float32)[[0, 1, 1]]),
         truth=np.array([0, 1, 0]),
         task=TASK,
         leaked_N=NO_LEAKS[:3],
     )
-    same = replace(few, logits_NC=np.eye(2, dtype=np.float32)[[0, 1, 0]])
+    same = replace(few, outputs=Outputs.of(np.eye(2, dtype=np.float32)[[0, 1, 0]]))
     assert judge(few, None, SOUND).outcome is Outcome.NOTHING
     assert judge(same, None, SOUND).outcome is Outcome.UNDECIDED
 
@@ -214,7 +216,9 @@ def test_the_constant_of_several_labels_has_as_many_as_a_row():
     labels = ("a", "b", "c")
     task = MultiLabelTask(labels=labels, metric=Metric.MICRO_F1)
     truth = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 1]], np.int8)
-    name, outputs = constant_prediction(truth, task)
+    name, outputs = constant_prediction(
+        rows_of(np.zeros((3, 3), np.float32), truth, task, NO_LEAKS[:3])
+    )
     assert name == "predicting 'c', 'a' for every row"
     assert (outputs.outputs.values > 0).tolist() == [[True, False, True]] * 3
 

@@ -17,8 +17,9 @@ from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 from pipework.serve.app import build_app
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.page import FILES, HERE
+from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
-from pipework.serve.scheduling.predictor import Predictor, open_predictor
+from pipework.serve.scheduling.predictor import Predictor
 from tests.serve.servers import server_in_thread
 
 HOSTILE = '<img src=x onerror="document.title=1">'

@@ -11,8 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 import pipework.benchmarks.report
-from pipework.benchmarks.report.bench_page import page, print_result
-from pipework.benchmarks.report.output import write_page
+from pipework.benchmarks.report.output import page, print_result, write_page
 from pipework.benchmarks.report.tables import rate
 from pipework.benchmarks.results_schema.results import BenchResult
 from pipework.errors import ConfigError, MissingDependencyError, as_pipe_error
@@ -90,15 +89,15 @@ def test_the_page_shows_all_figures_and_the_provenance(served):
 
 
 def test_the_page_has_all_plots(served, offline):
-    assert drawn(served).count("<svg") == 4
+    assert drawn(served).count("<svg") == 3
     assert drawn(offline).count("<svg") == 2
 
 
-def test_open_loop_levels_and_the_server_have_their_own_plots(loaded):
+def test_open_loop_levels_have_their_own_plots(loaded):
     html = drawn(loaded)
-    for title in ("Latency against load", "Throughput against load", "Latency by stage"):
+    for title in ("Latency against load", "Throughput against load"):
         assert f"<h3>{title}</h3>" in html
-    assert html.count("<svg") == 8
+    assert html.count("<svg") == 5
     assert "p99 limit" in html
     assert 'class="verdict better"><b>SLO met, p99 &lt;= 50 ms:' in html
     only = page(loaded.model_copy(update={"levels": loaded.levels[3:], "slo": None}))
@@ -124,7 +123,7 @@ def test_a_level_without_successes_is_shown(served, printed):
     assert "HTTP 500: 9" in printed(print_result, only)
     assert page(only).count("<svg") == 1
     mixed = served.model_copy(update={"levels": (failed, *served.levels[1:])})
-    assert page(mixed).count("<svg") == 4
+    assert page(mixed).count("<svg") == 3
 
 
 def test_names_are_escaped(served, offline):
@@ -214,7 +213,7 @@ def test_a_browser_shows_the_plots_and_runs_no_script(served, tmp_path):
     write_page(tmp_path / "bench.html", served.model_copy(update={"model": HOSTILE}))
     done = browse(tmp_path, "--dump-dom", "--enable-logging=stderr")
     dom = done.stdout.decode()
-    assert dom.count("<svg") == 4
+    assert dom.count("<svg") == 3
     assert "&lt;script&gt;alert" in dom
     assert not re.search(rb"CONSOLE.*(Refused|Error|violates)", done.stderr)
 

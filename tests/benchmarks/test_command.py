@@ -11,15 +11,6 @@ URL = "http://127.0.0.1:8000"
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [
-        (None, "", "expected a TARGET to measure, or --compare"),
-        (None, "--json", "expected a TARGET"),
-        (
-            URL,
-            "--compare",
-            "--compare reads two stored results: it cannot be combined with a TARGET",
-        ),
-        (None, "--compare --slo", "stored results: it cannot be combined with --slo"),
-        (None, "--compare --seconds", "stored results: it cannot be combined with --seconds"),
         (
             URL,
             "--file --words",
@@ -35,7 +26,6 @@ URL = "http://127.0.0.1:8000"
         (URL, "--trace --words", "--trace cannot be combined with --words"),
         (URL, "--trace --against", "--trace cannot be combined with --against"),
         ("run", "--trace", "--trace needs the URL of a server"),
-        (None, "--compare --trace", "stored results: it cannot be combined with --trace"),
     ],
 )
 def test_options_that_cannot_be_combined_are_reported(target, options, message):
@@ -50,7 +40,6 @@ def test_options_that_cannot_be_combined_are_reported(target, options, message):
     [
         (URL, ""),
         ("run", "--file --columns --batch --seconds --json --html"),
-        (None, "--compare --json --html"),
         (URL, "--rate --slo --arrivals --price --words"),
         ("grpc://h:1/m", "--slo --arrivals"),
         (URL, "--against --rate --concurrency"),

@@ -6,10 +6,10 @@ import shutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from pipework.benchmarks.compare.compare import compare
-from pipework.benchmarks.report.comparison_page import conclusion, page, print_result
-from pipework.benchmarks.report.output import write_page
+from pipework.benchmarks.report.comparison_report import conclusion
+from pipework.benchmarks.report.output import check, page, print_result, write_page
 from pipework.benchmarks.results_schema.comparison import Quantity, Ratio, RatioVerdict
+from pipework.errors import CheckFailedError
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -17,9 +17,8 @@ HOSTILE = "\"'><script>document.title='run'</script>&$a$"
 
 
 @pytest.fixture
-def comparison(served):
+def comparison(comparison):
     """A comparison with better texts/s and worse p99 at every level."""
-    compared = compare(served, served)
     ratios = {
         Quantity.TEXTS_PER_S: (1.2, 1.1, 1.3, RatioVerdict.FASTER),
         Quantity.P50: (1.0, 0.9, 1.1, RatioVerdict.NO_DIFFERENCE),
@@ -32,19 +31,16 @@ def comparison(served):
 
     levels = tuple(
         level.model_copy(update={"ratios": tuple(map(with_verdict, level.ratios))})
-        for level in compared.levels
+        for level in comparison.levels
     )
-    words = ("other machine: cpu A, now B",)
-    update = {"levels": levels, "differences": words, "unmatched": ("32 clients, only before",)}
-    return compared.model_copy(update=update)
+    return comparison.model_copy(update={"levels": levels})
 
 
-def test_the_terminal_shows_all_ratios_and_differences(comparison, printed):
+def test_the_terminal_shows_all_ratios(comparison, printed):
     text = printed(print_result, comparison)
     for words in ("1.200", "1.100 to 1.300", "faster", "slower", "no difference seen"):
         assert words in text
-    assert "Other differences: other machine: cpu A, now B." in text
-    assert "Not compared: 32 clients, only before." in text
+    assert conclusion(comparison).title in text
 
 
 def test_costs_are_shown_without_verdict(comparison, printed):
@@ -59,9 +55,18 @@ def test_costs_are_shown_without_verdict(comparison, printed):
 
 
 def test_the_conclusion_counts_verdicts(comparison):
-    text = conclusion(comparison)
-    assert text.startswith("http://127.0.0.1:8000 after is worse than http://127.0.0.1:8000 before")
-    assert text.endswith("faster 5, slower 5, no difference seen 5")
+    note = conclusion(comparison)
+    assert note.title == "http://127.0.0.1:8000 after is worse than http://127.0.0.1:8000 before"
+    assert note.text == "faster 5, slower 5, no difference seen 5"
+    assert note.bad
+
+
+def test_the_first_regression_is_the_message_and_the_details_have_all(comparison):
+    with pytest.raises(
+        CheckFailedError, match=r"1 client: p99 1\.50 times the baseline, and 4 more"
+    ) as caught:
+        check(comparison)
+    assert len(caught.value.details.splitlines()) == 5
 
 
 def test_the_page_draws_each_quantity_and_loads_nothing(comparison):
@@ -69,7 +74,7 @@ def test_the_page_draws_each_quantity_and_loads_nothing(comparison):
     assert html.count("<svg") == 3
     assert html.count('<td class="bad">slower</td>') == 5
     assert html.count('<td class="good">faster</td>') == 5
-    assert 'class="verdict worse"' in html
+    assert 'class="alarm"' in html
     assert not re.search(r"<(script|link|img|iframe|base)\b|@import|url\((?!#)", html)
 
 

@@ -1,0 +1,115 @@
+"""A toy kind of task, all in this module: a label for each word, so a row for each token."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from pipework.tasks import metrics
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.kinds import Metric
+from pipework.tasks.predictions import LABEL, ColumnType, PredictedColumn
+from pipework.tasks.registry import TASKS
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.train.objectives import OBJECTIVES, Objective
+
+WIDTH = 16  # most tokens of a text
+NO_LABEL = -1  # of [CLS], [SEP] and padding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WordLabels:
+    labels: tuple[str, ...]
+    truncated: bool = False
+
+    def text_fields(self):
+        return (" ".join(self.labels),)
+
+
+class WordTask(SingleLabelTask):
+    """The best label of each word; every word is one token between [CLS] and [SEP]."""
+
+    kind: Literal["words"] = "words"
+    rows_per_token: ClassVar[bool] = True
+    problem_type: ClassVar[str] = ""
+
+    truth_shape: ClassVar = (WIDTH,)
+
+    @classmethod
+    def applicable_metrics(cls, labels):
+        del labels
+        return (Metric.ACCURACY,)
+
+    @classmethod
+    def parse_label(cls, value, separator):
+        del separator
+        return tuple(str(value).split())
+
+    def truth(self, rows):
+        truth_NT = np.full((len(rows), WIDTH), NO_LABEL, np.int32)
+        for row, (_, labels) in enumerate(rows):
+            truth_NT[row, 1 : 1 + len(labels)] = [self.labels.index(label) for label in labels]
+        return truth_NT
+
+    def decode(self, outputs, top_k=None):
+        del top_k
+        best_R = outputs.values.argmax(axis=1)
+        ends = zip(outputs.offsets, outputs.offsets[1:], strict=False)
+        words = [best_R[start + 1 : end - 1] for start, end in ends]
+        return [WordLabels(labels=tuple(self.labels[best] for best in row)) for row in words]
+
+    def columns(self, outputs):
+        values = [[*prediction.labels] for prediction in self.decode(outputs)]
+        return {LABEL: PredictedColumn(type=ColumnType.TEXT, many=True, values=values)}
+
+    def _confusion(self, outputs, truth):
+        pairs = [
+            (truth[row][: len(values)], values.argmax(axis=1))
+            for row, values in enumerate(np.split(outputs.values, outputs.offsets[1:-1]))
+        ]
+        true_R, found_R = (np.concatenate(column) for column in zip(*pairs, strict=True))
+        known_R = true_R != NO_LABEL
+        return metrics.confusion(true_R[known_R], found_R[known_R], len(self.labels))
+
+    def evaluate(self, outputs, truth):
+        score = metrics.accuracy(self._confusion(outputs, np.asarray(truth, np.int64)))
+        return Evaluation(
+            rows=len(outputs),
+            metric=self.metric,
+            scores={Metric.ACCURACY: score},
+            classes=(),
+            confusion=(),
+        )
+
+    def scorer(self, outputs, truth):
+        return lambda rows: self.evaluate(outputs.take(rows), truth[rows]).score
+
+    def constant(self, truth):
+        counts_C = np.bincount(truth[truth != NO_LABEL], minlength=len(self.labels))
+        logits_C = np.eye(len(self.labels))[counts_C.argmax()]
+        return f"predicting {self.labels[counts_C.argmax()]!r} for every word", logits_C
+
+
+def word_losses(logits_RC, truth_BT, smoothing, weights_C):
+    """Return the mean cross entropy of the words of each text."""
+    del smoothing, weights_C
+    words_B = (truth_BT != NO_LABEL).sum(dim=1).tolist()
+    texts = torch.split(logits_RC.float(), [words + 2 for words in words_B])
+    losses = [
+        functional.cross_entropy(text_TC[1:-1], true_T[1 : words + 1])
+        for text_TC, true_T, words in zip(texts, truth_BT, words_B, strict=True)
+    ]
+    return torch.stack(losses)
+
+
+def add_word_task():
+    """Add the kind to both tables."""
+    TASKS.append(WordTask)
+    OBJECTIVES[WordTask] = Objective(of_labels=word_losses, of_teachers=None)
+
+
+def remove_word_task():
+    TASKS.remove(WordTask)
+    del OBJECTIVES[WordTask]
