@@ -23,6 +23,7 @@ from pipework.serve.engines.runtimes import RUNTIMES
 
 COPIES, MB = 2, 10**6  # of the weights on the disk: a graph, and the same graph with fusions
 FLOAT_GRAPH = "fp32.onnx"
+GraphCheck = Callable[[Path], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,6 @@ class BuildResult:
     float_digest: str = ""
 
 
-GraphCheck = Callable[[Path], None]
 EngineBuilder = Callable[[Variant, RunRows, Path, GraphCheck, Progress], BuildResult]
 
 

@@ -105,15 +105,8 @@ class TolerancesSettings(Settings):
 
     def for_precision(self, precision: Precision) -> ToleranceSettings:
         """Return the overrides for a precision."""
-        match precision:
-            case Precision.FP32:
-                return self.fp32
-            case Precision.FP16:
-                return self.fp16
-            case Precision.BF16:
-                return self.bf16
-            case Precision.INT8:
-                return self.int8
+        chosen: ToleranceSettings = getattr(self, precision.value)
+        return chosen
 
 
 class TritonBackend(StrEnum):

@@ -1,25 +1,19 @@
 """Inference with a proven engine or the checkpoint, for `pipe eval` and `pipe predict`."""
 
-import csv
-import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import TEXTS, Example, Source, fit_examples
+from pipework.data.examples import TEXTS, Example, fit_examples
 from pipework.data.other_files import other_source
-from pipework.data.readers import WITHOUT_COLUMNS, Format, read_cells
 from pipework.data.splits import split_source
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.predict.text_model import EngineModel, predict_stream
-from pipework.progress import Progress, counted
-from pipework.run_folder.files import check_writable
+from pipework.progress import Progress
 from pipework.run_folder.manifest import (
     Manifest,
     TrainingReadOptions,
@@ -28,12 +22,11 @@ from pipework.run_folder.manifest import (
 from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
 from pipework.serve.engines import open_proven
 from pipework.tasks.evaluation import Evaluation
-from pipework.tasks.predictions import LABEL, SCORE, Prediction
+from pipework.tasks.predictions import Prediction
 from pipework.train.data_report.file_stats import leaked_rows
 
 log = logging.getLogger(__name__)
 KEPT = re.compile(r"step-[0-9]+")
-PREDICTED = (LABEL, SCORE)
 
 
 def evaluate_run(
@@ -141,79 +134,3 @@ def predict_run(
         engine = open_model(run, manifest, engine_name, checkpoint=False)
     with EngineModel.open(run, manifest, engine) as model:
         yield from predict_stream(model, inputs)
-
-
-def write_predictions(
-    predictions: Iterable[tuple[Example, Prediction]],
-    out: Path,
-    progress: Progress,
-    source: Source | None = None,
-) -> int:
-    """Write predictions to a .tsv, .csv or .jsonl file atomically and return their number.
-
-    In csv, they follow the columns of `source`, the file with the inputs, or else the texts.
-
-    Raises:
-        ConfigError: `out` has another suffix, or its folder does not exist, or `source` has a
-            column with the name of a predicted one.
-    """
-    if out.suffix not in (".tsv", ".csv", ".jsonl"):
-        message = f"{out}: expected a file ending in .tsv, .csv or .jsonl"
-        raise ConfigError(message)
-    check_writable(out)
-    partial = out.with_name(out.name + ".partial")
-    count = 0
-    try:
-        with partial.open("w", encoding="utf-8", newline="") as stream:
-            if out.suffix == ".csv":
-                count = _write_csv(predictions, stream, source)
-            else:
-                for example, prediction in predictions:
-                    stream.write(format_prediction(example, prediction, out.suffix) + "\n")
-                    count += 1
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
-    progress.note(f"wrote {counted(count, 'prediction')} to {out}")
-    return count
-
-
-def _write_csv(
-    predictions: Iterable[tuple[Example, Prediction]], stream: IO[str], source: Source | None
-) -> int:
-    """Write a header and, for each input, its columns and the prediction; return their number."""
-    inputs = None
-    names = ["text"]
-    if source is not None and source.format not in WITHOUT_COLUMNS:
-        options = source.read_options()
-        names, inputs = read_cells(source.path, Format(options.format), header=options.header)
-    for name in PREDICTED:
-        if name in names:
-            message = f"{source and source.path}: column {name!r} has the name of a predicted one"
-            raise ConfigError(message, "rename it, or write --out FILE.jsonl")
-    writer, count = csv.writer(stream, lineterminator="\n"), 0
-    for count, (example, prediction) in enumerate(predictions, start=1):
-        texts = [text for text in (example.text, example.text_pair) if text is not None]
-        fields = prediction.text_fields()
-        if count == 1:
-            names = names if inputs is not None else ["text", "text_pair"][: len(texts)]
-            writer.writerow((*names, *PREDICTED[-len(fields) :]))
-        writer.writerow((*(texts if inputs is None else next(inputs)), *fields))
-    if not count:
-        writer.writerow((*names, *PREDICTED))
-    return count
-
-
-def format_prediction(example: Example, prediction: Prediction, suffix: str = ".tsv") -> str:
-    """Return a prediction as a line of tsv (label, score, texts) or jsonl (with all scores).
-
-    In a multi-label line, the first field has all labels and the second their scores, separated by
-    commas. A regression line has the value and no label.
-    """
-    texts = [text for text in (example.text, example.text_pair) if text is not None]
-    if suffix == ".jsonl":
-        fields = {name: getattr(example, name) for name in ("text", "text_pair", "entities")}
-        input_fields = {name: value for name, value in fields.items() if value is not None}
-        return json.dumps({**input_fields, **asdict(prediction)}, ensure_ascii=False)
-    single_line = (" ".join(text.split()) for text in texts)
-    return "\t".join((*prediction.text_fields(), *single_line))

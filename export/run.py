@@ -2,33 +2,25 @@
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from pipework.errors import PipeError
-from pipework.export.build import BuildResult, EngineBuilder, build, disk_space
+from pipework.export.build import EngineBuilder, build
+from pipework.export.checked_engine import build_checked
 from pipework.export.config import ExportSettings
-from pipework.export.convert.converter import GRAPH
-from pipework.export.convert.fusions import lost_fusions
-from pipework.export.convert.onnx2ort import ONNX_FP32, as_graph
-from pipework.export.diagnosis.refusal import EngineCandidate
+from pipework.export.convert.onnx2ort import ONNX_FP32
 from pipework.export.parity.prove import ReferenceLogits
 from pipework.export.parity.score_change import check_reference
 from pipework.export.parity_checker import ParityChecker
 from pipework.export.plan import recorded_names, time_left
-from pipework.export.ranking import ENGINES, rank, remove_unrecorded
-from pipework.export.recording import UNFINISHED, record_engine
+from pipework.export.ranking import rank, remove_unrecorded
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress, Progress
-from pipework.run_folder.engine_record import EngineRecord, Parity, Precision, Variant
+from pipework.run_folder.engine_record import EngineRecord, Variant
 from pipework.run_folder.files import verify_files
-from pipework.run_folder.manifest import LockedRun, Manifest
-from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE
-from pipework.serve.engines import open_engine
-from pipework.serve.engines.cuda import NoGpuError
-from pipework.serve.engines.runtimes import runtime_of
+from pipework.run_folder.manifest import LockedRun
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.model.checkpoint_engine import CPU, open_reference
 
@@ -126,7 +118,7 @@ def _build_all(
         left = time_left(time.monotonic() - start, number - 1, total, speed_s)
         progress.note(f"building {variant.label} ({number} of {total}{left})")
         try:
-            record = _build_one(variant, checker, builder, progress)
+            record = build_checked(variant, checker, builder, progress)
             others = (engine for engine in locked.manifest.engines if engine.name != record.name)
             locked.record_engines((*others, record))
             names.append(record.name)
@@ -139,46 +131,3 @@ def _build_all(
     if failed:
         progress.note(f"{len(failed)} of {total} failed: {', '.join(failed)}")
     return names
-
-
-def _build_one(
-    variant: Variant, checker: ParityChecker, builder: EngineBuilder, progress: Progress
-) -> EngineRecord:
-    run_rows = checker.run_rows
-    folder = run_rows.run / ENGINES / variant.label / UNFINISHED
-    if variant.precision is not Precision.FP32:
-        checker.raise_known_fault(variant)
-    folder.mkdir(parents=True)
-    with disk_space(folder, run_rows.manifest):
-        check = partial(checker.check_float_graph, variant)
-        result = builder(variant, run_rows, folder, check, progress)
-    _compare_fusions(variant, run_rows.manifest, result, progress)
-    candidate = EngineCandidate(
-        run_rows=run_rows, variant=variant, folder=folder, int8_layers=result.int8_layers
-    )
-    path, graph = folder / runtime_of(variant.format).model_file, folder / GRAPH
-    opener = partial(open_engine, path, variant, run_rows.manifest, built=result.built)
-    parity: Parity | None
-    try:
-        parity = checker.check(candidate, opener, result.float_digest)
-    except NoGpuError as reason:
-        if not graph.is_file():
-            raise
-        # Without the GPU, check the ONNX graph instead: it runs on any machine.
-        opener = partial(open_engine, graph, as_graph(variant), run_rows.manifest)
-        checker.check(candidate, opener, result.float_digest)
-        parity = None
-        progress.note(f"built, not run: {variant.label}; its ONNX graph passed; {reason}")
-    if graph != path:
-        graph.unlink(missing_ok=True)
-    checker.reference_rows().write(folder / REFERENCE_ROWS_FILE)
-    return record_engine(variant, checker, result, parity)
-
-
-def _compare_fusions(
-    variant: Variant, manifest: Manifest, result: BuildResult, progress: Progress
-) -> None:
-    previous = next((old.built for old in manifest.engines if old.name == variant.label), None)
-    losses = [] if previous is None else lost_fusions(previous.fusions, result.built.fusions)
-    for loss in losses:
-        progress.note(f"{variant.label}: fewer fusions than in the last export: {loss}")

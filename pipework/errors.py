@@ -3,6 +3,30 @@
 import errno
 import re
 
+# Errors of a write, which have no file name: no space, a quota, a size limit.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# The extra of pipework that installs each optional package.
+EXTRAS = {
+    "fsspec": "bulk",
+    "gcsfs": "gcs",
+    "huggingface_hub": "train",
+    "matplotlib": "bench",
+    "mlflow": "mlflow",
+    "pandas": "mlflow",
+    "optuna": "tune",
+    "peft": "adapters",
+    "onnx": "export",
+    "onnxruntime": "cpu",
+    "openvino": "cpu",
+    "pyarrow": "bulk",
+    "s3fs": "s3",
+    "sklearn": "train",
+    "tensorboard": "train",
+    "torch": "train",
+    "transformers": "train",
+    "tritonclient": "triton",
+}
+
 
 class PipeError(Exception):
     """An error that the user can fix.
@@ -113,31 +137,6 @@ class StoppedError(PipeError):
     def __init__(self, message: str, hint: str, signal: int) -> None:
         super().__init__(message, hint)
         self.exit_code = 128 + signal
-
-
-# Errors of a write, which have no file name: no space, a quota, a size limit.
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# The extra of pipework that installs each optional package.
-EXTRAS = {
-    "fsspec": "bulk",
-    "gcsfs": "gcs",
-    "huggingface_hub": "train",
-    "matplotlib": "bench",
-    "mlflow": "mlflow",
-    "pandas": "mlflow",
-    "optuna": "tune",
-    "peft": "adapters",
-    "onnx": "export",
-    "onnxruntime": "cpu",
-    "openvino": "cpu",
-    "pyarrow": "bulk",
-    "s3fs": "s3",
-    "sklearn": "train",
-    "tensorboard": "train",
-    "torch": "train",
-    "transformers": "train",
-    "tritonclient": "triton",
-}
 
 
 def without_password(url: str) -> str:

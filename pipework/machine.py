@@ -33,6 +33,13 @@ INSTRUCTION_SETS = (
     "amx_int8",
     "amx_bf16",
 )
+T = TypeVar("T")
+NICE = 10  # nice value of the computing threads; the others have 0
+STATM = Path("/proc/self/statm")
+STEP_BYTES = 16 * 2**20
+MAX_PAUSE = 32
+# Parts of messages: of torch's allocator of CPU memory, of the operating system, and of CUDA.
+NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "out of memory", "ALLOC_FAILED")
 
 
 @cache
@@ -113,10 +120,6 @@ def cuda_devices(devices: Path = DEVICES) -> list[str]:
     return list(takewhile(lambda name: name not in {"", "-1"}, listed))  # CUDA stops there too
 
 
-T = TypeVar("T")
-NICE = 10  # nice value of the computing threads; the others have 0
-
-
 class LowPriorityThread(Closeable):
     """A thread of low priority in which a runtime computes.
 
@@ -145,13 +148,6 @@ class LowPriorityThread(Closeable):
 def _lower_priority() -> None:
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-
-
-STATM = Path("/proc/self/statm")
-STEP_BYTES = 16 * 2**20
-MAX_PAUSE = 32
-# Parts of messages: of torch's allocator of CPU memory, of the operating system, and of CUDA.
-NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "out of memory", "ALLOC_FAILED")
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -25,6 +25,19 @@ from pipework.train.model.packed_encoder import PackedEncoder, check_packable
 #
 # Shapes: R rows, T tokens of a row, N texts, L tokens of the longest, H width, C classes.
 
+# One exporter and opset for all runtimes. Exporting with dynamo at opset 18 or 23 made no runtime
+# clearly faster, takes 5 to 9 s instead of 1 to 2 s, and fails for XLNet.
+OPSET = 17  # the first opset with a layer norm operator
+EXPORTER = "torchscript"
+# Dynamic axes: rows and length of a batch. Packed rows add the number of texts and the longest.
+AXES = {
+    "input_ids": {0: "batch", 1: "length"},
+    "attention_mask": {0: "batch", 1: "length"},
+    "position_ids": {0: "batch", 1: "length"},
+    "segment_ids": {0: "batch", 1: "length"},
+    "token_type_ids": {0: "batch", 1: "length"},
+}
+
 
 def strip_model_prefix(path: str) -> str:
     """Return a module path without the leading wrappers, which are all named `model`."""
@@ -63,20 +76,6 @@ class PackedClassifier(nn.Module):
         states_NLH = flat_SH[text_index.clamp(min=0)]
         mask_NL = (text_index >= 0).to(torch.int64)
         return self.classifier.from_states(states_NLH, mask_NL, entity_spans)
-
-
-# One exporter and opset for all runtimes. Exporting with dynamo at opset 18 or 23 made no runtime
-# clearly faster, takes 5 to 9 s instead of 1 to 2 s, and fails for XLNet.
-OPSET = 17  # the first opset with a layer norm operator
-EXPORTER = "torchscript"
-# Dynamic axes: rows and length of a batch. Packed rows add the number of texts and the longest.
-AXES = {
-    "input_ids": {0: "batch", 1: "length"},
-    "attention_mask": {0: "batch", 1: "length"},
-    "position_ids": {0: "batch", 1: "length"},
-    "segment_ids": {0: "batch", 1: "length"},
-    "token_type_ids": {0: "batch", 1: "length"},
-}
 
 
 class _Logits(nn.Module):

@@ -19,7 +19,13 @@ from pipework.errors import CheckFailedError, PipeError
 from pipework.export.convert.checkpoint2onnx import strip_model_prefix
 from pipework.export.convert.converters import converter_of
 from pipework.export.diagnosis import reproduce
-from pipework.export.diagnosis.findings import Diagnosis, diagnose, error_line, inspect_engine
+from pipework.export.diagnosis.findings import (
+    Diagnosis,
+    diagnose,
+    error_line,
+    inspect_engine,
+    permuted_labels,
+)
 from pipework.export.diagnosis.first_divergence import InputPosition, locate_input
 from pipework.export.parity.case import Case, EngineFailedError
 from pipework.export.parity.prove import ProofResult
@@ -73,18 +79,20 @@ def parity_error(candidate: EngineCandidate, result: ProofResult) -> CheckFailed
         f"{breach.limit:<28} {breach.found:>12.4g} {breach.allowed:>12.4g}"
         for breach in result.breaches
     ]
-    tables = [
+    parts = [
         "\n".join((f"{'limit':<28} {'found':>12} {'allowed':>12}", *breaches)),
         _table(result.worst, candidate.run_rows.manifest.task),
+        *filter(None, [permuted_labels(result.comparison)]),
     ]
     try:
         inspection = inspect_engine(
             candidate.run_rows, candidate.variant, candidate.folder, result.worst[0]
         )
-        diagnosis = diagnose(candidate.variant, result.comparison, inspection)
+        diagnosis = diagnose(candidate.variant, inspection)
     except Exception as error:  # noqa: BLE001  (it must not hide the parity error)
-        diagnosis = Diagnosis(findings=(f"diagnosis failed: {error_line(error)}",), layer_table="")
-    parts = [*tables, *diagnosis.findings]
+        failure = f"the layers could not be compared: {error_line(error)}"
+        diagnosis = Diagnosis(findings=(failure,), layer_table="")
+    parts += diagnosis.findings
     return _write_report(candidate, message, parts, diagnosis.layer_table, result.worst)
 
 

@@ -14,7 +14,7 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import TOLERANCES
 from pipework.export.importing.source_checks import open_tokenizer
-from pipework.export.importing.transformers_source import SourceModel
+from pipework.export.importing.source_model import SourceModel
 from pipework.export.rows.edge_cases import edge_examples
 from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Precision

@@ -9,7 +9,7 @@ from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
 from pipework.data.readers import Columns, column_names
 from pipework.errors import ConfigError, DataError
 from pipework.export.config import ImportDataSettings, ImportSettings
-from pipework.export.importing.transformers_source import SourceModel
+from pipework.export.importing.source_model import SourceModel
 from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Part, ReadOptions, Split
 

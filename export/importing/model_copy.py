@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipework.export.importing.comparison import ImportedModel
-from pipework.export.importing.transformers_source import SourceModel
+from pipework.export.importing.source_model import SourceModel
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import Input, Model
 from pipework.tasks.task import Task

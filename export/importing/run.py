@@ -23,7 +23,8 @@ from pipework.export.importing.import_rows import ImportRows
 from pipework.export.importing.imported_data import imported_data
 from pipework.export.importing.model_copy import copy_source, model_record, open_copy
 from pipework.export.importing.setfit_source import is_setfit, open_setfit
-from pipework.export.importing.transformers_source import SourceModel, open_source
+from pipework.export.importing.source_model import SourceModel
+from pipework.export.importing.transformers_source import open_source
 from pipework.export.publish.folder import check_new, new_folder
 from pipework.export.rows.run_rows import sample_rows
 from pipework.progress import Progress, counted

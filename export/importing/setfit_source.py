@@ -31,7 +31,8 @@ from pipework.export.importing.source_checks import (
     longest_input,
     unused_weights,
 )
-from pipework.export.importing.transformers_source import SourceModel, named_labels
+from pipework.export.importing.source_model import SourceModel
+from pipework.export.importing.source_task import named_labels
 from pipework.progress import counted
 from pipework.run_folder.manifest import SourceKind
 from pipework.tasks.kinds import DEFAULT_KIND

@@ -8,14 +8,10 @@ Shapes: N texts, C classes, T tokens of a text.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedConfig,
@@ -38,20 +34,13 @@ from pipework.export.importing.source_checks import (
     longest_input,
     unused_weights,
 )
-from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
-from pipework.progress import counted
-from pipework.run_folder.files import MANIFEST_FILE
-from pipework.run_folder.manifest import SourceKind, read_classifier
-from pipework.tasks.registry import TASKS, task_type
-from pipework.tasks.regression import RegressionTask
-from pipework.tasks.single_label import SingleLabelTask
-from pipework.tasks.task import Task
+from pipework.export.importing.source_model import SourceModel, published_model
+from pipework.export.importing.source_task import check_labels, source_task
+from pipework.run_folder.manifest import SourceKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import HeadSettings
-from pipework.train.model import checkpoint
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
 from pipework.train.model.encoder_configs import read_config
-from pipework.train.model.families import output_activation
 from pipework.train.model.pretrained import (
     LabelNames,
     check_vocabulary,
@@ -60,63 +49,8 @@ from pipework.train.model.pretrained import (
 )
 from pipework.train.model.tensorflow_weights import find_index, label_count
 
-USUAL_LENGTH = 512  # tokens; the proof of longer inputs takes minutes, so they need a setting
 CLASSIFIER = "ForSequenceClassification"
 CONVERTED = "compared with the converted source in transformers: TensorFlow was not run"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceModel:
-    """An opened source.
-
-    Attributes:
-        kind: the kind of source.
-        name: its folder or hub id.
-        classifier: the model that is copied into the run folder.
-        tokenizer: its tokenizer.
-        tokenizer_name: the folder or hub id with the files of the tokenizer.
-        reopen: opens the source again, as other programs do, without changing its weights.
-        task: kind, labels and metric; a multi-label task without thresholds.
-        type_ids: whether the source distinguishes the texts of a pair by type ids.
-        longest: the largest number of tokens of an input; None if the model has no limit.
-        published: what `pipe publish` wrote into the source; None for other sources.
-        findings: what to know about the source, for the manifest.
-        custom_code: the digests of the Python files of the source that were executed, by name.
-    """
-
-    kind: SourceKind
-    name: str
-    classifier: Classifier
-    tokenizer: Tokenizer
-    tokenizer_name: str
-    reopen: Callable[[], torch.nn.Module]
-    task: Task
-    type_ids: bool
-    longest: int | None
-    published: PublishedModel | None
-    findings: tuple[str, ...] = ()
-    custom_code: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def pair(self) -> bool | None:
-        """Whether an input is two texts; None if unknown."""
-        if self.published is not None:
-            return "text_pair" in self.published.fields
-        return True if self.kind is SourceKind.CROSS_ENCODER else None
-
-    def max_length(self, wanted: int | None) -> int:
-        """Return the maximum number of tokens of an input.
-
-        Raises:
-            ConfigError: the model has fewer positions than `wanted`.
-        """
-        if wanted is not None and self.longest is not None and wanted > self.longest:
-            message = (
-                f"max_length {wanted}: {self.name!r} takes at most {counted(self.longest, 'token')}"
-            )
-            raise ConfigError(message, "lower max_length")
-        usual = USUAL_LENGTH if self.published is None else self.published.max_length
-        return wanted or min(self.longest or usual, usual)
 
 
 def open_source(
@@ -152,8 +86,8 @@ def _open(name: str, settings: TaskSettings, trust_remote_code: bool) -> SourceM
         model, unused = adapter.merge(model)
         loading = {**adapter.without_head(loading), "unexpected_keys": unused}
     check_weights(name, model, loading)
-    published = _published(name)
-    task = _task(name, config, settings)
+    published = published_model(name)
+    task = source_task(name, config, settings)
     if published is not None and task.labels == published.task.labels:
         changed = {key: getattr(task, key) for key in settings.model_fields_set}
         task = published.task.model_copy(update=changed)
@@ -185,17 +119,6 @@ def _open(name: str, settings: TaskSettings, trust_remote_code: bool) -> SourceM
     )
 
 
-def _published(name: str) -> PublishedModel | None:
-    """Return what pipework recorded of a published folder or of the checkpoint of a run."""
-    file = find_file(name, PUBLISHED_FILE)
-    if file is not None:
-        return PublishedModel.read(file)
-    run = Path(name).absolute().parent
-    if (run / MANIFEST_FILE).is_file() and Path(name).name == checkpoint.FOLDER:
-        return PublishedModel.of(read_classifier(run), ())
-    return None
-
-
 def _custom_code(name: str, trusted: bool, *, whole: bool) -> CustomCode | None:
     """Return the code of a source that may run; `whole` if it has the weights of a whole model."""
     with opening(name):
@@ -214,7 +137,7 @@ def _config(name: str, adapter: Adapter | None, code: CustomCode | None = None) 
         if adapter is None:
             if code is None or not code.classifier:
                 _check_architecture(name, config)
-            _check_labels(name, config)
+            check_labels(name, config)
             _copy_activation(name, config)
         elif config.num_labels != adapter.labels:
             config.num_labels = adapter.labels  # those of the base are of another head
@@ -257,15 +180,6 @@ def _check_architecture(name: str, config: PreTrainedConfig) -> None:
         raise ConfigError(message, f"train a head first: pipe train CONFIG --set model.name={name}")
 
 
-def _check_labels(name: str, config: PreTrainedConfig) -> None:
-    if sorted(config.id2label) != list(range(len(config.id2label))):
-        message = (
-            f"{name!r}: id2label has the ids {sorted(config.id2label)}, expected 0 to "
-            f"{len(config.id2label) - 1}"
-        )
-        raise ConfigError(message, "correct id2label in config.json")
-
-
 def _kind(
     name: str, config: PreTrainedConfig, adapter: Adapter | None, graph: OnnxSource | None
 ) -> SourceKind:
@@ -276,54 +190,3 @@ def _kind(
     own = ("sentence_transformers", "sbert_ce_default_activation_function")
     found = any(getattr(config, name, None) for name in own)
     return SourceKind.CROSS_ENCODER if found else SourceKind.TRANSFORMERS
-
-
-def _task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
-    """Return the task of a config; the settings have priority."""
-    kinds = {task.problem_type: task for task in TASKS if task.predicts}
-    default = RegressionTask if config.num_labels == 1 else SingleLabelTask
-    if config.problem_type not in (*kinds, None):
-        message = f"{name!r} has the problem_type {config.problem_type!r}"
-        raise ConfigError(message, f"expected in config.json: {', '.join(kinds)}")
-    task = kinds.get(config.problem_type, default)
-    if "kind" in settings.model_fields_set:
-        task = task_type(settings.kind)
-    kind = task.model_fields["kind"].default
-    few = config.num_labels < task.fewest_labels
-    if not task.predicts or few or (task.has_values and config.num_labels > 1):
-        logits = counted(config.num_labels, "logit")
-        message = f"{name!r} has {logits}, which does not fit the task {kind}"
-        known = (known.model_fields["kind"].default for known in kinds.values())
-        raise ConfigError(message, "set task.kind: " + ", ".join(known))
-    if output_activation(config) is not None and not task.has_values:
-        message = f"{name!r} applies an activation to its logits, expected this for one score only"
-        raise ConfigError(message, "remove activation_fn from config.json")
-    settings = settings.model_copy(update={"kind": kind})  # for the metric
-    names = tuple(str(config.id2label[index] or "") for index in range(config.num_labels))
-    labels = task.fixed_labels or named_labels(settings, names)
-    return task(
-        labels=labels,
-        metric=settings.metric_for(labels),
-        positive=settings.positive_for(labels),
-    )
-
-
-def _is_label(name: str) -> bool:
-    return name == name.strip() != "" and name.isprintable()
-
-
-def named_labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the configured labels, or else the names in the source.
-
-    Raises:
-        ConfigError: the number of configured labels is another.
-    """
-    if settings.labels is None:
-        if len(set(names)) < len(names) or not all(map(_is_label, names)):
-            message = f"expected distinct labels in a line without outer spaces, found {names}"
-            raise ConfigError(message, 'name them: --set \'task.labels=["a", "b"]\'')
-        return names
-    if isinstance(settings.labels, Path) or len(settings.labels) != len(names):
-        message = f"expected task.labels to be a list of {counted(len(names), 'label')}"
-        raise ConfigError(message, f"they replace, in this order: {', '.join(names)}")
-    return settings.labels

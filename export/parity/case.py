@@ -12,6 +12,12 @@ from pipework.errors import CheckFailedError
 from pipework.export.rows.edge_cases import Row
 from pipework.tasks.outputs import Outputs
 
+SIZES = (1, 2, 7, 32)
+SHUFFLED = 4
+LENGTH_SAMPLES = 4
+REPEATS = 3
+SEED = 0
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Case:
@@ -78,12 +84,6 @@ class EngineFailedError(CheckFailedError):
 
 # The logits must depend on the input alone, so each edge case is run in batches that differ in
 # size, order and lengths.
-
-SIZES = (1, 2, 7, 32)
-SHUFFLED = 4
-LENGTH_SAMPLES = 4
-REPEATS = 3
-SEED = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

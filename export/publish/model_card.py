@@ -13,20 +13,10 @@ from pipework.data.kept_rows import kept_source
 from pipework.predict.text_model import EngineModel
 from pipework.progress import Progress, counted
 from pipework.record import Record
-from pipework.run_folder.engine_record import Parity, Speed
+from pipework.run_folder.engine_record import Parity, Speed, unreliable_ranking
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.bootstrap import Interval, TaskOutputs, score_interval
 from pipework.scoring.evaluation import label_array
-
-
-class PublishedEngine(Record):
-    """An engine in a published folder: its file, its name in the run, its proof and its speed."""
-
-    file: str
-    name: str
-    parity: Parity
-    speed: Speed | None
-
 
 USE = """\
 ```python
@@ -36,6 +26,15 @@ classify = pipeline("text-classification", model="{name}", top_k=None)
 print(classify({example}, truncation=True, max_length={length}))
 ```
 """
+
+
+class PublishedEngine(Record):
+    """An engine in a published folder: its file, its name in the run, its proof and its speed."""
+
+    file: str
+    name: str
+    parity: Parity
+    speed: Speed | None
 
 
 def model_card(
@@ -194,11 +193,8 @@ def _speed_notes(engines: Sequence[PublishedEngine]) -> Iterator[str]:
     )
     if kinds:
         yield f"\nTexts/s were measured on {'; '.join(kinds)}."
-    if unsteady := [speed.variation for speed in speeds if not speed.is_steady]:
-        yield (
-            f"They are not reliable: the rounds varied by up to {max(unsteady):.0%}, because other "
-            "programs used the machine."
-        )
+    if warning := unreliable_ranking(speeds):
+        yield f"They are not reliable: {warning}."
 
 
 def _data(manifest: Manifest) -> Iterator[str]:

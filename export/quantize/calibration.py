@@ -20,6 +20,10 @@ from pipework.export.convert.checkpoint2onnx import strip_model_prefix
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
 
+Ranges = Mapping[str, NDArray[np.float32]]
+BATCH = 8
+ERRORS_ONLY = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer:
@@ -76,11 +80,6 @@ def group_by_shared_input(layers: Sequence[LinearLayer]) -> list[list[LinearLaye
 def _module(node: NodeProto) -> str:
     """Return the module path in a node's name, or else the name."""
     return strip_model_prefix(".".join(node.name.strip("/").split("/")[:-1])) or node.name
-
-
-Ranges = Mapping[str, NDArray[np.float32]]
-BATCH = 8
-ERRORS_ONLY = 3
 
 
 def find_ranges(

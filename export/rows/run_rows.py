@@ -25,6 +25,8 @@ from pipework.train.config.run_config import SAMPLE
 from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.ngram_embeddings import NgramTable
 
+CHUNK = 2048
+
 
 def sample_rows(input_: Input) -> list[Example]:
     """Return the dev texts of the sample data as unlabelled inputs with the fields of a run.
@@ -45,9 +47,6 @@ def sample_rows(input_: Input) -> list[Example]:
 def _halves(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
     middle = len(text) // 2
     return (0, middle), (middle, len(text))
-
-
-CHUNK = 2048
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

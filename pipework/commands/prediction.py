@@ -62,8 +62,8 @@ def predict(
         _score_files(run, options)
         return
     from pipework import console
-    from pipework.export.inference import format_prediction, write_predictions
     from pipework.export.predict import PredictionSource, predict_inputs
+    from pipework.export.prediction_files import format_prediction, write_predictions
 
     with console.progress() as progress:
         source = PredictionSource(url=url, columns=columns, engine=engine)

@@ -22,6 +22,19 @@ from pathlib import Path
 
 from pipework.errors import DataError, InputError
 
+Column = str | int
+UNPACK = "unpack it first, for example with gunzip or unzip"
+PREDICT = "pipe predict RUN --in FILES --out FOLDER reads parquet"
+BINARY_FILES = (((b"\x1f\x8b", b"PK\x03\x04"), "packed", UNPACK), ((b"PAR1",), "parquet", PREDICT))
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# Three Chinese characters: letters of Western European words have ASCII letters next to them.
+GB18030_WORDS = re.compile(rb"(?:[\x81-\xfe][\x40-\x7e\x80-\xfe]){3}")
+MAX_FIELD = 10_000_000  # characters of a csv field; a quote without its end takes the whole file
+SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
+MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
+HINT = "a record of SemEval-2010 task 8 is a sentence, a relation, a comment and a blank line"
+FIELDS = ("text", "text_pair", "label", "entities")
+
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, text without line end) for each line of a UTF-8 file.
@@ -97,19 +110,6 @@ def _encoding_hint(line: bytes) -> str:
     return f"convert it, probably: iconv -f {encoding} -t UTF-8 FILE > NEW"
 
 
-Column = str | int
-UNPACK = "unpack it first, for example with gunzip or unzip"
-PREDICT = "pipe predict RUN --in FILES --out FOLDER reads parquet"
-BINARY_FILES = (((b"\x1f\x8b", b"PK\x03\x04"), "packed", UNPACK), ((b"PAR1",), "parquet", PREDICT))
-UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# Three Chinese characters: letters of Western European words have ASCII letters next to them.
-GB18030_WORDS = re.compile(rb"(?:[\x81-\xfe][\x40-\x7e\x80-\xfe]){3}")
-MAX_FIELD = 10_000_000  # characters of a csv field; a quote without its end takes the whole file
-SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
-MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
-HINT = "a record of SemEval-2010 task 8 is a sentence, a relation, a comment and a blank line"
-
-
 class Format(StrEnum):
     """The format of a data file."""
 
@@ -143,9 +143,6 @@ class Columns:
         return replace(
             self, text="text" if isinstance(self.text, int) else self.text, text_pair=pair
         )
-
-
-FIELDS = ("text", "text_pair", "label", "entities")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

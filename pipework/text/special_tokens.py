@@ -17,6 +17,9 @@ from tokenizers import Tokenizer
 from pipework.errors import ConfigError
 from pipework.text.word_cache import PROBE, with_probe_token
 
+Tokens = NDArray[np.int64]
+Array = TypeVar("Array", bound=NDArray[Any])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairTemplate:
@@ -87,10 +90,6 @@ def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
     if shorter + longer > room:
         shorter, longer = room // 2, room // 2 + room % 2
     return (shorter, longer) if first <= second else (longer, shorter)
-
-
-Tokens = NDArray[np.int64]
-Array = TypeVar("Array", bound=NDArray[Any])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

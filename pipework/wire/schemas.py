@@ -146,6 +146,7 @@ def explain(error: ValidationError) -> str:
         place = place[:-1]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     message = first["msg"].removeprefix("Value error, ")
+    message = message.replace("Invalid JSON:", "expected JSON in UTF-8:")
     match first["type"]:
         case "value_error" | "json_invalid":
             fault = message

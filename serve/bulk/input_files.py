@@ -89,6 +89,10 @@ class StoredFile:
             except Exception as error:  # of any package for object stores
                 raise unreadable(self.name, error) from error
 
+    def digest(self, item: "WorkItem") -> str:
+        """Return the hexadecimal SHA-256 of the bytes of an item."""
+        return hashlib.sha256(self.read(item.start, item.end)).hexdigest()
+
 
 class RangeInMemory:
     """A file for reading whose bytes from `start` on are partly in memory, and read only once."""

@@ -28,7 +28,6 @@ from pipework.serve.bulk.ledger import (
     FinishedItem,
     Ledger,
     RowCounts,
-    digest,
     part_name,
 )
 from pipework.serve.bulk.part_tables import ROW, part_table, row_counts
@@ -247,7 +246,7 @@ class BulkJob:
                 raise _changed(stored)
             # The plan has no digest of the bytes of parquet. A change that is found here and not by
             # the next command spares scoring the rest of the file in vain.
-            if item.sha256 is None and not stored.unchanged() and digest(stored, item) != sha256:
+            if item.sha256 is None and not stored.unchanged() and stored.digest(item) != sha256:
                 raise _changed(stored)
             writer.close()
             record = part.finish()

@@ -195,7 +195,7 @@ class Ledger:
         if not all(map(self.folder.holds, files)):
             return None
         same = entry.input_version is not None and entry.input_version == stored.version
-        if not same and digest(stored, item) != entry.input_sha256:
+        if not same and stored.digest(item) != entry.input_sha256:
             message = f"{stored.name} has changed since {name} was scored"
             raise ChangedFileError(message, f"restore the file, or {OTHER}")
         return entry
@@ -241,11 +241,6 @@ class Ledger:
         with self.folder.new_file(path) as file:
             file.stream.write(content.encode())
             return file.finish()
-
-
-def digest(stored: StoredFile, item: WorkItem) -> str:
-    """Return the hexadecimal SHA-256 of the bytes of an item."""
-    return hashlib.sha256(stored.read(item.start, item.end)).hexdigest()
 
 
 def _difference(known: BulkPlan, plan: BulkPlan) -> str:

@@ -104,11 +104,9 @@ def parse_request(body: bytes) -> PredictRequest:
     try:
         return PredictRequest.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["type"] == "json_invalid":
-            message = f"body: expected JSON in UTF-8: {first['ctx']['error']}"
-            raise NotJsonError(message, _HINT) from error
-        raise InputError(explain(error), _HINT) from error
+        not_json = error.errors(include_url=False)[0]["type"] == "json_invalid"
+        kind = NotJsonError if not_json else InputError
+        raise kind(explain(error), _HINT) from error
 
 
 def write_response(model: str, version: str, predictions: list[Prediction]) -> bytes:

@@ -106,7 +106,7 @@ def read_infer(
     try:
         request = InferRequest.model_validate_json(head)
     except ValidationError as error:
-        raise ProtocolError(_explain(error), _HINT) from error
+        raise ProtocolError(explain(error), _HINT) from error
     inputs = _inputs(request, memoryview(body)[end:], limits)
     outputs = [(output.name, output.parameters) for output in request.outputs or ()]
     as_bytes = request.parameters.get("binary_data_output") is True
@@ -142,13 +142,6 @@ def _head_end(header: str | None, length: int) -> int:
         message = f"{HEAD_LENGTH}: expected a number of bytes up to {length}, found {printable!r}"
         raise ProtocolError(message)
     return int(header)
-
-
-def _explain(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "json_invalid":
-        return f"body: not JSON in UTF-8: {first['ctx']['error']}"
-    return explain(error)
 
 
 def _inputs(

@@ -109,9 +109,7 @@ def _parsed(form: type[B], body: bytes) -> B:
     try:
         return form.model_validate_json(body or b"{}")
     except ValidationError as error:
-        no_json = error.errors(include_url=False)[0]["type"] == "json_invalid"
-        message = "body: expected a JSON object in UTF-8" if no_json else explain(error)
-        raise ProtocolError(message) from error
+        raise ProtocolError(explain(error)) from error
 
 
 def _listed(entry: Entry) -> dict[str, str]:

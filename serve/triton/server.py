@@ -4,7 +4,6 @@ import ctypes
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from pipework.closeable import Closeable
 from pipework.errors import ConfigError, NotReadyError, PipeError
 from pipework.serve.http.shutdown import exit_on_signal, signal_handlers
 from pipework.serve.models.registry import Entry, State
+from pipework.serve.sockets import bound_socket
 from pipework.serve.triton.installation import Installation, check_echo, write_echo
 
 METRICS_OFFSET = 2  # Triton's default ports are 8000, 8001 and 8002
@@ -32,6 +32,11 @@ METRICS_OFFSET = 2  # Triton's default ports are 8000, 8001 and 8002
 # of the python backend itself (CVE-2025-23319, CVE-2025-23320, CVE-2025-23334).
 RESTRICTED = ("shared-memory", "trace", "logging")
 ACCESS_HEADER = "pipework-launcher"
+START_S, POLL_S, LATE_S = 120.0, 0.05, 3.0
+TAIL = 20  # lines of a log that are shown
+LOG_BYTES = 8 * 2**20  # a larger log is truncated
+PR_SET_PDEATHSIG = 1  # option of Linux's prctl
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where the python backend passes tensors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,13 +57,14 @@ class Ports:
             ConfigError: a port is already in use.
         """
         with ExitStack() as held:  # keeps all ports until the last is chosen, so that they differ
-            http, grpc = (_bound(self.host, port, held) for port in (self.http, self.grpc))
+            http = _bound(self.host, self.http, "--port", held)
+            grpc = _bound(self.host, self.grpc, "--grpc-port", held)
             metrics = self.metrics
             if self.http and not metrics:
                 with suppress(ConfigError):
-                    metrics = _bound(self.host, self.http + METRICS_OFFSET, held)
+                    metrics = _bound(self.host, self.http + METRICS_OFFSET, "--port", held)
             if metrics != self.http + METRICS_OFFSET:
-                metrics = _bound(self.host, metrics, held)
+                metrics = _bound(self.host, metrics, "--port", held)
         return Ports(host=self.host, http=http, grpc=grpc, metrics=metrics)
 
     def options(self) -> list[str]:
@@ -106,22 +112,8 @@ class ServerOptions:
         return {ACCESS_HEADER: self.secret}
 
 
-def _bound(host: str, port: int, held: ExitStack) -> int:
-    listener = held.enter_context(socket.socket())
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except (OSError, OverflowError) as error:
-        message = f"cannot listen on {host}:{port}: {error}"
-        raise ConfigError(message, "choose another port (0 for any free one)") from error
-    return int(listener.getsockname()[1])
-
-
-START_S, POLL_S, LATE_S = 120.0, 0.05, 3.0
-TAIL = 20  # lines of a log that are shown
-LOG_BYTES = 8 * 2**20  # a larger log is truncated
-PR_SET_PDEATHSIG = 1  # option of Linux's prctl
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where the python backend passes tensors)
+def _bound(host: str, port: int, option: str, held: ExitStack) -> int:
+    return int(held.enter_context(bound_socket(host, port, option)).getsockname()[1])
 
 
 class TritonServer(Closeable):
@@ -190,24 +182,20 @@ class TritonServer(Closeable):
         except (httpx.HTTPError, ValueError, TypeError):
             return []  # it is stopping
 
-    def load(self, model: str) -> bool:
-        """Load the current versions of a model; return whether all were loaded.
+    def load(self, model: str) -> None:
+        """Load the current versions of a model.
 
         Old versions are served until the new ones are loaded, or longer if loading fails.
         """
-        return self._control(model, "load")
+        self._control(model, "load")
 
-    def unload(self, model: str) -> bool:
-        """Unload a model after its accepted requests; return whether that was done."""
-        return self._control(model, "unload")
+    def unload(self, model: str) -> None:
+        """Unload a model after its accepted requests."""
+        self._control(model, "unload")
 
-    def _control(self, model: str, verb: str) -> bool:
-        try:
-            with self._client(START_S) as client:
-                response = client.post(f"/v2/repository/models/{model}/{verb}", json={})
-        except httpx.HTTPError:
-            return False  # it is stopping
-        return response.status_code == HTTPStatus.OK
+    def _control(self, model: str, verb: str) -> None:
+        with suppress(httpx.HTTPError), self._client(START_S) as client:  # it may be stopping
+            client.post(f"/v2/repository/models/{model}/{verb}", json={})
 
     def wait(self) -> None:
         """Forward SIGTERM and SIGINT and wait until it exits; a second SIGINT kills it.

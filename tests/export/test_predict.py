@@ -13,8 +13,8 @@ from threading import Thread
 import pytest
 
 from pipework.errors import ConfigError, DataError
-from pipework.export.inference import write_predictions
 from pipework.export.predict import PredictionSource, predict_inputs
+from pipework.export.prediction_files import write_predictions
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.app import build_app

@@ -111,7 +111,8 @@ def test_a_server_answers_over_http_and_grpc(run, launch):
 
 def test_a_bulk_job_writes_a_list_for_each_row(run, tmp_path):
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    options = BulkOptions(pattern=str(tmp_path / "in.jsonl"), out=tmp_path / "out")
-    score_files(run, options, NullProgress())
+    score_files(
+        run, BulkOptions(pattern=f"{tmp_path}/in.jsonl", out=tmp_path / "out"), NullProgress()
+    )
     (part,) = (tmp_path / "out").rglob("*.parquet")
     assert parquet.read_table(part).column("predicted_label").to_pylist() == EXPECTED

@@ -178,7 +178,7 @@ def unreadable(*_):
         [
             ("findings.reference_activations", "could not be compared: KeyError"),
             ("refusal.locate_input", "the inputs that differ could not be saved: KeyError"),
-            ("refusal.diagnose", "diagnosis failed: KeyError"),
+            ("refusal.diagnose", "could not be compared: KeyError"),
         ]
     ),
 )

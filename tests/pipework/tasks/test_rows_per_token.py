@@ -1,17 +1,9 @@
 """A task with a row for each token: engines, queue, reference rows and tensors need no change."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Literal
-
 import numpy as np
 import pytest
 
-from pipework.data.examples import Example
-from pipework.predict.text_model import EngineModel, TextCodec
 from pipework.run_folder.engine_record import Layout
-from pipework.run_folder.manifest import Input
 from pipework.scoring.logit_diff import Comparison
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines.base import CollatedEngine
@@ -19,42 +11,13 @@ from pipework.serve.engines.collate import Collate, Costs
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.queue import BatchQueue, Job, deliver
 from pipework.tasks.kinds import Metric
-from pipework.tasks.outputs import Outputs, offsets_of
-from pipework.tasks.predictions import LABEL, ColumnType, PredictedColumn
-from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 from pipework.wire.text_tensors import OutputTensors
+from tests.pipework.tasks.token_task import WordTask
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenLabels:
-    labels: tuple[str, ...]
-    truncated: bool = False
-
-    def text_fields(self):
-        return (" ".join(self.labels),)
-
-
-class TokenTask(SingleLabelTask):
-    """The best label of each token."""
-
-    kind: Literal["tokens"] = "tokens"
-
-    def row_offsets(self, lengths_N: Sequence[int]):
-        return offsets_of(np.array(lengths_N, np.int64))
-
-    def decode(self, outputs, top_k=None):
-        del top_k
-        parts = (outputs.part(i, i + 1).values.argmax(axis=1) for i in range(len(outputs)))
-        return [TokenLabels(labels=tuple(self.labels[i] for i in best_R)) for best_R in parts]
-
-    def columns(self, outputs):
-        values = [[*found.labels] for found in self.decode(outputs)]
-        return {LABEL: PredictedColumn(type=ColumnType.TEXT, many=True, values=values)}
-
-
-TASK = TokenTask(labels=("even", "odd"), metric=Metric.ACCURACY)
+TASK = WordTask(labels=("even", "odd"), metric=Metric.ACCURACY)
 LENGTHS = (3, 1, 6, 2, 9)
 ENCODINGS = [Encoding(ids=np.arange(1, n + 1, dtype=np.int32), type_ids=None) for n in LENGTHS]
 WORDS = ("odd", "even") * 5
@@ -85,7 +48,8 @@ def engine():
 
 
 def labels(outputs):
-    return [[*found.labels] for found in TASK.decode(outputs)]
+    parts = np.split(outputs.values.argmax(axis=1), outputs.offsets[1:-1])
+    return [[TASK.labels[index] for index in part] for part in parts]
 
 
 def test_an_engine_returns_the_rows_of_each_input(engine):
@@ -93,15 +57,6 @@ def test_an_engine_returns_the_rows_of_each_input(engine):
     assert outputs.counts.tolist() == [*LENGTHS]
     assert labels(outputs) == EXPECTED
     assert len(engine.infer([])) == 0
-
-
-def test_a_text_model_predicts_and_makes_columns(engine):
-    encoder = SimpleNamespace(encode=lambda examples: [ENCODINGS[int(e.text)] for e in examples])
-    manifest = SimpleNamespace(task=TASK, input=Input.model_construct(fields=("text",)))
-    model = EngineModel(TextCodec(manifest, encoder), engine)
-    examples = [Example(text=str(number)) for number in (2, 0)]
-    assert [[*found.labels] for found in model.predict(examples)] == [EXPECTED[2], EXPECTED[0]]
-    assert model.columns(examples)[LABEL].values == [EXPECTED[2], EXPECTED[0]]
 
 
 def test_requests_get_their_rows_from_shared_batches(engine):
@@ -150,4 +105,4 @@ def test_tensors_have_the_number_of_rows_of_each_text(engine):
     assert tensors.tensors()["rows"][:, 0].tolist() == [*LENGTHS]
     part = tensors.rows(1, 3)
     assert part.tensors()["logits"].shape == (7, 2)
-    assert [text.decode() for text in part.label_N] == [" ".join(row) for row in EXPECTED[1:3]]
+    assert [text.decode() for text in part.label_N] == ["", " ".join(WORDS[1:5])]  # of the words

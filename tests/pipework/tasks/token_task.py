@@ -35,9 +35,7 @@ class WordTask(SingleLabelTask):
     rows_per_token: ClassVar[bool] = True
     problem_type: ClassVar[str] = ""
 
-    @property
-    def truth_shape(self):
-        return (WIDTH,)
+    truth_shape: ClassVar = (WIDTH,)
 
     @classmethod
     def applicable_metrics(cls, labels):

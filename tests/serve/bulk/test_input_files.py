@@ -21,7 +21,6 @@ from pipework.errors import ConfigError, DataError, MissingDependencyError
 from pipework.serve.bulk import input_files
 from pipework.serve.bulk.input_files import find_files, plan_file
 from pipework.serve.bulk.job_folder import LocalFolder
-from pipework.serve.bulk.ledger import digest
 
 COLUMNS = Columns(text="text", label=None)
 
@@ -96,7 +95,7 @@ def test_items_of_csv_end_at_the_end_of_a_record(tmp_path, monkeypatch, item_byt
     lines, found = content.split(b"\n"), list[str]()
     for item in items:
         part = content[item.start : item.end]
-        assert digest(stored, item) == item.sha256
+        assert stored.digest(item) == item.sha256
         assert item.rows == part.count(b"\n")
         for line, record in numbered_records(part, item.row, Format.CSV):
             assert lines[line - 1] == record.split(b"\n")[0]
@@ -123,13 +122,13 @@ def test_row_groups_are_the_items_of_parquet(tmp_path):
         (5, 1, 2),
     ]
     content = bytearray(path.read_bytes())
-    before = [digest(stored, item) for item in items]
+    before = [stored.digest(item) for item in items]
     for item in items:  # the digest covers each byte of the row group
         for at in (item.start, item.end - 1):
             content[at] ^= 1
             path.write_bytes(content)
             changed = [
-                digest(stored, other) != old for other, old in zip(items, before, strict=True)
+                stored.digest(other) != old for other, old in zip(items, before, strict=True)
             ]
             assert changed == [other is item for other in items]
             content[at] ^= 1

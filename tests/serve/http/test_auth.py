@@ -64,14 +64,6 @@ def test_the_client_reports_a_wrong_key_with_a_hint(guarded, key):
         assert (type(caught.value), caught.value.hint) == (PipeError, KEY_HINT)
 
 
-def test_a_wrong_key_is_rejected_and_not_in_the_message(guarded):
-    wrong = {"X-API-Key": "first-key-012345678"}
-    answer = httpx.post(f"{guarded.url}/v1/predict", json=BODY, headers=wrong)
-    assert answer.status_code == 401
-    assert "found an unknown key" in answer.text
-    assert "first-key" not in answer.text
-
-
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"])
 def test_health_checks_need_no_key(guarded, path):
     assert httpx.get(guarded.url + path).status_code == 200

@@ -193,23 +193,6 @@ def test_a_key_in_a_trailer_is_ignored(predictor: Predictor) -> None:
     assert status == 401
 
 
-def test_a_key_is_required(predictor: Predictor) -> None:
-    server, ((status, headers, _),) = exchange(predictor, request(), keys=[KEY])
-    assert (status, headers["x-request-id"]) == (401, "mine")
-    assert [(context.status, context.model) for context in server.observed] == [("401", "")]
-    authorized = request(BODY, "/v1/predict", f"Authorization: Bearer {KEY}")
-    _, ((status, _, _),) = exchange(predictor, authorized, keys=[KEY])
-    assert status == 200
-
-
-def test_pipelined_requests_are_answered_in_order(predictor: Predictor) -> None:
-    bodies = [json.dumps({"texts": [text]}).encode() for text in ("goal", "rain", "bank")]
-    server, responses = exchange(predictor, b"".join(map(request, bodies)), answers=3)
-    labels = [json.loads(body)["predictions"][0]["label"] for _, _, body in responses]
-    assert labels == ["sport", "weather", "money"]
-    assert len(server.observed) == 3
-
-
 def test_a_bug_is_answered_500_and_logged(
     predictor: Predictor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

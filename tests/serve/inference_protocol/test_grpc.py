@@ -129,95 +129,12 @@ def test_predictions_are_those_of_the_rest_api(client, server, name, rows, compr
     assert client.infer(name, [tensor(TEXTS)]).as_numpy("logits").shape == (4, 3)
 
 
-def test_texts_may_be_typed_contents(stub, server, name):
-    contents = {"bytes_contents": [text.encode() for text in TEXTS]}
-    inputs = [{"name": "text", "datatype": "BYTES", "shape": [4, 1], "contents": contents}]
-    answer = stub.ModelInfer(proto.ModelInferRequest(model_name=name, inputs=inputs))
-    assert [one.name for one in answer.outputs] == ["label", "score", "probabilities", "logits"]
-    labels = expected(server, TEXTS)
-    assert answer.raw_output_contents[0] == packed(
-        np.array([label.encode() for label in labels], np.object_)
-    )
-
-
-def test_pairs_are_classified(pair_run, start_server):
-    with triton.InferenceServerClient(start_server(pair_run).grpc) as client:
-        (model,) = client.get_model_repository_index().models
-        given = [tensor(["goal", "bank"], "text_pair"), tensor(["rain", "goal"])]
-        labels = client.infer(model.name, given).as_numpy("label").ravel().tolist()
-        assert labels == [b"sport", b"money"]
-        with pytest.raises(InferenceServerException, match="expected text and text_pair"):
-            client.infer(model.name, given[:1])
-
-
-def test_classifications(client, name):
-    outputs = [triton.InferRequestedOutput("probabilities", class_count=2)]
-    words = client.infer(name, [tensor(["goal", "rain"])], outputs=outputs)
-    found = words.as_numpy("probabilities")
-    assert found.shape == (2, 2)
-    value, index, label = found[0, 0].decode().split(":")
-    assert (index, label) == ("1", "sport")
-    assert 0.5 < float(value) <= 1
-    with pytest.raises(InferenceServerException, match="classification is supported for"):
-        client.infer(
-            name, [tensor(["goal"])], outputs=[triton.InferRequestedOutput("label", class_count=1)]
-        )
-
-
 def test_the_stage_times_are_in_the_trailing_metadata(stub, name):
     _, call = stub.ModelInfer.with_call(request(name))
     timing = dict(call.trailing_metadata())["server-timing"]
     assert [part.partition(";dur=")[0] for part in timing.split(", ")] == [
         *("tokenize", "queue", "infer", "decode")
     ]
-
-
-def test_a_request_is_logged_with_its_id(stub, server, name):
-    def counted(status):
-        text = httpx.get(f"{server.url}/metrics").text.splitlines()
-        labels = f'door="grpc",model="{name}",status="{status}"'
-        found = [line for line in text if line.startswith(f"pipework_requests_total{{{labels}}}")]
-        return sum(float(line.split()[-1]) for line in found)
-
-    before = counted("OK"), counted("INVALID_ARGUMENT")
-    _, call = stub.ModelInfer.with_call(request(name), metadata=(("x-request-id", "mine"),))
-    assert dict(call.trailing_metadata())["x-request-id"] == "mine"
-    with pytest.raises(grpc.RpcError):
-        stub.ModelInfer(request(name, inputs=[]))
-    answers = [*stub.ModelStreamInfer(iter([request(name), request(name, inputs=[])]))]
-    assert len(answers) == 2
-    assert (counted("OK"), counted("INVALID_ARGUMENT")) == (before[0] + 2, before[1] + 2)
-
-
-def test_clients_load_and_unload_models_with_control(shelf, start_server):
-    shelf.add(1)
-    server = start_server(shelf.folder, "models.control=true", "models.poll_s=0")
-    with triton.InferenceServerClient(server.grpc) as client:
-        shelf.add(2)
-        client.load_model("topics")
-        assert client.get_model_metadata("topics").versions == ["2"]
-        assert client.infer("topics", [tensor(["rain"])]).get_response().model_version == "2"
-        with pytest.raises(InferenceServerException, match="models are loaded from the repository"):
-            client.load_model("topics", config="{}")
-        client.unload_model("topics")
-        assert not client.is_model_ready("topics")
-        states = {one.state for one in client.get_model_repository_index().models}
-        assert states == {"UNAVAILABLE"}
-        with grpc.insecure_channel(server.grpc) as channel:
-            ready = proto.RepositoryIndexRequest(ready=True)
-            assert not GRPCInferenceServiceStub(channel).RepositoryIndex(ready).models
-        with pytest.raises(InferenceServerException) as caught:
-            client.infer("topics", [tensor(["rain"])])
-        assert caught.value.status() == "StatusCode.NOT_FOUND"
-    assert server.stop() == 0
-
-
-@pytest.mark.parametrize("method", ["load_model", "unload_model"])
-def test_clients_cannot_load_or_unload_models_without_control(client, name, method):
-    with pytest.raises(InferenceServerException, match="does not load and unload models") as caught:
-        getattr(client, method)(name)
-    assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
-    assert client.is_model_ready(name)
 
 
 def test_errors_have_a_message_and_a_status(client, name):
@@ -238,38 +155,6 @@ def test_errors_have_a_message_and_a_status(client, name):
     with pytest.raises(InferenceServerException, match="TraceSetting is not supported") as caught:
         client.get_trace_settings()
     assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"raw_input_contents": [b"", b""]}, "expected 1, one for each input, found 2"),
-        ({"raw_input_contents": [b"\5\0\0\0r"]}, "element 0 is truncated"),
-        ({"raw_input_contents": [b"\1\0\0\0\xff"]}, "input 0: text is not UTF-8"),
-        ({"raw_input_contents": []}, r"expected \[1\] elements, found 0"),
-        ({"inputs": []}, "expected 0, one for each input, found 1"),
-        ({"inputs": [], "raw_input_contents": []}, "inputs: expected text, found"),
-        (
-            {"inputs": [{"name": "text", "datatype": "INT64", "shape": [1]}]},
-            "datatype BYTES, found 'INT64'",
-        ),
-        (
-            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2**62, 2**62]}]},
-            r"expected shape \[N\] or \[N, 1\]",
-        ),
-        (
-            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [-1]}]},
-            r"expected \[-1\] elements, found 1",
-        ),
-        ({"parameters": {"priority": {"string_param": "high"}}}, "parameter priority: expected"),
-        ({"outputs": [{"name": "length"}]}, "unknown output 'length'"),
-    ],
-)
-def test_an_invalid_request_is_refused_in_one_line(stub, name, given, said):
-    with pytest.raises(grpc.RpcError, match=said) as caught:
-        stub.ModelInfer(request(name, **given))
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "\n" not in caught.value.details()
 
 
 def test_a_message_that_is_too_large_after_decompression_is_refused(channel):

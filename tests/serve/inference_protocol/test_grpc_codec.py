@@ -106,6 +106,18 @@ def test_outputs_and_parameters_are_read():
             "output score: expected its data in the message, found shared_memory_region",
         ),
         ({"inputs": [VALID], "outputs": [{"name": "label"}] * 2}, "output label: found twice"),
+        (
+            {"inputs": [tensor(shape=[2**62, 2**62], contents=[b"a"])]},
+            r"expected shape \[N\] or \[N, 1\]",
+        ),
+        (
+            {"inputs": [tensor(shape=[-1], contents=[b"a"])]},
+            r"expected \[-1\] elements, found 1",
+        ),
+        (
+            {"inputs": [VALID], "parameters": {"priority": {"string_param": "high"}}},
+            "parameter priority: expected",
+        ),
         ({"inputs": [tensor()] * 17}, "expected at most 16 inputs, found 17"),
         (
             {"inputs": [tensor(contents=[b"a", b"b"])], "outputs": [{"name": "label"}] * 17},

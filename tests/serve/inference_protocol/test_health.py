@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 
-from pipework.errors import TooBusyError, UnknownModelError
+from pipework.errors import UnknownModelError
 from pipework.serve.inference_protocol.grpc import (
-    MAX_WATCHES,
     NOT_SERVING,
     SERVING,
     UNKNOWN,
@@ -93,15 +92,3 @@ def test_a_watch_of_an_unknown_service_waits_for_it():
         return (await anext(watch)).status
 
     assert run(use, version()) == UNKNOWN
-
-
-def test_the_number_of_watches_is_limited_and_a_closed_watch_makes_room():
-    async def use(health, *_):
-        watches = [health.Watch(HealthCheckRequest(), None) for _ in range(MAX_WATCHES)]
-        assert {(await anext(watch)).status for watch in watches} == {SERVING}
-        with pytest.raises(TooBusyError, match=f"{MAX_WATCHES} watches"):
-            await anext(health.Watch(HealthCheckRequest(), None))
-        await watches[0].aclose()
-        return (await anext(health.Watch(HealthCheckRequest(), None))).status
-
-    assert run(use, version()) == SERVING

@@ -89,37 +89,6 @@ def test_predictions_are_those_of_the_rest_api(client, server, name, binary_in, 
     assert (found.as_numpy("logits") is None) == (binary_out is not None)
 
 
-def test_pairs_are_classified(pair_run, start_server):
-    url = start_server(pair_run).url
-    with triton.InferenceServerClient(url.removeprefix("http://")) as client:
-        name = httpx.post(f"{url}/v1/predict", json={"inputs": [{"text": "a", "text_pair": "b"}]})
-        name = name.json()["model"]
-        names = [one["name"] for one in client.get_model_metadata(name)["inputs"]]
-        assert names == ["text", "text_pair"]
-        first, second = ["rain", "goal"], ["goal", "bank"]
-        given = [tensor(first), tensor(second, name="text_pair", binary=False)]
-        labels = client.infer(name, given).as_numpy("label").ravel().tolist()
-        assert labels == [b"sport", b"money"]
-        with pytest.raises(InferenceServerException, match="expected text and text_pair"):
-            client.infer(name, [tensor(first)])
-
-
-def test_an_empty_request_has_empty_outputs(client, name):
-    found = client.infer(name, [tensor([])])
-    assert found.as_numpy("logits").shape == (0, 3)
-
-
-def test_a_body_may_be_chunked_and_without_content_type(server, name):
-    inputs = [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["rain"]}]
-    body = json.dumps({"inputs": inputs}).encode()
-    answer = httpx.post(
-        f"{server.url}/v2/models/{name}/infer",
-        content=(body[at : at + 7] for at in range(0, len(body), 7)),
-    )
-    assert answer.status_code == 200
-    assert answer.json()["outputs"][0]["data"] == ["weather"]
-
-
 def test_errors_have_a_message_and_a_status(client, server, name):
     def refused(match, texts=("rain",), model=name, version="", **given):
         with pytest.raises(InferenceServerException, match=match) as caught:
@@ -139,24 +108,6 @@ def test_errors_have_a_message_and_a_status(client, server, name):
     )
     said = "input 0: text is not UTF-8: invalid start byte at byte 0"
     assert (answer.status_code, answer.json()) == (400, {"error": said})
-
-
-def test_requests_are_counted_in_the_metrics(client, server, name):
-    def counted():
-        text = httpx.get(f"{server.url}/metrics").text
-        lines = [line for line in text.splitlines() if line.startswith("pipework_requests_total")]
-        return sum(float(line.split()[-1]) for line in lines)
-
-    before = counted()
-    client.infer(name, [tensor(["rain"])])
-    assert counted() == before + 1
-
-
-def test_a_request_has_the_timeout_of_its_parameter(client, name):
-    with pytest.raises(InferenceServerException, match="deadline") as caught:
-        client.infer(name, [tensor(["rain"])], timeout=1)
-    assert caught.value.status() == "504"
-    assert client.infer(name, [tensor(["rain"])], timeout=60_000_000, priority=2)
 
 
 def test_truncated_texts_are_reported_by_every_api_and_counted(client, server, name):

@@ -3,10 +3,13 @@
 import asyncio
 import time
 
+import grpc
 import httpx
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
+from tritonclient.grpc import service_pb2 as proto
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
 CONTROL = ("models.control=true", "models.poll_s=0")
@@ -130,6 +133,9 @@ def test_grpc_controls_the_same_models(controlled, shelf):
         assert not client.is_model_ready("topics")
         (listed,) = client.get_model_repository_index(as_json=True)["models"]
         assert (listed["state"], listed["reason"]) == ("UNAVAILABLE", "unloaded")
+        with grpc.insecure_channel(controlled.grpc) as channel:
+            ready = proto.RepositoryIndexRequest(ready=True)
+            assert not GRPCInferenceServiceStub(channel).RepositoryIndex(ready).models
         shelf.add(3, wrong=True)
         for match, code, name, given in (
             ("differ from the checkpoint", "INVALID_ARGUMENT", "topics", {}),

@@ -9,7 +9,6 @@ from pipework.errors import NotReadyError, UnknownModelError
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import ControlError, Entry, Models, State
 from pipework.serve.models.repository import Policy
-from pipework.serve.request.context import Endpoint, activate, new_context
 
 
 @pytest.fixture
@@ -59,16 +58,3 @@ def test_a_stopping_server_is_alive_and_not_ready(models):
     for check in (models.check_ready, lambda: models.check_model("topics")):
         with pytest.raises(NotReadyError, match="the server is stopping"):
             check()
-
-
-def test_an_unknown_model_error_of_a_tritonserver_keeps_the_recorded_model(models):
-    observed = new_context(Endpoint.V1, {})
-    activate(observed)
-    error = UnknownModelError("unloaded there")
-    with pytest.raises(UnknownModelError) as raised, models.lease("topics"):
-        raise error
-    assert raised.value is error
-    assert observed.model == "topics"
-    with pytest.raises(UnknownModelError), models.lease("other"):
-        pass
-    assert observed.model == ""

@@ -19,7 +19,6 @@ from pipework.serve.models.repository_watcher import LoadError, RepositoryWatche
 from pipework.text.encoding import TextEncoder
 
 ALL = "version_policy { all { } }"
-WORDS = {"rain": "weather", "goal": "sport", "bank": "money"}
 
 
 def opened(shelf, *, poll_s=0.0, control=True):
@@ -79,40 +78,6 @@ def test_a_run_folder_is_served_with_the_digest_as_version(run):
         assert models.index() == [Entry(name="topics", version=one.version, state=State.READY)]
         with pytest.raises(ControlError, match="serves one run folder"):
             load(models)
-
-
-async def until(holds):
-    for _ in range(6000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("it did not happen")
-
-
-def test_a_switch_under_load_answers_every_request_correctly(shelf, models):
-    expected = {"1": "", "2": "-2", "3": "-3"}
-    answered, stop = [], asyncio.Event()
-
-    async def ask(text):
-        while not stop.is_set():
-            version, found = await label(models, text)
-            assert found == WORDS[text] + expected[version]
-            answered.append(version)
-
-    async def switch():
-        tasks = [asyncio.create_task(ask(text)) for text in [*WORDS] * 20]
-        for version in (2, 3):
-            await until(lambda before=str(version - 1): before in answered)
-            shelf.add(version)
-            await models.load("topics")
-        await until(lambda: {*answered[-len(tasks) :]} == {"3"})
-        stop.set()
-        await asyncio.gather(*tasks)
-
-    asyncio.run(switch())
-    assert {*answered} == {"1", "2", "3"}
-    assert {*answered[-10:]} == {"3"}
-    wait_for(lambda: states(models) == [("topics", "3", "READY", "")])
 
 
 def test_a_request_with_a_lease_on_the_old_version_is_answered_after_the_switch(shelf, models):
@@ -331,17 +296,6 @@ def test_versions_cannot_leave_the_repository(models):
     for version in ("../1", "./1", "01", "1/"):
         with pytest.raises(UnknownModelError, match="unknown version"):
             asyncio.run(label(models, version=version))
-
-
-def test_clients_cannot_load_models_without_control(shelf):
-    shelf.add(1)
-    with opened(shelf, control=False) as models:
-        for control in (models.load, models.unload):
-            with pytest.raises(ControlError) as caught:
-                asyncio.run(control("topics"))
-            assert caught.value.http_status == 403
-            assert caught.value.hint == "start it with --set models.control=true"
-        assert len(models.index()) == 1
 
 
 def test_a_model_that_needs_a_tritonserver_is_reported(shelf, models):

@@ -128,12 +128,6 @@ def test_stages_are_histograms_by_version(
     )
 
 
-def test_the_padding_ratio_is_computed_tokens_per_requested_token(metrics: ServerMetrics) -> None:
-    values = samples(metrics)
-    assert values[of("padding_ratio", model="topics", version="1")] == 1.25
-    assert values[of("computed_tokens_total", model="topics", version="1")] == 125
-
-
 def test_an_unloaded_version_leaves_no_series(
     metrics: ServerMetrics, served: list[MetricsVersion]
 ) -> None:

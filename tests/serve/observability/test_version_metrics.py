@@ -84,19 +84,6 @@ def test_a_version_that_computed_nothing_has_no_padding():
     assert found["padding_ratio"] == 1
 
 
-def test_engine_and_precision_are_labels():
-    found = samples(metrics_of(version("1"), version("2")), engine="onnx-int8", precision="int8")
-    assert found == {"model_info": 1}
-
-
-def test_a_rejection_before_a_version_was_chosen_has_no_version():
-    metrics = metrics_of(version("1"))
-    for _ in range(2):
-        metrics.reject("topics", "too_large")
-    assert samples(metrics, version="", reason="too_large") == {"rejections_total": 2}
-    assert samples(metrics, version="1", reason="too_large") == {}
-
-
 def test_the_texts_and_stage_times_of_requests_are_exported():
     statistics = Statistics()
     for infer_s in (0.5, 1.5):
@@ -109,9 +96,3 @@ def test_the_texts_and_stage_times_of_requests_are_exported():
     infer = samples(metrics, version="1", stage="infer")
     assert infer["stage_duration_seconds_count"] == 2
     assert infer["stage_duration_seconds_sum"] == pytest.approx(2.0)
-
-
-def test_without_a_version_only_rejections_remain():
-    metrics = metrics_of()
-    metrics.reject("", "unknown_model")
-    assert samples(metrics) == {"rejections_total": 1}

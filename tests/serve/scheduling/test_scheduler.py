@@ -1,6 +1,6 @@
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Self
 
@@ -79,13 +79,6 @@ def submit(
     scheduler.reserve()
     scheduler.enqueue([job], reserved=1)
     return job.future
-
-
-def wait_for(seen: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + TIMEOUT_S
-    while not seen():
-        assert time.monotonic() < until_s
-        time.sleep(0.001)
 
 
 def hold(scheduler: Scheduler, engine: HeldEngine) -> None:
@@ -482,23 +475,6 @@ def test_two_engines_share_queued_requests(engine: HeldEngine) -> None:
         other.go.set()
         assert [one.result(TIMEOUT_S).outputs.values[0, 0] for one in asked] == [1, 2]
     assert sorted(engine.batches + other.batches) == [[1], [2]]
-
-
-def test_queued_requests_are_shared_evenly_between_engines(engine: HeldEngine) -> None:
-    """If one engine took all requests, the other would be idle when it is done."""
-    other = HeldEngine()
-    with Scheduler([engine, other], QueueSettings(batch_tokens=100)) as scheduler:
-        asked = []
-        for number in (1, 2):
-            asked.append(submit(scheduler, inputs(number)))
-            wait_for(lambda: len(engine.batches + other.batches) == number)  # noqa: B023
-        asked += [submit(scheduler, inputs(number)) for number in range(3, 8)]
-        engine.go.set()
-        wait_for(lambda: len(engine.batches) > 1)
-        assert engine.batches[1] == [3, 4, 5]  # half of these five and the one that is computed
-        other.go.set()
-        for one in asked:
-            one.result(TIMEOUT_S)
 
 
 def test_the_batch_of_a_crashed_engine_is_computed_by_another(engine: HeldEngine) -> None:

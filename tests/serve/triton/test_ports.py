@@ -37,7 +37,7 @@ def test_a_given_port_that_is_taken_is_reported():
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"127.0.0.1:{port}") as caught:
             Ports(grpc=port).chosen()
-    assert "another port" in caught.value.hint
+    assert "another --grpc-port" in caught.value.hint
 
 
 def test_the_ports_are_options_of_tritonserver():

@@ -1,0 +1,86 @@
+"""The task of a checkpoint of transformers: its kind and the labels in its config.
+
+The settings of an import replace what the config says.
+"""
+
+from pathlib import Path
+
+from transformers import PreTrainedConfig
+
+from pipework.errors import ConfigError
+from pipework.progress import counted
+from pipework.tasks.registry import TASKS, kind_of, task_type
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import Task
+from pipework.train.config.data import TaskSettings
+from pipework.train.model.families import output_activation
+
+
+def check_labels(name: str, config: PreTrainedConfig) -> None:
+    """Check that a config has a label for each logit.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    if sorted(config.id2label) != list(range(len(config.id2label))):
+        message = (
+            f"{name!r}: id2label has the ids {sorted(config.id2label)}, expected 0 to "
+            f"{len(config.id2label) - 1}"
+        )
+        raise ConfigError(message, "correct id2label in config.json")
+
+
+def source_task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
+    """Return the task of a config; the settings have priority.
+
+    Raises:
+        ConfigError: the kind of task, the labels and the number of logits do not match.
+    """
+    kinds = {task.problem_type: task for task in TASKS if task.predicts}
+    default = RegressionTask if config.num_labels == 1 else SingleLabelTask
+    if config.problem_type not in (*kinds, None):
+        message = f"{name!r} has the problem_type {config.problem_type!r}"
+        raise ConfigError(message, f"expected in config.json: {', '.join(kinds)}")
+    task = kinds.get(config.problem_type, default)
+    if "kind" in settings.model_fields_set:
+        task = task_type(settings.kind)
+    kind = kind_of(task)
+    few = config.num_labels < task.fewest_labels
+    if not task.predicts or few or (task.has_values and config.num_labels > 1):
+        logits = counted(config.num_labels, "logit")
+        message = f"{name!r} has {logits}, which does not fit the task {kind}"
+        known = map(kind_of, kinds.values())
+        raise ConfigError(message, "set task.kind: " + ", ".join(known))
+    if output_activation(config) is not None and not task.has_values:
+        message = f"{name!r} applies an activation to its logits, expected this for one score only"
+        raise ConfigError(message, "remove activation_fn from config.json")
+    settings = settings.model_copy(update={"kind": kind})  # for the metric
+    names = tuple(str(config.id2label[index] or "") for index in range(config.num_labels))
+    labels = task.fixed_labels or named_labels(settings, names)
+    return task(
+        labels=labels,
+        metric=settings.metric_for(labels),
+        positive=settings.positive_for(labels),
+    )
+
+
+def _is_label(name: str) -> bool:
+    return name == name.strip() != "" and name.isprintable()
+
+
+def named_labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the configured labels, or else the names in the source.
+
+    Raises:
+        ConfigError: the number of configured labels is another.
+    """
+    if settings.labels is None:
+        if len(set(names)) < len(names) or not all(map(_is_label, names)):
+            message = f"expected distinct labels in a line without outer spaces, found {names}"
+            raise ConfigError(message, 'name them: --set \'task.labels=["a", "b"]\'')
+        return names
+    if isinstance(settings.labels, Path) or len(settings.labels) != len(names):
+        message = f"expected task.labels to be a list of {counted(len(names), 'label')}"
+        raise ConfigError(message, f"they replace, in this order: {', '.join(names)}")
+    return settings.labels

@@ -1,0 +1,49 @@
+import pytest
+from transformers import BertConfig
+
+from pipework.errors import ConfigError
+from pipework.export.importing.source_task import check_labels, source_task
+from pipework.train.config.data import TaskSettings
+
+
+def config(labels, **fields):
+    return BertConfig(id2label=dict(enumerate(labels)), **fields)
+
+
+@pytest.mark.parametrize(
+    ("labels", "fields", "kind"),
+    [
+        (("b", "a"), {}, "single_label"),
+        (("b", "a"), {"problem_type": "multi_label_classification"}, "multi_label"),
+        (("LABEL_0",), {}, "regression"),
+    ],
+)
+def test_the_kind_follows_the_problem_type_or_the_number_of_logits(labels, fields, kind):
+    task = source_task("source", config(labels, **fields), TaskSettings())
+    assert (task.kind, task.labels) == (kind, ("score",) if kind == "regression" else labels)
+
+
+def test_the_settings_replace_kind_and_labels():
+    settings = TaskSettings(kind="multi_label", labels=("x", "y"))
+    task = source_task("source", config(("a", "b")), settings)
+    assert (task.kind, task.labels) == ("multi_label", ("x", "y"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "message"),
+    [
+        ({"problem_type": "ranking"}, {}, "has the problem_type 'ranking'"),
+        ({}, {"kind": "regression"}, "has 2 logits, which does not fit the task regression"),
+        ({}, {"labels": ("a", "b", "c")}, "expected task.labels to be a list of 2 labels"),
+    ],
+)
+def test_a_task_that_does_not_fit_is_refused(fields, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        source_task("source", config(("a", "b"), **fields), TaskSettings(**settings))
+
+
+def test_labels_have_the_ids_of_the_logits():
+    check_labels("source", config(("a", "b")))
+    wrong = BertConfig(id2label={1: "a", 2: "b"})
+    with pytest.raises(ConfigError, match="id2label has the ids"):
+        check_labels("source", wrong)
