@@ -147,8 +147,6 @@ def _server_table(levels: Sequence[Level]) -> TextTable:
     columns: dict[str, Callable[[Level], str]] = {
         "cores": lambda level: f"{level.server.cores:.2f}" if level.server else NO_VALUE,
         "peak MiB": lambda level: f"{level.server.peak_mib:,.0f}" if level.server else NO_VALUE,
-        "GPU": lambda level: _share(level.server.gpu_share if level.server else None),
-        "GPU MiB": lambda level: _number(level.server.gpu_mib if level.server else None),
         "tokens/s": lambda level: _number(level.tokens_per_s),
         "per million": lambda level: (
             NO_VALUE if (cost := level.cost_per_million) is None else ms(cost)
@@ -192,7 +190,3 @@ def _latencies(latency: Latency | None) -> tuple[str, ...]:
 
 def _number(value: float | None) -> str:
     return NO_VALUE if value is None else f"{value:,.0f}"
-
-
-def _share(value: float | None) -> str:
-    return NO_VALUE if value is None else f"{value:.0%}"

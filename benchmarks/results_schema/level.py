@@ -20,13 +20,6 @@ class Latency(Record):
     max: float
 
 
-class Histogram(Record):
-    """Latency histogram: `counts[i]` latencies lie between `edges_ms[i]` and `edges_ms[i + 1]`."""
-
-    edges_ms: tuple[float, ...]
-    counts: tuple[int, ...]
-
-
 class Arrivals(StrEnum):
     """Arrival process of an open loop."""
 
@@ -36,20 +29,16 @@ class Arrivals(StrEnum):
 
 
 class ServerUse(Record):
-    """CPU, memory and GPU use of the server on this machine, measured after the warm-up.
+    """CPU and memory use of the server on this machine, measured after the warm-up.
 
     `cores` is CPU seconds per second and `peak_mib` the peak resident memory, both summed over the
     listening processes and their children (shared pages count once per process).
-    `generator_cores` is CPU seconds per second of the load generator. `gpu_share` (mean
-    utilisation, 0 to 1) and `gpu_mib` (maximum) cover all GPUs of the machine, including use by
-    other processes; None without a GPU.
+    `generator_cores` is CPU seconds per second of the load generator.
     """
 
     cores: float
     generator_cores: float | None = None
     peak_mib: float
-    gpu_share: float | None = None
-    gpu_mib: float | None = None
 
 
 class Level(Record):
@@ -83,7 +72,6 @@ class Level(Record):
     requests_per_s: float
     tokens_per_s: float | None = None
     latency_ms: Latency | None
-    histogram: Histogram | None
     errors: dict[str, int]
     stages_ms: dict[str, float] = Field(default_factory=dict)
     server: ServerUse | None = None

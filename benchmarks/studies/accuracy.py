@@ -1,24 +1,21 @@
-"""Score a run on a split: `python -m pipework.benchmarks.studies.accuracy RUN NAME --out FILE`.
+"""Score a run on a split: `python -m pipework.benchmarks.studies.accuracy`.
 
 Settings, seeds and minutes are read from the run folder, or from its subfolders if it holds one run
 per seed. Baseline scores on the same rows and the commands that reproduce the run are options.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.training_results import TrainingResult, recorded_settings
-from pipework.benchmarks.studies.script import report_errors
+from pipework.benchmarks.studies.script import report_errors, stored, study_parser
 from pipework.data.splits import split_source
 from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run
 from pipework.progress import NullProgress
-from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.train.config.run_config import run_config
 from pipework.train.config.train import TrainSettings
@@ -32,11 +29,7 @@ Setting = str | int | float | bool | None
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Score a run, or one run per seed, and store the result; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.accuracy", description=__doc__
-    )
-    parser.add_argument("run", type=Path, help="run folder, or a folder with one run per seed")
-    parser.add_argument("name", help="name of the data in the table")
+    parser = study_parser("accuracy", __doc__, run=True)
     parser.add_argument("--split", default="test")
     parser.add_argument(
         "--floor", action="append", default=[], help="NAME=PERCENT: score of a baseline"
@@ -44,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--command", action="append", default=[], help="command that reproduces the run"
     )
-    parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     options = parser.parse_args(arguments)
-    check_writable(options.out)
     floors = dict(_floor(floor) for floor in options.floor)
-    result = score(options.run, options.name, options.split, floors, tuple(options.command))
-    write_result(options.out, result)
+    commands = tuple(options.command)
+    result = stored(
+        options.out, lambda _: score(options.run, options.name, options.split, floors, commands)
+    )
     sys.stdout.write(f"{result.dataset} {result.metric} {result.value:.2f} in {options.out}\n")
     return 0
 
@@ -64,25 +57,34 @@ def score(
     Raises:
         PipeError: a run, its data or its checkpoint cannot be read.
     """
-    runs = sorted(folder.glob("seed-*")) or [folder]
+    runs = runs_of(folder)
     manifests = [read_manifest(run) for run in runs]
     seeds = [manifest.identity.seed for manifest in manifests]
     evaluations = [evaluate_run(run, None, split, None, NullProgress()) for run in runs]
     sources = {part: split_source(runs[0], manifests[0], part) for part in ("train", split)}
     linear = linear_baseline(sources, manifests[0].task, NullProgress())
-    minutes = [float(last_line(run).get("elapsed_s", 0)) / 60 for run in runs]
     return TrainingResult(
         dataset=name,
         metric=f"{split} {metric_in_words(evaluations[0].metric)}",
         values=tuple(100 * evaluation.score for evaluation in evaluations),
         seeds=tuple(seed for seed in seeds if seed is not None),
         rows=evaluations[0].rows,
-        minutes=mean(minutes),
+        minutes=mean(map(minutes, runs)),
         settings=_settings(manifests[0], run_config(runs[0]).train),
         floors={**floors, "linear model": 100 * linear.evaluation.score},
         commands=commands,
         provenance=provenance(),
     )
+
+
+def runs_of(folder: Path) -> list[Path]:
+    """Return the runs of a folder, one for each seed, or the run folder itself."""
+    return sorted(folder.glob("seed-*")) or [folder]
+
+
+def minutes(run: Path) -> float:
+    """Return the training time of a run."""
+    return float(last_line(run).get("elapsed_s", 0)) / 60
 
 
 def _settings(

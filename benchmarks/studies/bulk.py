@@ -1,4 +1,4 @@
-"""Kill a bulk job again and again: `python -m pipework.benchmarks.studies.bulk --run RUN`.
+"""Kill a bulk job again and again: `python -m pipework.benchmarks.studies.bulk`.
 
 Random texts from parts of the sample are scored by `pipe predict --in` without an interruption,
 with SIGKILL at random moments, and by two shards at once; the parts of all jobs must be equal. The
@@ -6,7 +6,6 @@ memory of the first job is sampled. Then bulk jobs and the engine alone are meas
 Started again with the same `--work`, the study continues with the next job.
 """
 
-import argparse
 import hashlib
 import os
 import random
@@ -25,10 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipework import console
 from pipework.benchmarks.load.process_usage import resident_mib
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.run import OFFLINE_BATCHES
 from pipework.benchmarks.studies.records.bulk_results import (
     BulkRates,
@@ -37,13 +34,13 @@ from pipework.benchmarks.studies.records.bulk_results import (
     ScoredJob,
     WorkRate,
 )
-from pipework.benchmarks.studies.script import command, report_errors
+from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import CheckFailedError, PipeError
 from pipework.progress import NullProgress, Progress
 from pipework.record import Record
-from pipework.run_folder.files import check_writable, file_digest, write_atomically
+from pipework.run_folder.files import file_digest, write_atomically
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
 from pipework.serve.bulk.input_files import find_files
@@ -319,26 +316,19 @@ def measure(study: BulkStudy, words: tuple[str, ...]) -> BulkResult:
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the study, and store its result; return 3 if the parts of two jobs differ."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.bulk", description=__doc__
-    )
-    parser.add_argument("--run", type=Path, required=True, help="run folder with an engine")
-    parser.add_argument("--name", default="the sample", help="name of the model in the table")
+    parser = study_parser("bulk", __doc__, run=True)
     parser.add_argument("--work", type=Path, required=True, help="folder of the rows and jobs")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the three jobs")
     parser.add_argument("--kills", type=int, default=50, help="processes to kill")
     parser.add_argument("--rate-rows", type=int, default=100_000, help="rows of the measured job")
-    parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     options = parser.parse_args(arguments)
     words = command(parser, options)
-    progress = console.progress()
-    try:
-        check_writable(options.out)
-        values = {name: value for name, value in vars(options).items() if name != "out"}
-        result = measure(BulkStudy(**values, progress=progress), words)
-        write_result(options.out, result)
-    finally:
-        progress.close()
+    values = {name: value for name, value in vars(options).items() if name != "out"}
+
+    def measured(progress: Progress) -> BulkResult:
+        return measure(BulkStudy(**values, progress=progress), words)
+
+    result = stored(options.out, measured)
     expected = result.jobs[0].sha256, options.rows, options.rows
     found = {job.name: (job.sha256, job.rows, job.distinct_rows) for job in result.jobs}
     if wrong := [name for name, values in found.items() if values != expected]:

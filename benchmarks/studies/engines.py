@@ -1,26 +1,22 @@
-"""Measure a run's engines: `python -m pipework.benchmarks.studies.engines RUN NAME --out FILE`.
+"""Measure a run's engines: `python -m pipework.benchmarks.studies.engines`.
 
 The engines take turns on the dev texts in file order, 8 texts per call. The baseline is what a
 simple exporter and server do: onnxruntime in fp32, each call padded to its longest text.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from pipework import console
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.engine_results import EngineResult, EnginesResult
-from pipework.benchmarks.studies.script import report_errors
+from pipework.benchmarks.studies.script import report_errors, stored, study_parser
 from pipework.data.splits import split_source
 from pipework.errors import ConfigError
 from pipework.export.ranking import Opener, measure
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord, Layout, Precision, Speed
-from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines import choose_engine, open_engine, runs_here
 from pipework.text.encoding import open_encoder
@@ -31,24 +27,17 @@ BASELINE = "onnxruntime fp32, padded in arrival order"
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the proven engines of a run and store the result; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.engines", description=__doc__
-    )
-    parser.add_argument("run", type=Path, help="run folder with engines, including onnx-fp32")
-    parser.add_argument("name", help="name of the data in the table")
+    parser = study_parser("engines", __doc__, run=True)
     parser.add_argument("--seconds", type=float, default=12, help="seconds per engine")
     parser.add_argument(
         "--command", action="append", default=[], help="command that reproduces the result"
     )
-    parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     options = parser.parse_args(arguments)
-    progress = console.progress()
-    try:
-        check_writable(options.out)
-        result = engines(options.run, options.name, options.seconds, options.command, progress)
-        write_result(options.out, result)
-    finally:
-        progress.close()
+
+    def measured(progress: Progress) -> EnginesResult:
+        return engines(options.run, options.name, options.seconds, options.command, progress)
+
+    result = stored(options.out, measured)
     for engine in result.engines:
         sys.stdout.write(f"{engine.name}: {engine.texts_per_s:,.0f} texts/s\n")
     return 0

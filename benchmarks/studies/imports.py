@@ -5,12 +5,11 @@ imported, exported as a padded and a packed float32 engine, and served; the answ
 are compared with those of the source.
 """
 
-import argparse
 import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -22,10 +21,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.pipe_serve import running_server
 from pipework.benchmarks.studies.records.training_results import ImportCheck, ImportsResult
-from pipework.benchmarks.studies.script import command, report_errors
+from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.benchmarks.studies.tiny_encoders import (
     EncoderFamily,
     sample_examples,
@@ -41,7 +39,6 @@ from pipework.export.importing.run import import_source, open_any
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Variant
-from pipework.run_folder.files import check_writable
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction, RegressionValue, SingleLabel
 from pipework.train.config.data import TaskSettings
@@ -220,6 +217,14 @@ def measure(family: EncoderFamily, source: str) -> Iterator[ImportCheck]:
                 return
 
 
+def _checks(pairs: Iterable[tuple[str, str]], note: Callable[[str], None]) -> Iterator[ImportCheck]:
+    for family, source in pairs:
+        checks = [*measure(EncoderFamily(family), source)]
+        last = checks[-1]
+        note(f"{family}, {source}: {last.reason or f'{last.max_abs:.1e}'}")
+        yield from checks
+
+
 def _reason(error: Exception, folder: str) -> str:
     first = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
     return first.replace(folder, "").strip()
@@ -273,27 +278,22 @@ def _values(prediction: Prediction) -> list[float]:
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all combinations and store the result; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.imports", description=__doc__
-    )
-    parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
+    parser = study_parser("imports", __doc__)
     parser.add_argument("--families", nargs="+", choices=[*EncoderFamily], default=[*EncoderFamily])
     parser.add_argument("--sources", nargs="+", choices=[*SOURCES], default=[*SOURCES])
     options = parser.parse_args(arguments)
-    check_writable(options.out)
-    checks: list[ImportCheck] = []
-    for family, source in product(options.families, options.sources):
-        checks += measure(EncoderFamily(family), source)
-        last = checks[-1]
-        sys.stdout.write(f"{family}, {source}: {last.reason or f'{last.max_abs:.1e}'}\n")
-        sys.stdout.flush()
-    result = ImportsResult(
-        checks=tuple(checks), command=command(parser, options), provenance=provenance()
+
+    words = command(parser, options)
+    pairs = product(options.families, options.sources)
+    result = stored(
+        options.out,
+        lambda progress: ImportsResult(
+            checks=tuple(_checks(pairs, progress.note)), command=words, provenance=provenance()
+        ),
     )
-    write_result(options.out, result)
     failed = [
         f"{check.family} from {check.source}"
-        for check in checks
+        for check in result.checks
         if check.reason and check.step != SAVE
     ]
     if failed:

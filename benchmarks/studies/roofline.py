@@ -1,4 +1,4 @@
-"""Measure rooflines: `python -m pipework.benchmarks.studies.roofline RUN NAME --out FILE`.
+"""Measure rooflines: `python -m pipework.benchmarks.studies.roofline`.
 
 A roofline (Williams et al. 2009, https://doi.org/10.1145/1498765.1498785) is the peak compute rate
 of the engine's runtime and precision, limited by the memory bandwidth. The study also measures a
@@ -6,7 +6,6 @@ graph of only the encoder's matrix products in calls of the engine's shapes. Eng
 turns on the same texts, one batch of the server's size per call.
 """
 
-import argparse
 import sys
 import tempfile
 import time
@@ -21,7 +20,6 @@ from pydantic import ValidationError
 from pipework import console
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.records.engine_results import Roof, RoofedEngine, RooflineResult
 from pipework.benchmarks.studies.roofs import (
     EncoderShape,
@@ -31,11 +29,10 @@ from pipework.benchmarks.studies.roofs import (
     roof_name,
     write_graph,
 )
-from pipework.benchmarks.studies.script import report_errors
+from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord
-from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines import open_engine, runs_here
@@ -46,6 +43,16 @@ from pipework.text.encoding import Encoding, open_encoder
 ROUNDS = 5
 BATCHES = 12
 GIGA = 1e9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RooflinePlan:
+    """The run, its name in the table, the names of engines (empty for all), seconds per engine."""
+
+    run: Path
+    name: str
+    engines: Sequence[str]
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,46 +67,38 @@ class EnginePair:
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the proven engines of a run and store the result; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.roofline", description=__doc__
-    )
-    parser.add_argument("run", type=Path, help="run folder with engines")
-    parser.add_argument("name", help="name of the model in the table")
+    parser = study_parser("roofline", __doc__, run=True)
     parser.add_argument("--engine", action="append", default=[], help="measure only this engine")
     parser.add_argument("--seconds", type=float, default=10, help="seconds per engine")
-    parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     options = parser.parse_args(arguments)
-    progress = console.progress()
-    try:
-        check_writable(options.out)
-        result = roofline(options.run, options.name, options.engine, options.seconds, progress)
-        write_result(options.out, result)
-    finally:
-        progress.close()
+    words = command(parser, options)
+    plan = RooflinePlan(
+        run=options.run, name=options.name, engines=options.engine, seconds=options.seconds
+    )
+    result = stored(options.out, lambda progress: roofline(plan, words, progress))
     for engine in result.engines:
         reached = f"{engine.share:.0%} of {engine.roof_texts_per_s:,.0f} texts/s"
         console.print_line(f"{engine.engine}: {reached}")
     return 0
 
 
-def roofline(
-    run: Path, name: str, engines: Sequence[str], seconds: float, progress: Progress
-) -> RooflineResult:
+def roofline(plan: RooflinePlan, words: tuple[str, ...], progress: Progress) -> RooflineResult:
     """Measure the proven engines of a run, or the named ones, their matmul graphs and their roofs.
 
     Raises:
         ConfigError: the encoder has no BERT architecture, or there is no such engine.
         PipeError: the run cannot be read.
     """
+    run = plan.run
     manifest = read_manifest(run)
     chosen = [
         record
         for record in manifest.engines
-        if record.proven and runs_here(record) and (not engines or record.name in engines)
+        if record.proven and runs_here(record) and (not plan.engines or record.name in plan.engines)
     ]
     if not chosen:
         found = ", ".join(record.name for record in manifest.engines) or "none"
-        wanted = ", ".join(engines) or "any"
+        wanted = ", ".join(plan.engines) or "any"
         message = f"{run}: expected a proven engine to measure ({wanted}), found {found}"
         raise ConfigError(message, f"export one: pipe export {run} --to auto")
     workload = Workload.synthetic(texts_per_request=1, seed=0, fields=manifest.input.fields)
@@ -108,11 +107,11 @@ def roofline(
     with progress.stage("engines", len(chosen), "engines"):
         measured = []
         for record in chosen:
-            measured.append(_measure_pair(run, manifest, record, encoder, batches, seconds))
+            measured.append(_measure_pair(run, manifest, record, encoder, batches, plan.seconds))
             progress.advance(1)
     roofs = {roof_name(record): record for record in chosen}
     return RooflineResult(
-        model=name,
+        model=plan.name,
         texts=workload.source,
         batch_tokens=QueueSettings().batch_tokens,
         engines=tuple(sorted(measured, key=lambda engine: -engine.texts_per_s)),
@@ -120,24 +119,8 @@ def roofline(
             _roof(label, roof_gflops(record, manifest), measured) for label, record in roofs.items()
         ),
         bandwidth_gb_s=round(bandwidth_gb_s(), 2),
-        command=_command(name, engines, seconds),
+        command=words,
         provenance=provenance(),
-    )
-
-
-def _command(name: str, engines: Sequence[str], seconds: float) -> tuple[str, ...]:
-    only = (word for engine in engines for word in ("--engine", engine))
-    times = ("--seconds", f"{seconds:g}")
-    return (
-        "python",
-        "-m",
-        "pipework.benchmarks.studies.roofline",
-        "RUN",
-        name,
-        *only,
-        *times,
-        "--out",
-        "FILE",
     )
 
 

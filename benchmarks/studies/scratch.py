@@ -1,141 +1,149 @@
-"""Measure the steps of training from scratch: `python -m pipework.benchmarks.studies.scratch`.
+"""Score the steps of training from scratch: `python -m pipework.benchmarks.studies.scratch`.
 
-The data are the THUCNews headlines: `--data` holds train_45000.txt, dev.txt, test.txt and
-class.txt. Each step is added to the steps before it: the head, n-gram embeddings, regularisation,
-pretraining on the train texts, distillation from all seeds of the preceding step. The same teachers
-are distilled into models with a small n-gram table and without one. The study takes one to two
-hours; started again with the same `--work`, it resumes.
+The data are the THUCNews headlines. Each step is added to the steps before it: the head, n-gram
+embeddings, regularisation, pretraining on the train texts, distillation from all seeds of the
+preceding step. The same teachers are distilled into models with a small n-gram table and without
+one. `tables.mk` trains the steps, each with the same seeds in a folder of its own, and has their
+settings. The test split is scored after all steps are trained.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
-from pipework.benchmarks.studies.experiment import (
-    Experiment,
-    Sections,
-    Training,
-    Value,
-    options,
-    run_and_store,
-)
-from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
+import numpy as np
+
+from pipework.benchmarks.results_schema.provenance import provenance
+from pipework.benchmarks.studies.accuracy import minutes, runs_of
+from pipework.benchmarks.studies.records.experiment_results import Arm, Difference, ExperimentResult
+from pipework.benchmarks.studies.records.training_results import recorded_settings
+from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.data.splits import split_source
+from pipework.export.inference import evaluate_run
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
+from pipework.train.config.run_config import run_config
 from pipework.train.report.linear_baseline import linear_baseline
+from pipework.train.report.verdict import metric_in_words
 
-PLAIN, HEADS, NGRAMS = "tiny", "cnn head", "n-grams"
-REGULARISED, PRETRAINING, PRETRAINED = "regularised", "pretraining", "pretrained"
-DISTILLED = "distilled"
-SMALL, SMALL_DISTILLED = "small table", "small table, distilled"
-NONE_DISTILLED = "no n-grams, distilled"
-NGRAM_ROWS, FEW_ROWS = 2**20, 2**18
-# Adam's second moment decays faster than usual: the embedding of an n-gram that occurs once changes
-# by 6 times the learning rate in total, with 0.999 by 32 times, which memorises its text.
-BETAS = (0.9, 0.95)
 KNOWN = {"SVM on TF-IDF of 1 to 3 characters": 90.36}
+SHOWN = {"preset", "vocab_size", "ngrams", "max_length", "dropout", "head"}
+EXCLUDED = {"seed", "seeds", "teacher"}  # they differ by seed, or are paths of this machine
 
 
-def trainings(data: Path, work: Path, seeds: tuple[int, ...]) -> tuple[Training, ...]:
-    """Return the training runs of all steps with their dependencies."""
-    tiny: Sections = _sections(data)
-    cnn = _with(tiny, model={"head": "cnn"})
-    ngrams = _with(cnn, model={"ngrams": NGRAM_ROWS})
-    regularised = _with(ngrams, train={"token_dropout": 0.15, "label_smoothing": 0.1})
-    first = work.absolute() / PRETRAINING / f"seed-{seeds[0]}"
-    pretrained = _with(_without_preset(regularised), model={"name": str(first)})
-    distilled: dict[str, Value] = {
-        "teacher": str(work.absolute() / PRETRAINED),
-        "label_smoothing": 0.0,
-    }
-    small = _with(regularised, model={"ngrams": FEW_ROWS}, train={"epochs": 12})
-    none = _with(small, model={"ngrams": 0}, train=distilled)
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A row of the table.
 
-    def step(
-        name: str, sections: Sections, against: str | None, after: tuple[str, ...] = ()
-    ) -> Training:
-        return Training(
-            name=name, sections=lambda _: sections, seeds=seeds, against=against, after=after
-        )
+    Attributes:
+        folder: folder of its runs.
+        against: name of the step to compare the scores with.
+        after: folders of the runs that must be trained before.
+    """
 
-    return (
-        step(PLAIN, tiny, None),
-        step(HEADS, cnn, PLAIN),
-        step(NGRAMS, ngrams, HEADS),
-        step(REGULARISED, regularised, NGRAMS),
-        Training(
-            name=PRETRAINING, sections=lambda _: _pretraining(data), seeds=seeds[:1], shown=False
-        ),
-        step(PRETRAINED, pretrained, REGULARISED, (PRETRAINING,)),
-        step(DISTILLED, _with(pretrained, train=distilled), PRETRAINED, (PRETRAINED,)),
-        step(SMALL, small, None),
-        step(SMALL_DISTILLED, _with(small, train=distilled), SMALL, (PRETRAINED,)),
-        step(NONE_DISTILLED, none, HEADS, (PRETRAINED,)),
+    folder: str
+    against: str | None = None
+    after: tuple[str, ...] = ()
+
+
+PRETRAINING = ("scratch-pretraining",)
+TEACHERS = ("scratch-pretrained", *PRETRAINING)
+STEPS: Mapping[str, Step] = {
+    "tiny": Step(folder="scratch-tiny"),
+    "cnn head": Step(folder="scratch-cnn", against="tiny"),
+    "n-grams": Step(folder="scratch-ngrams", against="cnn head"),
+    "regularised": Step(folder="scratch-regularised", against="n-grams"),
+    "pretrained": Step(folder="scratch-pretrained", against="regularised", after=PRETRAINING),
+    "distilled": Step(folder="scratch-distilled", against="pretrained", after=TEACHERS),
+    "small table": Step(folder="scratch-small"),
+    "small table, distilled": Step(
+        folder="scratch-small-distilled", against="small table", after=TEACHERS
+    ),
+    "no n-grams, distilled": Step(
+        folder="scratch-none-distilled", against="cnn head", after=TEACHERS
+    ),
+}
+
+
+def scored(runs: Path, words: tuple[str, ...], progress: Progress) -> ExperimentResult:
+    """Score all steps, whose folders are in `runs`, on the test split.
+
+    Raises:
+        PipeError: a run, its data or its checkpoint cannot be read.
+    """
+    arms: dict[str, Arm] = {}
+    for name, step in STEPS.items():
+        before = arms[step.against] if step.against else None
+        arms[name] = _arm(name, step, runs, before, progress)
+    first = runs_of(runs / next(iter(STEPS.values())).folder)[0]
+    manifest = read_manifest(first)
+    splits = manifest.data.splits
+    sources = {split: split_source(first, manifest, split) for split in ("train", "test")}
+    baseline = linear_baseline(sources, manifest.task, progress)
+    return ExperimentResult(
+        experiment="scratch",
+        dataset="THUCNews headlines, from scratch",
+        metric=metric_in_words(manifest.task.metric),
+        train_rows=splits["train"].rows,
+        test_rows=splits["test"].rows,
+        arms=tuple(arms.values()),
+        floors={**KNOWN, baseline.name: 100 * baseline.evaluation.score},
+        command=words,
+        provenance=provenance(),
     )
 
 
-def _sections(data: Path) -> Sections:
-    return {
-        "task": {"labels": "class.txt"},
-        "data": {
-            "root": str(data.absolute()),
-            "train": "train_45000.txt",
-            "dev": "dev.txt",
-            "test": "test.txt",
-            "header": False,
-            "columns": {"text": 0, "label": 1},
-        },
-        "model": {"preset": "tiny", "vocab_size": 8000, "max_length": 64},
-        "train": {"epochs": 6, "batch_size": 256, "learning_rate": 1e-3, "betas": BETAS},
-    }
+def _arm(name: str, step: Step, runs: Path, before: Arm | None, progress: Progress) -> Arm:
+    seeds = runs_of(runs / step.folder)
+    manifests = [read_manifest(run) for run in seeds]
+    dev = [manifest.data.metrics["dev"].scores[manifest.task.metric] for manifest in manifests]
+    test = [evaluate_run(run, None, "test", None, progress).score for run in seeds]
+    scores = tuple(100 * score for score in test)
+    earlier = (run for folder in step.after for run in runs_of(runs / folder))
+    return Arm(
+        name=name,
+        seeds=tuple(manifest.identity.seed or 0 for manifest in manifests),
+        dev=tuple(100 * score for score in dev),
+        test=scores,
+        minutes=mean(map(minutes, seeds)),
+        minutes_before=sum(map(minutes, earlier)),
+        parameters=manifests[0].model.parameters,
+        difference=None if before is None else difference(before.name, before.test, scores),
+        settings=_settings(seeds[0]),
+    )
 
 
-def _pretraining(data: Path) -> Sections:
-    """Return the config of masked language modelling on the train texts, 1,000 held out."""
-    return {
-        "task": {"kind": "pretrain"},
-        "data": {
-            "root": str(data.absolute()),
-            "train": "train_45000.txt",
-            "dev_rows": 1000,
-            "header": False,
-            "columns": {"text": 0},
-        },
-        "model": {"preset": "tiny", "vocab_size": 8000, "max_length": 64, "ngrams": NGRAM_ROWS},
-        "train": {"epochs": 20, "batch_size": 16, "learning_rate": 2e-3},
-    }
+def _settings(run: Path) -> dict[str, str | int | float | bool | None]:
+    config = run_config(run)
+    model = recorded_settings(config.model)
+    train = recorded_settings(config.train)
+    shown = {key: model[key] for key in model if key in SHOWN}
+    return shown | {key: train[key] for key in train if key not in EXCLUDED}
 
 
-def _with(sections: Sections, **changes: Mapping[str, Value]) -> Sections:
-    return {name: {**section, **changes.get(name, {})} for name, section in sections.items()}
+def difference(name: str, before: Sequence[float], after: Sequence[float]) -> Difference | None:
+    """Return the mean paired difference with Student's t bounds; None for a single pair."""
+    from scipy import stats  # noqa: PLC0415  (slow to import)
+
+    gains = np.array(after) - np.array(before)
+    if len(gains) == 1:
+        return None
+    mean_gain, error = float(gains.mean()), float(gains.std(ddof=1)) / len(gains) ** 0.5
+    margin = float(stats.t.ppf(0.975, len(gains) - 1)) * error
+    return Difference(against=name, mean=mean_gain, low=mean_gain - margin, high=mean_gain + margin)
 
 
-def _without_preset(sections: Sections) -> Sections:
-    model = {key: value for key, value in sections["model"].items() if key != "preset"}
-    return {**sections, "model": model}
-
-
-def floors(run: Path, progress: Progress) -> dict[str, float]:
-    """Return the test scores of linear models in percent."""
-    manifest = read_manifest(run)
-    sources = {name: split_source(run, manifest, name) for name in ("train", "test")}
-    baseline = linear_baseline(sources, manifest.task, progress)
-    return {**KNOWN, baseline.name: 100 * baseline.evaluation.score}
-
-
+@report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train and score all steps and store the result; return the exit code."""
-    parser = options("scratch", __doc__, seeds=3)
-    choice = parser.parse_args(arguments)
-    steps = trainings(choice.data, choice.work, tuple(choice.seeds))
-
-    def build(experiment: Experiment) -> ExperimentResult:
-        arms = experiment.run()
-        baselines = floors(experiment.folder(PLAIN, choice.seeds[0]), experiment.progress)
-        return experiment.result("THUCNews headlines, from scratch", arms, baselines)
-
-    return run_and_store(parser, choice, steps, build)
+    """Score all steps and store the result; return the exit code."""
+    parser = study_parser("scratch", __doc__)
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the trained steps")
+    options = parser.parse_args(arguments)
+    words = command(parser, options)
+    stored(options.out, lambda progress: scored(options.runs, words, progress))
+    return 0
 
 
 if __name__ == "__main__":

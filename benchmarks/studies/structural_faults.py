@@ -1,11 +1,10 @@
 """Plant faults in the exporter and store which engines the parity check refuses.
 
-`python -m pipework.benchmarks.studies.structural_faults --runs RUN... --out FILE` exports BERT runs
+`python -m pipework.benchmarks.studies.structural_faults --runs RUN...` exports BERT runs
 with each fault of `planted_faults` as each engine, into copies of the run folders. These exports
 must be refused; a correct exporter must pass.
 """
 
-import argparse
 import re
 import shutil
 import sys
@@ -16,10 +15,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.planted_faults import FAULTS, NO_FAULT, FaultyExporter
 from pipework.benchmarks.studies.records.engine_results import FaultsResult, PlantedFault
-from pipework.benchmarks.studies.script import command, report_errors
+from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings
 from pipework.export.parity.prove import ReferenceLogits
@@ -28,7 +26,6 @@ from pipework.export.run import export
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
-from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 
@@ -115,25 +112,23 @@ def plant(
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant all faults and store the outcomes; return 3 if a fault passed or no fault failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.structural_faults", description=__doc__
-    )
-    parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
+    parser = study_parser("structural_faults", __doc__)
     parser.add_argument("--runs", type=Path, nargs="+", required=True, help="runs of BERT models")
     options = parser.parse_args(arguments)
-    check_writable(options.out)
-    outcomes: list[PlantedFault] = []
-    exporters = {NONE: NO_FAULT, **FAULTS}
-    with patch.object(ReferenceLogits, "of", ReferenceCache()):
+
+    def measured(progress: Progress) -> FaultsResult:
+        outcomes: list[PlantedFault] = []
+        exporters = {NONE: NO_FAULT, **FAULTS}
         for run, (fault, exporter) in product(options.runs, exporters.items()):
             for outcome in plant(run, fault, exporter, VARIANTS):
                 outcomes.append(outcome)
                 name = f"{outcome.run}, {outcome.fault}, {outcome.engine}"
-                print(f"{name}: {outcome.limits or 'passed'}", flush=True)  # noqa: T201
-    result = FaultsResult(
-        outcomes=tuple(outcomes), command=command(parser, options), provenance=provenance()
-    )
-    write_result(options.out, result)
+                progress.note(f"{name}: {outcome.limits or 'passed'}")
+        words = command(parser, options)
+        return FaultsResult(outcomes=tuple(outcomes), command=words, provenance=provenance())
+
+    with patch.object(ReferenceLogits, "of", ReferenceCache()):
+        outcomes = stored(options.out, measured).outcomes
     wrong = [outcome for outcome in outcomes if bool(outcome.limits) == (outcome.fault == NONE)]
     return 3 if wrong else 0
 

@@ -14,7 +14,6 @@ from typing import cast
 import httptools
 
 TIMING_HEADER = b"server-timing"
-LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class ConnectionLostError(Exception):
@@ -50,7 +49,6 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
         self._timing = b""
-        self._headers_complete = self._has_length = False
 
     @property
     def usable(self) -> bool:
@@ -86,16 +84,9 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store the Server-Timing header, and note headers that give the length of the body."""
-        name = name.lower()
-        if name == TIMING_HEADER:
+        """Store the Server-Timing header."""
+        if name.lower() == TIMING_HEADER:
             self._timing = value
-        elif name in LENGTH_HEADERS:
-            self._has_length = True
-
-    def on_headers_complete(self) -> None:
-        """Note that the body follows."""
-        self._headers_complete = True
 
     def on_body(self, body: bytes) -> None:
         """Store a part of the body."""
@@ -103,21 +94,6 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Complete the response, and close the connection unless it is kept alive."""
-        self._complete()
-        if not self._parser.should_keep_alive():
-            self.close()
-        self._reset_parser()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Complete or fail the pending response."""
-        # A response without a length header ends with its connection.
-        if exc is None and self._headers_complete and not self._has_length:
-            self._complete()
-        elif self._response is not None and not self._response.done():
-            self._response.set_exception(ConnectionLostError())
-        self._transport = None
-
-    def _complete(self) -> None:
         if self._response is not None and not self._response.done():
             response = HttpResponse(
                 status=self._parser.get_status_code(),
@@ -125,6 +101,15 @@ class Connection(asyncio.Protocol):
                 timing=self._timing.decode("latin-1"),
             )
             self._response.set_result(response)
+        if not self._parser.should_keep_alive():
+            self.close()
+        self._reset_parser()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio's name)
+        """Fail the pending response."""
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(ConnectionLostError())
+        self._transport = None
 
 
 class ConnectionPool:

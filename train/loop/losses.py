@@ -3,7 +3,7 @@
 Shapes: B rows, C classes.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -14,36 +14,24 @@ from pipework.train.data.batches import Rows
 from pipework.train.loop.model_inputs import to_device
 from pipework.train.objectives import Objective, Weights
 
-
-class Losses(Protocol):
-    """Computes the losses of train rows."""
-
-    def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
-        """Return the loss of each row, float32 [B]."""
+# From logits [B, C] and the numbers of their rows to the loss of each row, float32 [B].
+Losses = Callable[[torch.Tensor, Rows], torch.Tensor]
 
 
-class LabelLosses:
-    """The losses of rows with respect to their labels."""
+def label_losses(
+    objective: Objective,
+    truth: NDArray[np.generic],
+    smoothing: float = 0.0,
+    weights_C: Weights = None,
+) -> Losses:
+    """Return the losses with respect to the labels of all rows, a `label_array`."""
 
-    def __init__(
-        self,
-        objective: Objective,
-        truth: NDArray[np.generic],
-        smoothing: float = 0.0,
-        weights_C: Weights = None,
-    ) -> None:
-        """Use the labels of all rows, from `pipework.scoring.evaluation.label_array`."""
-        self._objective = objective
-        self._truth = truth
-        self._smoothing = smoothing
-        self._weights_C = weights_C
-
-    def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
-        """Return the loss of each row, float32 [B]."""
-        truth = self._truth[rows_B]
+    def losses(logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
         wanted = np.int64 if truth.dtype == np.int32 else np.float32
-        truth_B = to_device(torch.from_numpy(truth.astype(wanted)), logits_BC.device)
-        return self._objective.of_labels(logits_BC, truth_B, self._smoothing, self._weights_C)
+        truth_B = to_device(torch.from_numpy(truth[rows_B].astype(wanted)), logits_BC.device)
+        return objective.of_labels(logits_BC, truth_B, smoothing, weights_C)
+
+    return losses
 
 
 def standardised(losses: Losses, scale: TargetScale) -> Losses:

@@ -44,15 +44,16 @@ def parameter_groups(
         Parameter groups of torch.optim, each with a `scale`: its factor of the learning rate.
     """
     decayed = {id(weight) for weight in _decayed(model)}
-    groups: Groups = []
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
     for depth, layer in enumerate(layers):
         scale = settings.layer_decay ** (len(layers) - 1 - depth)
         trained = [parameter for parameter in layer if parameter.requires_grad]
         for decay, weight_decay in ((True, settings.weight_decay), (False, 0.0)):
             chosen = [p for p in trained if (id(p) in decayed) is decay]
             if chosen:
-                groups.append({"params": chosen, "weight_decay": weight_decay, "scale": scale})
-    return _merged(groups)
+                new = {"params": [], "weight_decay": weight_decay, "scale": scale}
+                groups.setdefault((weight_decay, scale), new)["params"] += chosen
+    return list(groups.values())
 
 
 def _decayed(model: nn.Module) -> Iterable[nn.Parameter]:
@@ -62,14 +63,6 @@ def _decayed(model: nn.Module) -> Iterable[nn.Parameter]:
             yield from (parameter for name, parameter in own if name.startswith("weight"))
         else:
             yield from (parameter for _, parameter in own if parameter.ndim == len("HND"))
-
-
-def _merged(groups: Groups) -> Groups:
-    merged: dict[tuple[float, float], dict[str, Any]] = {}
-    for group in groups:
-        key = (group["weight_decay"], group["scale"])
-        merged.setdefault(key, {**group, "params": []})["params"].extend(group["params"])
-    return list(merged.values())
 
 
 def make_optimizer(groups: Groups, settings: TrainSettings) -> Optimizer:

@@ -29,7 +29,7 @@ class LaunchContext:
     Attributes:
         run: the run folder.
         model: the same model in the layout of transformers, with ONNX graphs in `onnx/`.
-        venvs: the folder with a virtual environment for each peer that needs one.
+        infinity: the virtual environment of infinity.
         scratch: an empty folder for the server.
         port: a free port.
         cores: number of cores the server may use.
@@ -37,7 +37,7 @@ class LaunchContext:
 
     run: Path
     model: Path
-    venvs: Path
+    infinity: Path
     scratch: Path
     port: int
     cores: int
@@ -48,7 +48,7 @@ class LaunchContext:
             self.scratch: "SCRATCH",
             self.model: "MODEL",
             self.run: "RUN",
-            self.venvs: "VENVS",
+            self.infinity: "INFINITY",
             SERVERS: "servers",
             Path(sys.prefix): "VENV",
             ROOT: "CHECKOUT",

@@ -1,5 +1,6 @@
 """Peers with FastAPI: a transformers pipeline, or onnxruntime on padded batches."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -86,13 +87,7 @@ def _launch(
     module: str, setup: FastApiSetup, model: dict[str, str], context: LaunchContext
 ) -> Launch:
     words = (
-        *(
-            str(Environment.OWN.python(context.venvs)),
-            "-m",
-            "uvicorn",
-            "--factory",
-            f"{module}:app",
-        ),
+        *(sys.executable, "-m", "uvicorn", "--factory", f"{module}:app"),
         *("--app-dir", str(SERVERS), "--host", HOST, "--port", str(context.port)),
         *("--workers", str(setup.workers), "--no-access-log", "--log-level", "warning"),
         # While a worker loads its model it does not respond to the supervisor, which would kill it.

@@ -6,7 +6,7 @@ Shapes: N texts, C labels.
 """
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,6 +42,7 @@ from pipework.scoring.evaluation import label_array
 from pipework.text.encoding import open_encoder
 
 ROWS, BATCH = 200, 8
+SHOWN = ("PEER_", "OMP_")  # prefixes of the variables that results record
 LONG = 4  # the too long text has at least this multiple of max_length words
 
 
@@ -128,9 +129,6 @@ def _difference(prediction: Probabilities, expected: Probabilities) -> float:
     return max(abs(score - expected.get(label, 2.0)) for label, score in prediction.items())
 
 
-SHOWN = ("PEER_", "OMP_")  # prefixes of the variables that results record
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
     """The inputs that are the same for all servers.
@@ -138,7 +136,7 @@ class Bench:
     Attributes:
         run: the run folder.
         model: the same model in the layout of transformers.
-        venvs: folder of the peers' environments.
+        infinity: the virtual environment of infinity.
         cores: number of cores of this machine.
         reference: expected predictions.
         workloads: workload by load.
@@ -147,16 +145,19 @@ class Bench:
 
     run: Path
     model: Path
-    venvs: Path
+    infinity: Path
     cores: int
     reference: Reference
     workloads: Mapping[ClientLoad, Workload]
     progress: Progress
 
-    def search(
-        self, competitor: Competitor, seconds: float
+    def measure(
+        self, competitor: Competitor, loads: Iterable[ClientLoad], number: int, seconds: float
     ) -> tuple[Candidate, list[PeerMeasurement]]:
-        """Check a competitor and measure it under each load; record the reason of a failure."""
+        """Start a competitor and measure it under each load; record the reason of a failure.
+
+        Its predictions are checked in round 0, the search.
+        """
         answers: AnswerCheck | None = None
         trials: list[PeerMeasurement] = []
         failed: str | None = None
@@ -165,9 +166,9 @@ class Bench:
             launch = competitor.launch(context)
             try:
                 with PeerServer(competitor, context, launch) as server:
-                    answers = self.reference.check(server)
+                    answers = None if number else self.reference.check(server)
                     trials.extend(
-                        self._trial(competitor, server, load, 0, seconds) for load in self.workloads
+                        self._trial(competitor, server, load, number, seconds) for load in loads
                     )
             except PipeError as error:
                 failed = _reason(error, context)
@@ -185,22 +186,6 @@ class Bench:
             failed=failed,
         )
         return candidate, trials
-
-    def measure(
-        self, competitor: Competitor, loads: Sequence[ClientLoad], number: int, seconds: float
-    ) -> tuple[list[PeerMeasurement], str | None]:
-        """Start a competitor again and measure these loads; return the reason of a failure."""
-        trials: list[PeerMeasurement] = []
-        with TemporaryDirectory() as scratch:
-            context = self._place(Path(scratch))
-            try:
-                with PeerServer(competitor, context, competitor.launch(context)) as server:
-                    trials.extend(
-                        self._trial(competitor, server, load, number, seconds) for load in loads
-                    )
-            except PipeError as error:
-                return trials, _reason(error, context)
-        return trials, None
 
     def _trial(
         self,
@@ -235,7 +220,7 @@ class Bench:
         return LaunchContext(
             run=self.run,
             model=self.model,
-            venvs=self.venvs,
+            infinity=self.infinity,
             scratch=scratch,
             port=_free_port(),
             cores=self.cores,
@@ -243,16 +228,16 @@ class Bench:
 
 
 def installed(
-    competitors: Sequence[Competitor], venvs: Path
+    competitors: Sequence[Competitor], infinity: Path
 ) -> tuple[list[Competitor], dict[str, str], dict[str, dict[str, str]]]:
     """Return the installed competitors, reasons for the absent ones, and package versions."""
     absent: dict[str, str] = {}
     versions: dict[str, dict[str, str]] = {}
     for environment in dict.fromkeys(competitor.environment for competitor in competitors):
         try:
-            versions[environment] = environment.versions(venvs)
+            versions[environment] = environment.versions(infinity)
         except PipeError as error:
-            absent[environment] = f"{error}; {error.hint}".replace(str(venvs), "VENVS")
+            absent[environment] = f"{error}".replace(str(infinity), "INFINITY")
     present = [competitor for competitor in competitors if competitor.environment not in absent]
     return present, absent, versions
 

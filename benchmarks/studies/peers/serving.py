@@ -6,7 +6,6 @@ Then the settings of each peer are searched, and the settings with the highest r
 rounds of alternating order, with pipework between every two peers. See peers/README.md.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,31 +15,24 @@ from tempfile import TemporaryDirectory
 from pipework import console
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.results_schema.results import write_result
 from pipework.benchmarks.studies.peers.competitor import Competitor, own_server
 from pipework.benchmarks.studies.peers.fastapi_peers import onnxruntime_peers, transformers_peers
+from pipework.benchmarks.studies.peers.infinity_peers import infinity_peers
 from pipework.benchmarks.studies.peers.measuring import Bench, Reference, installed
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, write_model_folder
-from pipework.benchmarks.studies.peers.python_servers import (
-    infinity_peers,
-    litserve_peers,
-    mlserver_peers,
-)
 from pipework.benchmarks.studies.peers.triton_peers import triton_peers
 from pipework.benchmarks.studies.records.peer_serving_results import (
     Candidate,
     ClientLoad,
-    Failure,
     PeerMeasurement,
     PeerServingResult,
     lines,
 )
 from pipework.benchmarks.studies.records.training_results import PIPEWORK
-from pipework.benchmarks.studies.script import report_errors
+from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.errors import ConfigError
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
-from pipework.run_folder.files import check_writable
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import choose_engine
 
@@ -56,7 +48,7 @@ class PeerServingPlan:
     Attributes:
         run: the run folder, with engines and a linear head.
         name: name of the model in the table.
-        venvs: folder of the peers' environments.
+        infinity: the virtual environment of infinity.
         seconds: seconds per level in the rounds.
         search_seconds: seconds per level in the search.
         rounds: number of rounds with the best settings.
@@ -65,58 +57,47 @@ class PeerServingPlan:
 
     run: Path
     name: str
-    venvs: Path
+    infinity: Path
     seconds: float
     search_seconds: float
     rounds: int
-    only: tuple[str, ...] = ()
+    only: Sequence[str] = ()
 
 
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare and store the result; return the exit code."""
-    options = _parser().parse_args(arguments)
-    plan = PeerServingPlan(
-        run=options.run.resolve(),
-        name=options.name,
-        venvs=options.venvs.resolve(),
-        seconds=options.seconds,
-        search_seconds=options.search_seconds,
-        rounds=options.rounds,
-        only=tuple(options.only),
-    )
-    progress = console.progress()
-    try:
-        check_writable(options.out)
-        result = compare(plan, progress)
-        write_result(options.out, result)
-    finally:
-        progress.close()
-    for line in lines(result):
-        console.print_line(line)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m pipework.benchmarks.studies.peers.serving", description=__doc__
-    )
-    parser.add_argument("run", type=Path, help="run folder with engines and a linear head")
-    parser.add_argument("name", help="name of the model in the table")
+    parser = study_parser("peers.serving", __doc__, run=True)
     parser.add_argument(
-        "--venvs", type=Path, default=Path(".peers"), help="folder of peer environments"
+        "--infinity",
+        type=Path,
+        default=Path(".peers/infinity"),
+        help="virtual environment of infinity",
     )
     parser.add_argument("--seconds", type=float, default=5, help="seconds per level")
     parser.add_argument("--search-seconds", type=float, default=2, help="per level of the search")
-    parser.add_argument("--rounds", type=int, default=2, help="with the best_settings settings")
+    parser.add_argument("--rounds", type=int, default=2, help="with the best settings")
     parser.add_argument(
         "--only",
         nargs="*",
         default=[],
         help="only servers whose names contain one of these, for example pipework",
     )
-    parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
-    return parser
+    options = parser.parse_args(arguments)
+    plan = PeerServingPlan(
+        run=options.run.resolve(),
+        name=options.name,
+        infinity=options.infinity.resolve(),
+        seconds=options.seconds,
+        search_seconds=options.search_seconds,
+        rounds=options.rounds,
+        only=options.only,
+    )
+    words = command(parser, options)
+    result = stored(options.out, lambda progress: compare(plan, words, progress))
+    for line in lines(result):
+        console.print_line(line)
+    return 0
 
 
 def all_competitors(cores: int) -> Iterator[Competitor]:
@@ -128,11 +109,9 @@ def all_competitors(cores: int) -> Iterator[Competitor]:
         yield from onnxruntime_peers(cores, precision)
         yield from triton_peers(cores, precision)
     yield from infinity_peers()
-    yield from litserve_peers(cores)
-    yield from mlserver_peers(cores)
 
 
-def compare(plan: PeerServingPlan, progress: Progress) -> PeerServingResult:
+def compare(plan: PeerServingPlan, words: tuple[str, ...], progress: Progress) -> PeerServingResult:
     """Search the best settings of all servers and measure them.
 
     Raises:
@@ -143,7 +122,7 @@ def compare(plan: PeerServingPlan, progress: Progress) -> PeerServingResult:
     if not wanted:
         message = f"no peer's name contains {' or '.join(plan.only)}"
         raise ConfigError(message, "omit --only to compare all peers")
-    present, absent, versions = installed(wanted, plan.venvs)
+    present, absent, versions = installed(wanted, plan.infinity)
     workloads = {
         load: Workload.synthetic(texts_per_request=load.texts_per_request, seed=0)
         for load in (SEVERAL, SINGLE)
@@ -152,7 +131,7 @@ def compare(plan: PeerServingPlan, progress: Progress) -> PeerServingResult:
         bench = Bench(
             run=plan.run,
             model=write_model_folder(plan.run, Path(scratch) / "model"),
-            venvs=plan.venvs,
+            infinity=plan.infinity,
             cores=cores,
             reference=Reference.of(plan.run),
             workloads=workloads,
@@ -172,7 +151,7 @@ def compare(plan: PeerServingPlan, progress: Progress) -> PeerServingResult:
         trials=(*trials, *measured),
         failures=tuple(failures),
         environments=versions,
-        command=_command(plan),
+        command=words,
         provenance=provenance(),
     )
 
@@ -183,7 +162,7 @@ def _search(
     candidates: list[Candidate] = []
     trials: list[PeerMeasurement] = []
     for competitor in present:
-        candidate, measured = bench.search(competitor, seconds)
+        candidate, measured = bench.measure(competitor, bench.workloads, 0, seconds)
         candidates.append(candidate)
         trials += measured
         console.print_line(_summary(candidate, measured))
@@ -195,25 +174,19 @@ def _search(
 
 def _rounds(
     bench: Bench, present: Sequence[Competitor], chosen: Chosen, plan: PeerServingPlan
-) -> tuple[list[PeerMeasurement], list[Failure]]:
+) -> tuple[list[PeerMeasurement], list[str]]:
     final = [each for each in present if (each.peer, each.settings) in chosen]
     trials: list[PeerMeasurement] = []
-    failures: list[Failure] = []
+    failures: list[str] = []
     for number in range(1, plan.rounds + 1):
         for competitor in interleave(final[:: 1 if number % 2 else -1]):
             loads = chosen[competitor.peer, competitor.settings]
-            measured, reason = bench.measure(competitor, loads, number, plan.seconds)
+            candidate, measured = bench.measure(competitor, loads, number, plan.seconds)
             trials += measured
-            if reason is not None:
-                failed = Failure(
-                    peer=competitor.peer,
-                    settings=competitor.settings,
-                    loads=tuple(loads[len(measured) :]),
-                    round=number,
-                    reason=reason,
-                )
-                failures.append(failed)
-                console.print_line(failed.line)
+            if candidate.failed is not None:
+                name = f"{competitor.peer}, {competitor.settings}"
+                failures.append(f"{name}, failed in round {number}: {candidate.failed}")
+                console.print_line(failures[-1])
     return trials, failures
 
 
@@ -247,23 +220,6 @@ def best_settings(search: Sequence[PeerMeasurement], candidates: Sequence[Candid
 def _is_wanted(competitor: Competitor, only: Sequence[str]) -> bool:
     name = f"{competitor.peer}, {competitor.settings}"
     return not only or any(part in name for part in only)
-
-
-def _command(plan: PeerServingPlan) -> tuple[str, ...]:
-    times = (f"{plan.seconds:g}", "--search-seconds", f"{plan.search_seconds:g}")
-    only = ("--only", *plan.only) if plan.only else ()
-    return (
-        *(
-            "python",
-            "-m",
-            "pipework.benchmarks.studies.peers.serving",
-            "RUN",
-            plan.name,
-            "--venvs",
-            "VENVS",
-        ),
-        *("--seconds", *times, "--rounds", f"{plan.rounds}", *only, "--out", "FILE"),
-    )
 
 
 def _summary(candidate: Candidate, trials: Sequence[PeerMeasurement]) -> str:

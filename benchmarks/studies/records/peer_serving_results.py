@@ -68,21 +68,6 @@ class Candidate(Record):
         return self.failed is None and self.answers is not None and self.answers.equal
 
 
-class Failure(Record):
-    """A candidate that failed in a round: the loads not measured, and the reason on one line."""
-
-    peer: str
-    settings: str
-    loads: tuple[ClientLoad, ...]
-    round: int
-    reason: str
-
-    @property
-    def line(self) -> str:
-        """The failure as one line of text."""
-        return f"{self.peer}, {self.settings}, failed in round {self.round}: {self.reason}"
-
-
 class PeerMeasurement(Record):
     """A candidate measured under a load, in processes of its own.
 
@@ -121,7 +106,7 @@ class PeerServingResult(Record):
     One server runs at a time. Each peer is measured with the settings that reached the highest rate
     in the search for a load, among those whose predictions agree with the checkpoint's. The order
     alternates between rounds, and pipework is measured between every two other servers because the
-    speed of the machine drifts.
+    speed of the machine drifts. `failures` has a line for each server that failed in a round.
     """
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -135,7 +120,7 @@ class PeerServingResult(Record):
     candidates: tuple[Candidate, ...]
     absent: dict[str, str]
     trials: tuple[PeerMeasurement, ...]
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[str, ...] = ()
     environments: dict[str, dict[str, str]]
     command: tuple[str, ...]
     provenance: Provenance
@@ -177,10 +162,6 @@ class PeerServingResult(Record):
             failed=sum(sum(trial.errors.values()) for trial in trials),
         )
 
-    def failed(self, peer: str, load: ClientLoad) -> tuple[Failure, ...]:
-        """Return the failures of a peer under a load; pipework may have several per round."""
-        return tuple(item for item in self.failures if item.peer == peer and load in item.loads)
-
     def speedup_over(self, own: str, peer: str, load: ClientLoad) -> float | None:
         """Return the rate of `own` divided by the peer's: the median over the rounds.
 
@@ -214,21 +195,13 @@ Row = tuple[str, ...]
 
 
 def peer_rows(result: PeerServingResult) -> list[Row]:
-    """Return the table rows of a result: for each load the servers, fastest first.
-
-    Servers that failed in every round come last.
-    """
+    """Return the table rows of a result: for each load the servers, fastest first."""
     rows = []
     for load in result.loads:
         by_peer = [(peer, result.figures(peer, load)) for peer in result.peers]
         measured = [(peer, figures) for peer, figures in by_peer if figures is not None]
         measured.sort(key=lambda pair: -pair[1].texts_per_s)
         rows += [(result.model, _load(load), *_row(result, load, *pair)) for pair in measured]
-        rows += [
-            (result.model, _load(load), *_failed_row(result, load, peer))
-            for peer, figures in by_peer
-            if figures is None and result.failed(peer, load)
-        ]
     return rows
 
 
@@ -239,7 +212,7 @@ def peer_notes(result: PeerServingResult) -> list[str]:
     for candidate in result.candidates:
         name = f"{candidate.peer}, {candidate.settings}"
         notes += [f"{name}, {remark}" for remark in _remarks(candidate)]
-    notes += [failure.line for failure in result.failures]
+    notes += result.failures
     notes += [f"{name} was not measured: {reason}" for name, reason in result.absent.items()]
     return notes
 
@@ -269,8 +242,6 @@ def _row(result: PeerServingResult, load: ClientLoad, peer: str, figures: Figure
     speedup = result.speedup_over(PIPEWORK, peer, load)
     settings = result.engine if peer == PIPEWORK else figures.settings
     failed = f", {figures.failed:,} requests failed" if figures.failed else ""
-    rounds = len({failure.round for failure in result.failed(peer, load)})
-    failed += f", failed in {rounds} of {result.rounds} rounds" if rounds else ""
     return (
         f"**{peer}**" if peer == PIPEWORK else peer,
         settings,
@@ -281,12 +252,6 @@ def _row(result: PeerServingResult, load: ClientLoad, peer: str, figures: Figure
         f"{figures.start_s:.1f}",
         _answers(result.candidate(peer, figures.settings).answers),
     )
-
-
-def _failed_row(result: PeerServingResult, load: ClientLoad, peer: str) -> Row:
-    settings = result.failed(peer, load)[0].settings
-    answers = _answers(result.candidate(peer, settings).answers)
-    return (peer, settings, "failed in every round", "", *("-",) * 4, answers)
 
 
 def _answers(answers: AnswerCheck | None) -> str:

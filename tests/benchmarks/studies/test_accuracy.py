@@ -8,7 +8,16 @@ from pipework.tasks.kinds import Metric
 
 def test_the_stored_score_equals_that_of_the_run(trained_run, tmp_path):
     out = tmp_path / "r.json"
-    words = [str(trained_run), "sample", "--split", "dev", "--floor", "naive Bayes=63.2"]
+    words = [
+        "--run",
+        str(trained_run),
+        "--name",
+        "sample",
+        "--split",
+        "dev",
+        "--floor",
+        "naive Bayes=63.2",
+    ]
     assert main([*words, "--command", "pipe train sample", "--out", str(out)]) == 0
     result = read_stored(out)
     dev = read_manifest(trained_run).data.metrics["dev"]
@@ -21,6 +30,15 @@ def test_the_stored_score_equals_that_of_the_run(trained_run, tmp_path):
 
 
 def test_a_floor_without_a_number_is_reported(trained_run, tmp_path, capsys):
-    words = [str(trained_run), "sample", "--floor", "high", "--out", str(tmp_path / "r.json")]
+    words = [
+        "--run",
+        str(trained_run),
+        "--name",
+        "sample",
+        "--floor",
+        "high",
+        "--out",
+        str(tmp_path / "r.json"),
+    ]
     assert main(words) == 2
     assert "expected NAME=PERCENT" in capsys.readouterr().err

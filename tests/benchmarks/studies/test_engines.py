@@ -13,7 +13,16 @@ from pipework.run_folder.manifest import read_manifest, write_manifest
 
 def test_parity_is_read_from_the_manifest_and_speed_is_measured(exported_run, tmp_path):
     out = tmp_path / "engines.json"
-    words = [str(exported_run), "the sample", "--seconds", "0.3", "--out", str(out)]
+    words = [
+        "--run",
+        str(exported_run),
+        "--name",
+        "the sample",
+        "--seconds",
+        "0.3",
+        "--out",
+        str(out),
+    ]
     assert main(words) == 0
     result = read_stored(out)
     (engine,) = result.engines

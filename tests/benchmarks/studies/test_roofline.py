@@ -4,7 +4,7 @@ import pytest
 
 from pipework.benchmarks.studies.records.engine_results import RooflineResult
 from pipework.benchmarks.studies.records.stored_results import read_stored
-from pipework.benchmarks.studies.roofline import main, roofline
+from pipework.benchmarks.studies.roofline import RooflinePlan, main, roofline
 from pipework.errors import ConfigError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
@@ -14,8 +14,13 @@ def test_every_proven_engine_is_compared_with_its_matmul_graph(
     exported_run: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "roofline.json"
-    assert main([str(exported_run), "tiny", "--seconds", "0.2", "--out", str(out)]) == 0
+    words = ["--run", str(exported_run), "--name", "tiny model", "--seconds", "0.2"]
+    assert main([*words, "--out", str(out)]) == 0
     result = read_stored(out)
+    assert result.command == (
+        *("python", "-m", "pipework.benchmarks.studies.roofline", "--run", "RUN"),
+        *("--name", "tiny model", "--out", "OUT", "--seconds", "0.2"),
+    )
     assert isinstance(result, RooflineResult)
     proven = {engine.name for engine in read_manifest(exported_run).engines if engine.proven}
     assert {engine.engine for engine in result.engines} == proven
@@ -28,21 +33,16 @@ def test_every_proven_engine_is_compared_with_its_matmul_graph(
     assert result.bandwidth_gb_s > 0
 
 
-def test_the_stored_command_reproduces_the_result(exported_run: Path) -> None:
-    name = next(engine.name for engine in read_manifest(exported_run).engines if engine.proven)
-    result = roofline(exported_run, "tiny model", [name], 0.1, NullProgress())
-    assert result.command == (
-        *("python", "-m", "pipework.benchmarks.studies.roofline", "RUN", "tiny model"),
-        *("--engine", name, "--seconds", "0.1", "--out", "FILE"),
-    )
+def plan(run: Path, *engines: str) -> RooflinePlan:
+    return RooflinePlan(run=run, name="tiny", engines=engines, seconds=0.1)
 
 
 def test_a_missing_engine_is_reported(exported_run: Path) -> None:
     with pytest.raises(ConfigError, match="expected a proven engine to measure"):
-        roofline(exported_run, "tiny", ["none-such"], 0.1, NullProgress())
+        roofline(plan(exported_run, "none-such"), (), NullProgress())
 
 
 def test_an_encoder_with_another_architecture_is_rejected(proven: Path) -> None:
     (proven / "checkpoint" / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="an encoder with BERT's architecture"):
-        roofline(proven, "tiny", [], 0.1, NullProgress())
+        roofline(plan(proven), (), NullProgress())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipework.benchmarks.studies.peers.competitor import LaunchContext
-from pipework.benchmarks.studies.peers.environments import Environment, main
+from pipework.benchmarks.studies.peers.environments import Environment
 from pipework.benchmarks.studies.peers.serving import all_competitors
 from pipework.errors import MissingDependencyError
 
@@ -33,19 +33,6 @@ ANSWERS = {
         ],
     },
     "infinity": {"object": "classify", "data": [BOTH], "model": "peer", "usage": {}},
-    "LitServe": {"predictions": [BOTH]},
-    "MLServer": {
-        "model_name": "peer",
-        "outputs": [
-            {
-                "name": "output",
-                "shape": [1, 1],
-                "datatype": "BYTES",
-                "parameters": {"content_type": "hg_jsonlist"},
-                "data": ['{"label": "good", "score": 0.75}'],
-            }
-        ],
-    },
 }
 
 
@@ -63,7 +50,7 @@ def place(folder, port=40123):
     return LaunchContext(
         run=folder / "run",
         model=folder / "model",
-        venvs=folder / "venvs",
+        infinity=folder / "infinity",
         scratch=scratch,
         port=port,
         cores=2,
@@ -107,34 +94,11 @@ def test_a_stored_command_contains_no_local_path(tmp_path):
 
 
 def test_a_missing_environment_is_reported_with_its_command(tmp_path):
-    for environment in (Environment.INFINITY, Environment.LITSERVE, Environment.MLSERVER):
-        with pytest.raises(MissingDependencyError, match=str(environment)) as raised:
-            environment.versions(tmp_path)
-        assert (
-            raised.value.hint
-            == f"python -m pipework.benchmarks.studies.peers.environments {tmp_path}"
-        )
+    with pytest.raises(MissingDependencyError, match="a virtual environment") as raised:
+        Environment.INFINITY.versions(tmp_path)
+    assert raised.value.hint.startswith(f"python -m venv {tmp_path}; {tmp_path}/bin/pip install")
+    assert Path(raised.value.hint.split()[-1]).is_file()
 
 
 def test_the_own_environment_has_package_versions(tmp_path):
     assert Environment.OWN.versions(tmp_path)["torch"].startswith("2.")
-
-
-def test_an_environment_with_other_pins_is_not_ready(tmp_path):
-    (tmp_path / "infinity").mkdir()
-    (tmp_path / "infinity" / "ready").write_text("infinity-emb==0.0.1\n")
-    with pytest.raises(MissingDependencyError):
-        Environment.INFINITY.python(tmp_path)
-
-
-def test_a_ready_environment_is_not_created_again(tmp_path, monkeypatch, capsys):
-    pins = tmp_path / "pins"
-    pins.mkdir()
-    for name in ("infinity", "litserve", "mlserver"):
-        (pins / f"{name}.txt").write_text(f"{name}==1\n")
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "ready").write_text(f"{name}==1\n")
-    monkeypatch.setattr("pipework.benchmarks.studies.peers.environments.PINS", pins)
-    assert main([str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "infinity: ready\nlitserve: ready\nmlserver: ready\n"
-    assert Environment.INFINITY.python(tmp_path) == tmp_path / "infinity" / "bin" / "python"

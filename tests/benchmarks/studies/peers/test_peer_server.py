@@ -15,10 +15,10 @@ from pipework.benchmarks.studies.peers.competitor import (
 )
 from pipework.benchmarks.studies.peers.environments import Environment
 from pipework.benchmarks.studies.peers.fastapi_peers import onnxruntime_peers, transformers_peers
+from pipework.benchmarks.studies.peers.infinity_peers import link_model_files
 from pipework.benchmarks.studies.peers.measuring import Reference
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, GRAPHS, write_model_folder
 from pipework.benchmarks.studies.peers.peer_server import PeerServer, processes
-from pipework.benchmarks.studies.peers.python_servers import link_model_files
 from pipework.benchmarks.studies.peers.triton_peers import triton_peers
 from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.serve.triton.installation import Installation
@@ -38,7 +38,9 @@ def place(run, model, scratch):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    return LaunchContext(run=run, model=model, venvs=scratch, scratch=scratch, port=port, cores=2)
+    return LaunchContext(
+        run=run, model=model, infinity=scratch, scratch=scratch, port=port, cores=2
+    )
 
 
 def started(competitor, run, model, scratch):
