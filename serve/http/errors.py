@@ -63,11 +63,10 @@ def _parts(error: Exception) -> tuple[int, str, dict[str, str]]:
     """Return the status, message and headers for an error."""
     match error:
         case PipeError():
-            text = f"{error}; {error.hint}" if error.hint else str(error)
             headers = dict(getattr(error, "headers", {}))
             if isinstance(error, TooBusyError):
                 headers["Retry-After"] = str(error.retry_after_s)
-            return error.http_status, text, headers
+            return error.http_status, error.line, headers
         case HTTPException():
             return error.status_code, str(error.detail), dict(error.headers or {})
         case _:  # a bug: uvicorn logs the traceback; the client must not see it
