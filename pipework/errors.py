@@ -49,11 +49,6 @@ class PipeError(Exception):
         self.hint = hint
         self.details = details
 
-    @property
-    def line(self) -> str:
-        """The message and the hint, for a response or a log."""
-        return f"{self}; {self.hint}" if self.hint else str(self)
-
 
 class ConfigError(PipeError):
     """A config file, an override or an option is invalid."""

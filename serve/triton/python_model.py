@@ -110,7 +110,8 @@ def _response(answer: OutputTensors | PipeError) -> object:
                     return triton.InferenceResponse(tensors, parameters=parameters)
             return triton.InferenceResponse(tensors)
         case PipeError():
-            return triton.InferenceResponse(error=triton.TritonError(answer.line))
+            text = f"{answer}; {answer.hint}" if answer.hint else str(answer)
+            return triton.InferenceResponse(error=triton.TritonError(text))
 
 
 def answers(model: EngineModel, batch: Sequence[InputTexts]) -> list[OutputTensors | InputError]:
