@@ -17,6 +17,7 @@ TRACE = "--trace"
 SERVER_OPTIONS = (AGAINST, "--concurrency", RATE, "--arrivals", TRACE, SLO, "--price", "--template")
 # A trace defines its own texts; a comparison would have to replay it in slices.
 NOT_WITH_TRACE = ("--file", "--words", "--batch", AGAINST)
+NOT_REPEATED = ("target", "json", "html")
 URLS = ("http://", "https://", "grpc://", "grpcs://")
 
 
@@ -161,6 +162,7 @@ def bench(
         price=own_price,
         template=own_template,
         duration_s=seconds,
+        command=_command_line(context, options),
     )
     baseline = None
     if against is not None:
@@ -192,6 +194,27 @@ def _command_line_options(context: typer.Context) -> list[str]:
     return [
         f"--{name}" for name, source in sources.items() if source and source.name == "COMMANDLINE"
     ]
+
+
+def _command_line(context: typer.Context, options: Collection[str]) -> tuple[str, ...]:
+    """Return the command line of a measurement, without passwords and local paths."""
+    target = context.params["target"]
+    words = ["pipe", "bench", _published(target if target.startswith(URLS) else Path(target))]
+    for name, value in context.params.items():
+        if f"--{name}" in options and name not in NOT_REPEATED:
+            for part in value if isinstance(value, list) else [value]:
+                words += [f"--{name}", _published(part)]
+    return tuple(words)
+
+
+def _published(value: object) -> str:
+    """Return a value of a command line: the name of a path, a URL without its password."""
+    from pipework.benchmarks.targets.address import TargetAddress
+
+    if isinstance(value, Path):
+        return value.resolve().name
+    text = f"{value}"
+    return TargetAddress.of(text).display_url if text.startswith(URLS) else text
 
 
 def _measure(target: str, plan: "BenchPlan", baseline: "BaselineServer | None") -> "Result":

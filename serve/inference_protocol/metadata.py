@@ -17,6 +17,22 @@ from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import Policy
 from pipework.serve.scheduling.model_protocol import ServedModel
 
+PLATFORM = "pipework"
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "schedule_policy",
+    "statistics",
+)
+Datatype = Literal["BYTES", "FP32"]
+VersionPolicy = dict[str, dict[str, int | list[int]]]
+ConfigType = Literal["TYPE_STRING", "TYPE_FP32"]
+BYTES: Datatype = "BYTES"
+FP32: Datatype = "FP32"
+CONFIG_TYPES: dict[Datatype, ConfigType] = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
+
 
 class _Part(BaseModel):
     # Some field names of the protocol start with `model_`, which pydantic reserves.
@@ -121,23 +137,6 @@ def _of(model: ServedModel) -> ModelStatistics:
             compute_output=Duration.of(totals.answered, stages.decode_s),
         ),
     )
-
-
-PLATFORM = "pipework"
-EXTENSIONS = (
-    "binary_tensor_data",
-    "classification",
-    "model_configuration",
-    "model_repository",
-    "schedule_policy",
-    "statistics",
-)
-Datatype = Literal["BYTES", "FP32"]
-VersionPolicy = dict[str, dict[str, int | list[int]]]
-ConfigType = Literal["TYPE_STRING", "TYPE_FP32"]
-BYTES: Datatype = "BYTES"
-FP32: Datatype = "FP32"
-CONFIG_TYPES: dict[Datatype, ConfigType] = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

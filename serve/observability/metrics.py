@@ -65,6 +65,14 @@ TEXTS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
     ),
 )
 C = TypeVar("C", EngineLoad, Totals)
+REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# Rejections before a model version is reached, by response status; versions count the rest.
+REASONS = {
+    **dict.fromkeys(("400", "405", "422", "INVALID_ARGUMENT"), "invalid"),
+    **dict.fromkeys(("401", "403", "UNAUTHENTICATED", "PERMISSION_DENIED"), "unauthorized"),
+    **dict.fromkeys(("404", "NOT_FOUND"), "unknown_model"),
+    **dict.fromkeys(("413", "OUT_OF_RANGE"), "too_large"),
+}
 
 
 class VersionMetrics(Collector):
@@ -150,16 +158,6 @@ def _info(serving: Sequence[ServedModel]) -> Metric:
     for model in serving:
         family.add_metric((model.name, model.version, model.engine, model.card.precision), 1)
     return family
-
-
-REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-# Rejections before a model version is reached, by response status; versions count the rest.
-REASONS = {
-    **dict.fromkeys(("400", "405", "422", "INVALID_ARGUMENT"), "invalid"),
-    **dict.fromkeys(("401", "403", "UNAUTHENTICATED", "PERMISSION_DENIED"), "unauthorized"),
-    **dict.fromkeys(("404", "NOT_FOUND"), "unknown_model"),
-    **dict.fromkeys(("413", "OUT_OF_RANGE"), "too_large"),
-}
 
 
 class ServerMetrics:

@@ -21,6 +21,12 @@ from pipework.wire.headers import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, T
 
 TIMING = "Server-Timing"
 TIMEOUT_FIELD, PRIORITY_FIELD = TIMEOUT.lower().encode(), PRIORITY.lower().encode()
+REQUEST_ID = "x-request-id"
+TRACE_HEADERS = ("traceparent", "tracestate")  # https://www.w3.org/TR/trace-context/
+CONTEXT_HEADERS = tuple(name.encode() for name in (REQUEST_ID, *TRACE_HEADERS))  # in HTTP heads
+SUCCESS = frozenset({"200", "OK"})
+# Printable ASCII without spaces, so that an id cannot break a log line.
+_VALID_ID = re.compile(r"[!-~]{1,128}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,12 +103,6 @@ class StageTimings:
         return ", ".join(f"{stage};dur={seconds * 1e3:.3f}" for stage, seconds in stages)
 
 
-REQUEST_ID = "x-request-id"
-TRACE_HEADERS = ("traceparent", "tracestate")  # https://www.w3.org/TR/trace-context/
-CONTEXT_HEADERS = tuple(name.encode() for name in (REQUEST_ID, *TRACE_HEADERS))  # in HTTP heads
-SUCCESS = frozenset({"200", "OK"})
-# Printable ASCII without spaces, so that an id cannot break a log line.
-_VALID_ID = re.compile(r"[!-~]{1,128}", re.ASCII)
 _random = random.Random()  # noqa: S311  (ids are not secret; SystemRandom costs a system call each)
 
 

@@ -132,27 +132,6 @@ def test_an_error_becomes_a_status_and_one_line(
     assert answer.headers.get("retry-after") == ("7" if status == 429 else None)
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b"rain", 400),
-        (b'{"texts": ["\xff"]}', 400),
-        (b'{"texts": ["\\udc00"]}', 400),
-        (b'{"texts": ' + b"[" * 900, 400),
-        (b'{"texts": NaN}', 422),
-        (b'{"texts": [], "top_k": ' + b"9" * 900 + b"}", 422),
-        (b'{"texts": ["a", "b", "c", "d"]}', 413),
-        (b'{"texts": ["' + b"a" * 51 + b'"]}', 413),
-        (b" " * 1001, 413),
-    ],
-)
-def test_invalid_bodies_are_answered_4xx(app: App, body: bytes, status: int) -> None:
-    answer = app.predict(content=body)
-    assert answer.status_code == status
-    assert list(answer.json()) == ["error"]
-    assert app.model.examples == []
-
-
 def test_a_chunked_body_is_stopped_at_the_limit(app: App) -> None:
     sent = []
 

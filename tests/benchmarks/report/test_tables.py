@@ -66,14 +66,12 @@ def test_tokens_are_shown_if_counted(offline):
 def test_the_server_table_has_only_columns_with_values(loaded, served):
     head = tables(loaded)[2].head
     assert head[:4] == ("at", "cores", "peak MiB", "per million")
-    assert "GPU" not in head
-    assert "queue ms" in head
     assert len(tables(served)) == 1
-    gpu = ServerUse(cores=1, peak_mib=1, gpu_share=0.5, gpu_mib=2000)
-    level = served.levels[0].model_copy(update={"server": gpu})
+    usage = ServerUse(cores=1, peak_mib=1)
+    level = served.levels[0].model_copy(update={"server": usage})
     _, table = tables(served.model_copy(update={"levels": (level, *served.levels[1:])}))
-    assert table.rows[0] == ("1 client", "1.00", "1", "50%", "2,000")
-    assert table.rows[1] == ("2 clients", "-", "-", "-", "-")
+    assert table.rows[0] == ("1 client", "1.00", "1")
+    assert table.rows[1] == ("2 clients", "-", "-")
 
 
 def test_the_tokenizer_is_not_listed_as_an_engine(offline):
