@@ -21,13 +21,13 @@ def load():
 REPORT = load()
 # What is still above the budgets and the limit of imported names. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 185,
-    "train": 921,
+    "pipework": 129,
+    "train": 849,
     "export": 1_380,
-    "serve": 2_570,
-    "benchmarks": 332,
+    "serve": 2_442,
+    "benchmarks": 191,
     "benchmarks/studies": 1_283,
-    "tests": 10_920,
+    "tests": 10_725,
 }
 MANY_NAMES: dict[str, int] = {
     "benchmarks/studies/bulk.py": 39,

@@ -94,7 +94,6 @@ def level(measurement: LevelMeasurement, load: OfferedLoad, workload: Workload) 
         tokens_per_s=workload.tokens(texts_per_s),
         latency_ms=latency(latencies_s_R) if succeeded else None,
         errors=dict(Counter(outcome.error for outcome in counted if outcome.error is not None)),
-        stages_ms=dict(measurement.stages_ms),
         server=measurement.server,
     )
     return MeasuredLevel(level=summary, latencies_s=tuple(latencies_s_R.tolist()))

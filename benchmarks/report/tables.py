@@ -143,7 +143,7 @@ def _open_loop_table(levels: Sequence[Level]) -> TextTable:
 
 
 def _server_table(levels: Sequence[Level]) -> TextTable:
-    """Return resource use, costs and stage times; columns without any value are left out."""
+    """Return resource use and costs; columns without any value are left out."""
     columns: dict[str, Callable[[Level], str]] = {
         "cores": lambda level: f"{level.server.cores:.2f}" if level.server else NO_VALUE,
         "peak MiB": lambda level: f"{level.server.peak_mib:,.0f}" if level.server else NO_VALUE,
@@ -152,7 +152,6 @@ def _server_table(levels: Sequence[Level]) -> TextTable:
             NO_VALUE if (cost := level.cost_per_million) is None else ms(cost)
         ),
     }
-    columns |= {f"{stage} ms": _stage(stage) for stage in stages(levels)}
     filled = {
         name: column
         for name, column in columns.items()
@@ -163,16 +162,7 @@ def _server_table(levels: Sequence[Level]) -> TextTable:
         for level in levels
         if filled
     )
-    return TextTable(title="Server: resources and stage times", head=("at", *filled), rows=rows)
-
-
-def stages(levels: Sequence[Level]) -> list[str]:
-    """Return the names of the server's stages, in the order in which it reports them."""
-    return list(dict.fromkeys(name for level in levels for name in level.stages_ms))
-
-
-def _stage(name: str) -> Callable[[Level], str]:
-    return lambda level: ms(level.stages_ms[name]) if name in level.stages_ms else NO_VALUE
+    return TextTable(title="Server", head=("at", *filled), rows=rows)
 
 
 def _offline_row(level: OfflineLevel) -> tuple[str, ...]:

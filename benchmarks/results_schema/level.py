@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from pipework.record import Record
 
@@ -54,9 +54,8 @@ class Level(Record):
     latencies start at the intended send time, so that they include the delay of an overloaded
     server or generator. `late` counts requests sent more than 10 ms after the intended time.
 
-    `stages_ms` are mean stage times reported by the server. `server` is None for a server on
-    another machine. `cost_per_million` is the cost of a million texts in the currency of the
-    price per hour.
+    `server` is None for a server on another machine. `cost_per_million` is the cost of a million
+    texts in the currency of the price per hour.
     """
 
     concurrency: int | None = None
@@ -73,7 +72,6 @@ class Level(Record):
     tokens_per_s: float | None = None
     latency_ms: Latency | None
     errors: dict[str, int]
-    stages_ms: dict[str, float] = Field(default_factory=dict)
     server: ServerUse | None = None
     cost_per_million: float | None = None
 

@@ -13,8 +13,6 @@ from typing import cast
 
 import httptools
 
-TIMING_HEADER = b"server-timing"
-
 
 class ConnectionLostError(Exception):
     """The server closed the connection before the response was complete."""
@@ -22,11 +20,10 @@ class ConnectionLostError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpResponse:
-    """HTTP response: status, body, and the value of its Server-Timing header."""
+    """HTTP response: status and body."""
 
     status: int
     body: bytes
-    timing: str
 
 
 def post_request(host: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
@@ -48,7 +45,6 @@ class Connection(asyncio.Protocol):
     def _reset_parser(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
-        self._timing = b""
 
     @property
     def usable(self) -> bool:
@@ -83,11 +79,6 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self.close()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Store the Server-Timing header."""
-        if name.lower() == TIMING_HEADER:
-            self._timing = value
-
     def on_body(self, body: bytes) -> None:
         """Store a part of the body."""
         self._body.append(body)
@@ -98,7 +89,6 @@ class Connection(asyncio.Protocol):
             response = HttpResponse(
                 status=self._parser.get_status_code(),
                 body=b"".join(self._body),
-                timing=self._timing.decode("latin-1"),
             )
             self._response.set_result(response)
         if not self._parser.should_keep_alive():

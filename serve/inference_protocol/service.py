@@ -42,8 +42,7 @@ from pipework.serve.request.context import (
     RequestOptions,
     StageTimings,
 )
-from pipework.serve.scheduling.loop_bridge import LARGE_WORK
-from pipework.serve.scheduling.model_protocol import run_for_logits
+from pipework.serve.scheduling.loop_bridge import LARGE_WORK, run_for_logits
 
 FINAL = "triton_final_response"
 

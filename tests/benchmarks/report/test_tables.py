@@ -66,7 +66,6 @@ def test_tokens_are_shown_if_counted(offline):
 def test_the_server_table_has_only_columns_with_values(loaded, served):
     head = tables(loaded)[2].head
     assert head[:4] == ("at", "cores", "peak MiB", "per million")
-    assert "queue ms" in head
     assert len(tables(served)) == 1
     usage = ServerUse(cores=1, peak_mib=1)
     level = served.levels[0].model_copy(update={"server": usage})

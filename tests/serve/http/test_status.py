@@ -1,6 +1,7 @@
 """The status endpoint, with the registry and with versions whose counters are known."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -17,7 +18,6 @@ from pipework.serve.observability.recent_latency import RecentLatency
 from pipework.serve.observability.summed_metrics import WorkerCounts
 from pipework.serve.request.context import RequestContext, StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
-from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.tasks.registry import task_type
 from pipework.wire.schemas import STATUS_PATH
 
@@ -32,10 +32,11 @@ class Version:
 
     def __init__(self, name, version, kind="single_label", thresholds=()):
         self.name, self.version = name, version
-        self.card = ModelCard(
+        self.record = SimpleNamespace(precision="int8")
+        self.manifest = SimpleNamespace(
             task=task_type(kind)(labels=LABELS, metric="accuracy", thresholds=thresholds),
-            precision="int8",
-            reading=TrainingReadOptions.of_inputs(self.inputs),
+            input=SimpleNamespace(marked=False),
+            data=SimpleNamespace(splits={}, reading=TrainingReadOptions.of_inputs(self.inputs)),
         )
         self.load = EngineLoad(waiting_requests=3, crashes=2, refused={"queue_full": 4})
         self.statistics = Statistics()

@@ -6,14 +6,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.observability.metrics import ServerMetrics
 from pipework.serve.request.context import RequestContext, StageTimings
 from pipework.serve.request.statistics import BUCKETS_S, EngineLoad, Statistics
-from pipework.serve.scheduling.model_protocol import ModelCard
-from pipework.tasks.single_label import SingleLabelTask
-
-TASK = SingleLabelTask(labels=("sport", "money"), metric="accuracy")
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -23,8 +18,7 @@ class MetricsVersion:
 
     def __init__(self, name: str, version: str) -> None:
         self.name, self.version, self.engine = name, version, "onnx"
-        reading = TrainingReadOptions.of_inputs(["text"])
-        self.card = ModelCard(task=TASK, precision="int8", reading=reading)
+        self.record = SimpleNamespace(precision="int8")
         self.statistics = Statistics()
         self.load = EngineLoad(batch_tokens=100, computed_tokens=125, refused={"queue_full": 2})
 
