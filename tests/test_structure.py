@@ -21,13 +21,13 @@ def load():
 REPORT = load()
 # What is still above the budgets and the limit of imported names. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 178,
-    "train": 893,
+    "pipework": 136,
+    "train": 877,
     "export": 1_380,
-    "serve": 2_584,
+    "serve": 2_428,
     "benchmarks": 191,
     "benchmarks/studies": 1_283,
-    "tests": 10_805,
+    "tests": 10_742,
 }
 MANY_NAMES: dict[str, int] = {
     "benchmarks/studies/bulk.py": 39,

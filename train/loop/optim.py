@@ -5,7 +5,7 @@ resumed run needs no scheduler state.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -113,13 +113,17 @@ class CpuOffloadOptimizer(Optimizer):
         del closure  # part of the interface, not supported
         for outer, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
             inner["lr"] = outer["lr"]
-            for parameter, copy in zip(outer["params"], inner["params"], strict=True):
-                gradient = parameter.grad
-                copy.grad = None if gradient is None else gradient.to("cpu")
+        for parameter, copy in self._pairs():
+            gradient = parameter.grad
+            copy.grad = None if gradient is None else gradient.to("cpu")
         self._inner.step()
+        for parameter, copy in self._pairs():
+            parameter.copy_(copy)
+
+    def _pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """Yield each parameter with its copy on the CPU."""
         for outer, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-            for parameter, copy in zip(outer["params"], inner["params"], strict=True):
-                parameter.copy_(copy)
+            yield from zip(outer["params"], inner["params"], strict=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer on the CPU."""
@@ -130,9 +134,8 @@ class CpuOffloadOptimizer(Optimizer):
         self._inner.load_state_dict(state_dict)
         self.state = self._inner.state
         with torch.no_grad():
-            for outer, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-                for parameter, copy in zip(outer["params"], inner["params"], strict=True):
-                    copy.copy_(parameter)
+            for parameter, copy in self._pairs():
+                copy.copy_(parameter)
 
 
 def _copy(parameter: nn.Parameter) -> nn.Parameter:

@@ -160,16 +160,8 @@ class Classifier(nn.Module):
         return tuple(self.config.id2label[index] for index in range(self.classes))
 
     def layers(self) -> list[list[nn.Parameter]]:
-        """Return the trainable parameters by depth: embeddings, each layer, head.
-
-        Every trainable parameter is in exactly one group; a group may be empty. The pooler of the
-        encoder counts as part of the head.
-        """
-        groups = [
-            *families.parameters_by_depth(self.encoder),
-            list(families.head_parameters(self, self.encoder)),
-        ]
-        return [[weight for weight in group if weight.requires_grad] for group in groups]
+        """Return the trainable parameters by depth, see `families.trainable_layers`."""
+        return families.trainable_layers(self, self.encoder)
 
     def freeze(self) -> None:
         """Freeze the encoder; the head and the pooler are still trained."""

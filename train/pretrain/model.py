@@ -114,11 +114,7 @@ class PretrainModel(nn.Module):
 
     def layers(self) -> list[list[nn.Parameter]]:
         """Return the trainable parameters by depth: embeddings, each layer, heads."""
-        groups = [
-            *families.parameters_by_depth(self.encoder),
-            list(families.head_parameters(self, self.encoder)),
-        ]
-        return [[weight for weight in group if weight.requires_grad] for group in groups]
+        return families.trainable_layers(self, self.encoder)
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors) and config in the format of AutoModelForMaskedLM.

@@ -8,7 +8,7 @@ from pipework.run_folder.manifest import Manifest
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Loss, Metric
 from pipework.train.data_report.data_report import DataReport
-from pipework.train.data_report.html import data_section
+from pipework.train.data_report.tables import data_section
 from pipework.train.pretrain.corpus import Corpus
 from pipework.train.report.curves import Curves
 from pipework.train.report.page import curve_plots, settings, top

@@ -39,13 +39,8 @@ def read_curves(run: Path) -> Curves:
     """
     curves: dict[str, dict[int, float]] = {}
     for line in lines(run):
-        for name, step, value in points(line):
-            curves.setdefault(name, {})[step] = value
-    return {name: sorted(found.items()) for name, found in curves.items()}
-
-
-def points(line: Mapping[str, Any]) -> Iterator[tuple[str, int, float]]:
-    """Yield the curve, the step and the value of each metric of a line."""
-    for name, value in line.items():
-        if name not in NOT_CURVES:
-            yield f"{line['group']}/{name}", int(line["step"]), float(value)
+        for name, value in line.items():
+            if name not in NOT_CURVES:
+                curve = curves.setdefault(f"{line['group']}/{name}", {})
+                curve[int(line["step"])] = float(value)
+    return {name: sorted(curve.items()) for name, curve in curves.items()}

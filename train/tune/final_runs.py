@@ -9,12 +9,12 @@ from pathlib import Path
 from pipework.data.examples import Example, Source
 from pipework.errors import CheckFailedError, RunFolderError
 from pipework.machine import collect_and_trim
+from pipework.predict.text_model import EngineModel
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.bootstrap import TaskOutputs, paired_runs_interval
-from pipework.scoring.evaluation import infer_all, label_array
+from pipework.scoring.evaluation import label_array
 from pipework.train.config.run_config import Config
-from pipework.train.distill.teacher import Teacher
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World
 from pipework.train.model.checkpoint_engine import open_reference
@@ -95,7 +95,7 @@ def compare(runs: Runs, split: str, source: Source, progress: Progress) -> Split
 
 def _infer(run: Path, examples: Sequence[Example], progress: Progress) -> TaskOutputs:
     manifest = read_manifest(run)
-    encodings = Teacher(run=run, manifest=manifest).encoder().encode(examples)
     engine = open_reference(run, manifest, device=World.alone().device)
-    with exact_float32(), engine:
-        return TaskOutputs(outputs=infer_all(engine, encodings, progress), task=manifest.task)
+    with exact_float32(), EngineModel.open(run, manifest, engine) as model:
+        outputs = model.infer(examples, progress).outputs
+    return TaskOutputs(outputs=outputs, task=manifest.task)
