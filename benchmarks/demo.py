@@ -6,12 +6,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
-from queue import Empty, Queue
 from time import monotonic, sleep
 from types import FrameType
 
@@ -136,35 +134,23 @@ def _unused_folder(folder: Path) -> Path:
 
 
 def _url(server: subprocess.Popen[str], command: Sequence[str]) -> str:
-    """Read the server's output until a line contains its URL, and wait until it is ready."""
-    lines: Queue[str] = Queue()
-    threading.Thread(target=_forward_output, args=(server, lines), daemon=True).start()
-    deadline_s = monotonic() + START_S
-    while monotonic() < deadline_s and server.poll() is None:
-        with suppress(Empty):
-            match = URL.search(lines.get(timeout=0.1))
-            if match is not None and _ready(server, match[0], deadline_s):
-                return match[0]
-    if server.poll() is not None:
-        raise StageError(command, server.returncode or 1)
-    message = f"the server was not ready after {START_S:.0f} s"
-    raise NotReadyError(message, "run `pipe serve` manually to see why")
-
-
-def _ready(server: subprocess.Popen[str], url: str, deadline_s: float) -> bool:
-    with Client(url) as client:
-        while monotonic() < deadline_s and server.poll() is None:
-            if client.ready():
-                return True
-            sleep(0.1)
-    return False
-
-
-def _forward_output(server: subprocess.Popen[str], lines: "Queue[str]") -> None:
-    """Print the server's output; it is read to its end so that the server does not block."""
+    """Print the server's output until a line contains its URL, and wait until it is ready."""
     for line in server.stdout or ():
         _print(line.rstrip("\n"))
-        lines.put(line)
+        if match := URL.search(line):
+            _wait_until_ready(server, match[0])
+            return match[0]
+    raise StageError(command, server.wait(STOP_S) or 1)
+
+
+def _wait_until_ready(server: subprocess.Popen[str], url: str) -> None:
+    deadline_s = monotonic() + START_S
+    with Client(url) as client:
+        while not client.ready():
+            if server.poll() is not None or monotonic() > deadline_s:
+                message = f"the server was not ready after {START_S:.0f} s"
+                raise NotReadyError(message, "run `pipe serve` manually to see why")
+            sleep(0.1)
 
 
 def _request_predictions(url: str) -> None:

@@ -13,7 +13,6 @@ from pipework.benchmarks.load.workload import MAX_WORDS, MEAN_WORDS, Workload
 from pipework.benchmarks.results_schema.level import Arrivals
 from pipework.benchmarks.results_schema.results import SloLimit
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.errors import ConfigError
 
 CONCURRENCIES = (1, 2, 4, 8, 16)
@@ -52,6 +51,7 @@ class BenchPlan:
         template: JSON request template of an endpoint that is not known.
         duration_s: seconds per level, after a warm-up of a fifth of it.
         seed: seed of the texts, their order, and random arrivals.
+        command: command line that repeats the measurement, without passwords and local paths.
 
     Raises:
         ConfigError: a value is out of range, or values contradict each other.
@@ -69,6 +69,7 @@ class BenchPlan:
     template: str | None = None
     duration_s: float = 5.0
     seed: int = 0
+    command: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -168,53 +169,6 @@ class BenchPlan:
             fields=fields,
             mean_words=self.mean_words,
         )
-
-    def command(self, target: str, baseline: BaselineServer | None = None) -> tuple[str, ...]:
-        """Return the command line that repeats this measurement, without local paths."""
-        words = ["pipe", "bench", target]
-        if baseline is not None:
-            words += ["--against", baseline.url]
-        if self.source is not None:
-            words += ["--file", self.source.path.name, "--columns", _columns(self.source.columns)]
-        elif self.mean_words != MEAN_WORDS:
-            words += ["--words", f"{self.mean_words:g}"]
-        if self.batch is not None:
-            words += ["--batch", str(self.batch)]
-        if target.partition("://")[1]:
-            words += self._server_options(baseline)
-        timed = self.trace is None or bool(self.client_counts)
-        return (*words, *(("--seconds", f"{self.duration_s:g}") if timed else ()))
-
-    def _server_options(self, baseline: BaselineServer | None) -> list[str]:
-        words = []
-        if self.client_counts:
-            words += ["--concurrency", ",".join(map(str, self.client_counts))]
-        if self.trace is not None:
-            words += ["--trace", self.trace.path.name]
-        if self.rates:
-            words += ["--rate", ",".join(f"{rate:g}" for rate in self.rates)]
-        if (self.rates or self.limits) and self.arrivals is Arrivals.CONSTANT:
-            words += ["--arrivals", self.arrivals]
-        for limit in self.limits:
-            words += ["--slo", f"{limit.statistic}={limit.most_ms:g}ms"]
-        prices = [self.price, *([] if baseline is None else [baseline.price])]
-        templates = [self.template, *([] if baseline is None else [baseline.template])]
-        words += _repeated_option(
-            "--price", [None if price is None else f"{price:g}" for price in prices]
-        )
-        return words + _repeated_option("--template", templates)
-
-
-def _repeated_option(option: str, values: Sequence[str | None]) -> list[str]:
-    """Return the option with each value, or once if the value is the same for both servers."""
-    return [
-        word for value in dict.fromkeys(values) if value is not None for word in (option, value)
-    ]
-
-
-def _columns(columns: Columns) -> str:
-    pair = "" if columns.text_pair is None else f",text_pair={columns.text_pair}"
-    return f"text={columns.text}{pair}"
 
 
 def _check(option: str, value: float, low: float, high: float) -> None:

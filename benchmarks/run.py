@@ -49,7 +49,7 @@ def _bench_run(run: Path, plan: BenchPlan, progress: Progress) -> BenchResult:
     workload = replace(workload, examples=examples).with_token_counts(encoder)
     name = run.resolve().name  # results contain no local paths
     return BenchResult(
-        command=plan.command(name),
+        command=plan.command,
         target=name,
         model=manifest.identity.name,
         provenance=provenance(),

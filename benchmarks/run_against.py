@@ -23,8 +23,6 @@ def bench_against(
     """
     before = ServerUnderTest.of(baseline.url, replace(plan, template=baseline.template))
     after = ServerUnderTest.of(url, plan)
-    shown_baseline = replace(baseline, url=before.target.display_url)
-    command = plan.command(after.target.display_url, shown_baseline)
     slice_s = max(MIN_SLICE_S, plan.duration_s / SLICES)
 
     def measure(load: OfferedLoad, is_target: bool, number: int) -> MeasuredLevel:
@@ -33,8 +31,8 @@ def bench_against(
 
     rounds = run_rounds(plan.loads, measure, progress)
     return ComparisonResult(
-        before=_side(before, command),
-        after=_side(after, command),
+        before=_side(before, plan.command),
+        after=_side(after, plan.command),
         rounds=ROUNDS,
         tolerance=TOLERANCE,
         levels=compare_rounds(rounds, (baseline.price, plan.price)),

@@ -77,7 +77,7 @@ def bench_server(url: str, plan: BenchPlan, progress: Progress) -> BenchResult:
         slo, search_levels = _search(server, plan, levels, progress)
         levels += search_levels
     return BenchResult(
-        command=plan.command(server.target.display_url),
+        command=plan.command,
         target=server.target.display_url,
         model=server.model,
         provenance=provenance(),

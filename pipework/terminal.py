@@ -19,7 +19,8 @@ from pipework.serve.engines import choose_engine, faster_engines
 from pipework.tasks.evaluation import Evaluation, SplitMetrics
 from pipework.tasks.kinds import Metric
 from pipework.tasks.task import Task
-from pipework.train.data_report.data_report import DataReport, SplitReport, ValueStats
+from pipework.train.data_report.data_report import DataReport
+from pipework.train.data_report.tables import tables
 
 DEFAULTS = EngineSettings()
 
@@ -151,27 +152,8 @@ def show_evaluation(evaluation: Evaluation) -> None:
 
 def show_report(report: DataReport) -> None:
     """Print statistics of the data files, and the findings."""
-    names = list(report.splits)
-    splits = list(report.splits.values())
-    rows = [
-        ("rows", *(f"{split.rows:,}" for split in splits)),
-        ("smallest, median, largest value", *(_values(split.values) for split in splits)),
-        ("characters: median, 95 %, longest", *(_triple(split.characters) for split in splits)),
-        ("rows tokenized", *(f"{split.tokenized:,}" for split in splits)),
-        ("tokens: median, 95 %, longest", *(_triple(split.tokens) for split in splits)),
-        ("truncated rows", *(_truncated(split) for split in splits)),
-        ("unknown tokens", *(_rate(split.unknown_rate) for split in splits)),
-        ("empty texts", *(f"{split.empty:,}" for split in splits)),
-        ("rows that repeat a text", *(f"{split.duplicates:,}" for split in splits)),
-        ("texts with conflicting labels", *(f"{split.conflicting:,}" for split in splits)),
-    ]
-    console.table("", ("", *names), rows)
-    labels = _label_rows(report.splits)
-    if labels:
-        console.table("\nrows by label", ("", *names), labels)
-    if report.shared:
-        shared = [(f"{pair.later} in {pair.earlier}", f"{pair.rows:,}") for pair in report.shared]
-        console.table("\nrows whose text is also in an earlier file", ("", "rows"), shared)
+    for title, columns, rows in tables(report):
+        console.table(f"\n{title}" if title else "", columns, rows)
     console.print_line("")
     for finding in report.findings:
         console.print_line(f"finding: {finding}")
@@ -273,37 +255,6 @@ def _labels(task: Task) -> Sequence[str]:
         return task.labels
     pairs = zip(task.labels, task.thresholds, strict=True)
     return [f"{label} (from {threshold:.2f})" for label, threshold in pairs]
-
-
-def _label_rows(splits: Mapping[str, SplitReport]) -> Sequence[tuple[str, ...]]:
-    labels = sorted({label for split in splits.values() for label in split.labels})
-    return [
-        (label, *(f"{split.labels.get(label, 0):,}" for split in splits.values()))
-        for label in labels
-    ]
-
-
-def _triple(values: tuple[int, int, int] | None) -> str:
-    return "" if values is None else ", ".join(f"{value:,}" for value in values)
-
-
-def _values(values: ValueStats | None) -> str:
-    numbers = () if values is None else (values.smallest, values.median, values.largest)
-    return ", ".join(f"{number:g}" for number in numbers)
-
-
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _truncated(split: SplitReport) -> str:
-    if split.truncated is None:
-        return ""
-    return f"{split.truncated:,} ({_rate(split.truncated_rate)})"
-
-
-def _rate(value: float | None) -> str:
-    return "" if value is None else f"{value:.2%}"
 
 
 def show_diagnosis(diagnosis: DoctorReport) -> None:

@@ -21,19 +21,17 @@ def load():
 REPORT = load()
 # What is still above the budgets and the limit of imported names. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 166,
-    "train": 1_051,
+    "pipework": 136,
+    "train": 877,
     "export": 1_380,
-    "serve": 2_617,
-    "benchmarks": 687,
-    "benchmarks/studies": 1_283,
-    "tests": 11_168,
+    "serve": 2_428,
+    "benchmarks": 115,
+    "benchmarks/studies": 880,
+    "tests": 10_600,
 }
 MANY_NAMES: dict[str, int] = {
     "benchmarks/studies/bulk.py": 39,
-    "benchmarks/studies/documents/study_tables.py": 33,
     "benchmarks/studies/imports.py": 31,
-    "train/tune/run.py": 39,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 

@@ -2,15 +2,14 @@
 
 from tokenizers import Tokenizer
 
-from pipework.train.data.batches import StepBatches
-from pipework.train.distill.losses import DistillationLosses, all_teacher_logits
+from pipework.train.distill.losses import all_teacher_logits, distillation_losses
 from pipework.train.inputs import TokenSets, open_loaders, open_token_sets
 from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.loop import LoopSpec, TrainingRun
-from pipework.train.loop.losses import LabelLosses, Losses, standardised
+from pipework.train.loop.losses import Losses, label_losses, standardised
 from pipework.train.loop.resume import Snapshot, TrainState
 from pipework.train.loop.step import StepSpec
-from pipework.train.loop.training import make_stepper, run_loop
+from pipework.train.loop.training import run_loop
 from pipework.train.model.classifier import Classifier, build, padding_of
 from pipework.train.model.families import reinitialise
 from pipework.train.model.fast_dropout import use_fast_dropout
@@ -60,15 +59,8 @@ def _run_loop(
     snapshot: Snapshot | None,
 ) -> tuple[TrainState, int]:
     """Train from the beginning or a checkpoint; return the final state and steps per epoch."""
-    settings = run.config.train
     loaders = open_loaders(run, model, data)
-    windows = StepBatches(
-        loaders.train.lengths,
-        batch_size=settings.batch_size,
-        accumulate=settings.accumulate,
-        seed=settings.seed,
-    )
-    if settings.gradient_checkpointing:
+    if run.config.train.gradient_checkpointing:
         model.gradient_checkpointing()
     losses = _losses(run, prepared, data)
     if model.target_scale is not None:
@@ -79,9 +71,8 @@ def _run_loop(
     evaluator = ClassifierEvaluator(
         loaders.dev, data.dev.truth, prepared.task, world=run.world, progress=run.progress
     )
-    stepper = make_stepper(run, step, windows.per_epoch)
-    loop = LoopSpec(model=model, windows=windows, stepper=stepper, evaluator=evaluator)
-    return run_loop(run, loop, prepared.fingerprint, snapshot), windows.per_epoch
+    loop = LoopSpec(model=model, step=step, evaluator=evaluator)
+    return run_loop(run, loop, prepared.fingerprint, snapshot)
 
 
 def _losses(run: TrainingRun, prepared: PreparedRun, data: TokenSets) -> Losses:
@@ -92,9 +83,11 @@ def _losses(run: TrainingRun, prepared: PreparedRun, data: TokenSets) -> Losses:
     weights_C = class_weights(settings.class_weights, data.train.truth, task)
     if weights_C is not None:
         weights_C = weights_C.to(world.device)
-    label_losses = LabelLosses(objective, data.train.truth, settings.label_smoothing, weights_C)
+    truth = data.train.truth
+    lengths_N = data.train.lengths if task.rows_per_token else None
+    hard_losses = label_losses(objective, truth, settings.label_smoothing, weights_C, lengths_N)
     if not prepared.teachers:
-        return label_losses
+        return hard_losses
     unlabelled = config.data.unlabelled_source()
     sources = [config.sources()["train"], *([] if unlabelled is None else [unlabelled])]
     teacher_logits = all_teacher_logits(prepared.teachers, sources, world, run.progress)
@@ -102,8 +95,8 @@ def _losses(run: TrainingRun, prepared: PreparedRun, data: TokenSets) -> Losses:
     run.logger.log_text(
         f"training on the logits of {names} in addition to the labels of {len(data.train):,} rows"
     )
-    return DistillationLosses(
-        label_losses,
+    return distillation_losses(
+        hard_losses,
         teacher_logits,
         labelled=len(data.train),
         objective=objective,

@@ -22,7 +22,8 @@ PARTIAL = tuple(f"{name}.partial" for name in (MANIFEST_FILE, CONFIG, PAGE, LOG)
 FOLDERS = (checkpoint.FOLDER, checkpoint.STEPS, ROWS, STATE)
 OWN = (TRAIN_LOG, CONFIG, TOKENIZER, LOG, PAGE, *FOLDERS, *PARTIAL)
 # These settings may change when a run is resumed: they do not affect the weights.
-NOT_LEARNED = ("keep", "keep_every", "save_every", "save_minutes", "histograms", "report")
+NOT_LEARNED = {"keep", "keep_every", "save_every", "save_minutes", "histograms", "report"}
+Sections = Mapping[str, Mapping[str, object]]
 
 
 def is_complete(out: Path) -> bool:
@@ -103,19 +104,19 @@ def _clear(out: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def check_same_settings(
-    new: Mapping[str, object], old: Mapping[str, object], out: Path, hint: str
-) -> None:
-    """Check that settings by dotted key are those that a folder was started with.
+def check_same_settings(new: Sections, old: Sections, out: Path, hint: str) -> None:
+    """Check that the settings by section are those that a folder was started with.
 
     Raises:
-        ConfigError: they are not; the message names the first difference.
+        ConfigError: they are not; the message names the first difference by its dotted key.
     """
-    changed = [key for key in new.keys() | old.keys() if new.get(key) != old.get(key)]
+    found, before = _by_key(new), _by_key(old)
+    changed = [key for key in found.keys() | before.keys() if found.get(key) != before.get(key)]
     changed.sort(key=lambda key: (key != "task.kind", key))  # another kind changes many settings
     if changed:
         key = changed[0]
-        message = f"{out} was started with {key} = {old.get(key)!r}, found {new.get(key)!r}"
+        values = f"{key} = {before.get(key)!r}, found {found.get(key)!r}"
+        message = f"{out} was started with {values}"
         raise ConfigError(message, hint)
 
 
@@ -131,12 +132,14 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], out: Path) -> 
         raise DataError(message, "restore it, or choose another --out")
 
 
-def _learned(config: Config) -> dict[str, object]:
-    """Return the settings that affect the weights, by dotted key."""
-    sections = config.model_dump(mode="json", exclude_none=True)
+def _learned(config: Config) -> Sections:
+    """Return the settings that affect the weights."""
+    return config.model_dump(mode="json", exclude_none=True, exclude={"train": NOT_LEARNED})
+
+
+def _by_key(sections: Sections) -> dict[str, object]:
     return {
         f"{section}.{key}": value
         for section, values in sections.items()
         for key, value in values.items()
-        if (section, key) not in {("train", name) for name in NOT_LEARNED}
     }

@@ -6,14 +6,13 @@ variation. A slice has too few requests for percentiles: the latencies of all ro
 after dividing each pair of slices by its typical latency (to remove drift), and the interval of the
 ratio is computed by the jackknife over rounds (R. G. Miller 1974, Biometrika 61).
 
-Shapes: N rounds.
+Shapes: N rounds, R requests.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, log
 from statistics import fmean, variance
-from typing import Literal
 
 import numpy as np
 
@@ -39,27 +38,24 @@ SlicePair = tuple[MeasuredLevel, MeasuredLevel]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """Four slices (short levels) of one load, in the order in which they ran: ABBA."""
+    """Four slices (short levels) of one load.
 
-    first: MeasuredLevel
-    second: MeasuredLevel
-    third: MeasuredLevel
-    fourth: MeasuredLevel
+    They run in the order ABBA: the first of `before`, both of `after`, the second of `before`.
+    """
 
-    @property
-    def before(self) -> SlicePair:
-        """Slices of the baseline."""
-        return self.first, self.fourth
+    before: SlicePair
+    after: SlicePair
 
     @property
-    def after(self) -> SlicePair:
-        """Slices of the target."""
-        return self.second, self.third
+    def slices(self) -> tuple[MeasuredLevel, ...]:
+        """All slices."""
+        return (*self.before, *self.after)
 
     @property
     def pairs(self) -> tuple[SlicePair, SlicePair]:
         """Pairs of consecutive slices, each of the baseline and the target."""
-        return (self.first, self.second), (self.fourth, self.third)
+        (first, fourth), (second, third) = self.before, self.after
+        return (first, second), (fourth, third)
 
 
 Prices = tuple[float | None, float | None]
@@ -86,7 +82,7 @@ def _round(load: OfferedLoad, measure: Measure, number: int, progress: Progress)
         slices.append(measure(load, is_target, 2 * number + half))
         progress.advance(1)
     first, second, third, fourth = slices
-    return Round(first=first, second=second, third=third, fourth=fourth)
+    return Round(before=(first, fourth), after=(second, third))
 
 
 def compare_rounds(
@@ -142,86 +138,75 @@ def _widened(estimates: Sequence[Estimate]) -> dict[Estimate, Estimate]:
 
 
 def _estimates(rounds: Sequence[Round]) -> Iterator[Estimate]:
-    rates = [
-        [[slice_.level.texts_per_s for slice_ in side] for side in (current.before, current.after)]
-        for current in rounds
-    ]
-    if all(rate for current in rates for side in current for rate in side):
-        logs = [[fmean(log(rate) for rate in side) for side in current] for current in rates]
-        before, after = (exp(fmean(side)) for side in zip(*logs, strict=True))
-        yield Estimate(
-            quantity=Quantity.TEXTS_PER_S,
-            before=before,
-            after=after,
-            log_variance=_log_variance([after - before for before, after in logs]),
-        )
+    if all(slice_.level.texts_per_s for each in rounds for slice_ in each.slices):
+        before_N = [_log_rate(each.before) for each in rounds]
+        after_N = [_log_rate(each.after) for each in rounds]
+        log_ratio_N = [after - before for before, after in zip(before_N, after_N, strict=True)]
+        yield _estimate(Quantity.TEXTS_PER_S, fmean(before_N), fmean(after_N), log_ratio_N)
+    if all(slice_.latencies_s for each in rounds for slice_ in each.slices):
+        yield from _percentiles(rounds)
+
+
+def _log_rate(side: SlicePair) -> float:
+    return fmean(log(slice_.level.texts_per_s) for slice_ in side)
+
+
+def _percentiles(rounds: Sequence[Round]) -> Iterator[Estimate]:
+    """Yield the estimates of percentiles over all rounds that have enough requests."""
+    scaled = [_scale_pair(pair) for each in rounds for pair in each.pairs]
+    requests = min(sum(len(pair.before_R) for pair in scaled), sum(len(p.after_R) for p in scaled))
+    typical = fmean(pair.log_unit for pair in scaled)
+    count = len(rounds)
     for quantity in (Quantity.P50, Quantity.P99):
-        estimate = _percentile(quantity, rounds)
-        if estimate is not None:
-            yield estimate
-
-
-def _percentile(
-    quantity: Literal[Quantity.P50, Quantity.P99], rounds: Sequence[Round]
-) -> Estimate | None:
-    """Return the estimate of a percentile over all rounds, None if a side has too few requests."""
-    min_requests = MIN_REQUESTS[Statistic(quantity)]
-    pairs = [pair for each in rounds for pair in each.pairs]
-    if any(
-        sum(len(slice_.latencies_s) for slice_ in side) < min_requests
-        for side in zip(*pairs, strict=True)
-    ):
-        return None
-    if not all(slice_.latencies_s for pair in pairs for slice_ in pair):
-        return None
-    share, count = PERCENTILES[quantity], len(rounds)
-    halves = [[_scale_pair(pair) for pair in each.pairs] for each in rounds]
-
-    def log_percentiles(rounds: Sequence[Sequence[ScaledPair]]) -> tuple[float, float]:
-        """Return the logarithm of the percentile on each side."""
-        before, after = (
-            np.concatenate(side)
-            for side in zip(
-                *((pair.before, pair.after) for each in rounds for pair in each), strict=True
-            )
-        )
-        return log(float(np.quantile(before, share))), log(float(np.quantile(after, share)))
-
-    before, after = log_percentiles(halves)
-    leave_one_out = [log_percentiles([*halves[:at], *halves[at + 1 :]]) for at in range(count)]
-    weighted = count * (after - before)
-    typical_ms = 1000 * exp(fmean(log(pair.unit_s) for each in halves for pair in each))
-    return Estimate(
-        quantity=quantity,
-        before=typical_ms * exp(before),
-        after=typical_ms * exp(after),
-        log_variance=_log_variance(
-            [weighted - (count - 1) * (after - before) for before, after in leave_one_out]
-        ),
-    )
+        if requests >= MIN_REQUESTS[Statistic(quantity)]:
+            before, after = _log_quantiles(scaled, PERCENTILES[quantity])
+            pseudo_N = []
+            for at in range(count):
+                others = scaled[: 2 * at] + scaled[2 * at + 2 :]  # without the pairs of this round
+                left_before, left_after = _log_quantiles(others, PERCENTILES[quantity])
+                pseudo_N.append(count * (after - before) - (count - 1) * (left_after - left_before))
+            yield _estimate(quantity, typical + before, typical + after, pseudo_N)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScaledPair:
-    """Latencies of two consecutive slices, divided by `unit_s`.
+    """Latencies of two consecutive slices, divided by their typical latency.
 
-    `unit_s` is the geometric mean of their median latencies in seconds.
+    `log_unit` is the logarithm of this latency in ms, the geometric mean of their medians.
     """
 
-    before: Floats
-    after: Floats
-    unit_s: float
+    before_R: Floats
+    after_R: Floats
+    log_unit: float
 
 
 def _scale_pair(pair: SlicePair) -> ScaledPair:
-    before, after = (np.array(slice_.latencies_s, np.float64) for slice_ in pair)
-    unit_s = float(sqrt(np.median(before) * np.median(after)))
-    return ScaledPair(before=before / unit_s, after=after / unit_s, unit_s=unit_s)
+    before_R, after_R = (1000 * np.array(slice_.latencies_s, np.float64) for slice_ in pair)
+    log_unit = (log(float(np.median(before_R))) + log(float(np.median(after_R)))) / 2
+    unit = exp(log_unit)
+    return ScaledPair(before_R=before_R / unit, after_R=after_R / unit, log_unit=log_unit)
 
 
-def _log_variance(log_ratios_N: Sequence[float]) -> LogVariance:
-    rounds = len(log_ratios_N)
-    return LogVariance(variance=variance(log_ratios_N) / rounds, degrees_of_freedom=rounds - 1)
+def _log_quantiles(pairs: Sequence[ScaledPair], share: float) -> tuple[float, float]:
+    """Return the logarithm of a quantile on each side."""
+    before = np.quantile(np.concatenate([pair.before_R for pair in pairs]), share)
+    after = np.quantile(np.concatenate([pair.after_R for pair in pairs]), share)
+    return log(float(before)), log(float(after))
+
+
+def _estimate(
+    quantity: Quantity, log_before: float, log_after: float, log_ratio_N: Sequence[float]
+) -> Estimate:
+    rounds = len(log_ratio_N)
+    log_variance = LogVariance(
+        variance=variance(log_ratio_N) / rounds, degrees_of_freedom=rounds - 1
+    )
+    return Estimate(
+        quantity=quantity,
+        before=exp(log_before),
+        after=exp(log_after),
+        log_variance=log_variance,
+    )
 
 
 def _failed_share(levels: Sequence[Level]) -> float:

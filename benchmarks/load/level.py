@@ -10,7 +10,7 @@ from pipework.benchmarks.load.level_run import LevelDuration, LevelMeasurement
 from pipework.benchmarks.load.outcome import RequestOutcome
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals, Level
-from pipework.benchmarks.stats.confidence import Floats, histogram, latency
+from pipework.benchmarks.stats.confidence import Floats, latency
 
 LATE_S = 0.01  # a request is late if it is sent this long after its intended time
 CONNECTIONS = 2048  # maximum of an open loop
@@ -91,11 +91,8 @@ def level(measurement: LevelMeasurement, load: OfferedLoad, workload: Workload) 
         texts=sum(outcome.texts for outcome in succeeded),
         texts_per_s=round(texts_per_s, 2),
         requests_per_s=round(len(in_time) / duration_s, 2),
-        tokens_per_s=workload.tokens(texts_per_s),
         latency_ms=latency(latencies_s_R) if succeeded else None,
-        histogram=histogram(latencies_s_R) if succeeded else None,
         errors=dict(Counter(outcome.error for outcome in counted if outcome.error is not None)),
-        stages_ms=dict(measurement.stages_ms),
         server=measurement.server,
     )
     return MeasuredLevel(level=summary, latencies_s=tuple(latencies_s_R.tolist()))

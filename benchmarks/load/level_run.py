@@ -1,9 +1,9 @@
 """Timing of one load level: a warm-up, then the measured time."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from math import floor
 from time import perf_counter
@@ -11,7 +11,6 @@ from time import perf_counter
 from pipework.benchmarks.load.outcome import RequestOutcome
 from pipework.benchmarks.load.process_usage import ServerMonitor
 from pipework.benchmarks.results_schema.level import ServerUse
-from pipework.benchmarks.targets import Caller, StageTimes
 from pipework.progress import Progress
 
 
@@ -31,22 +30,18 @@ class LevelMeasurement:
         outcomes: outcomes of all requests, in the order in which they ended.
         span_s: start and end of the measured time (perf_counter). It ends with the last response if
             the requests ran out before.
-        stages_ms: mean times of the server's stages since the warm-up.
         server: resources used by the server since the warm-up, None if not measurable.
     """
 
     outcomes: Sequence[RequestOutcome]
     span_s: tuple[float, float]
-    stages_ms: Mapping[str, float] = field(default_factory=dict)
     server: ServerUse | None = None
 
 
 class LevelRun:
     """A running level: its outcomes, and when sending must stop."""
 
-    def __init__(
-        self, duration: LevelDuration, caller: Caller, monitor: ServerMonitor | None
-    ) -> None:
+    def __init__(self, duration: LevelDuration, monitor: ServerMonitor | None) -> None:
         """Start the clock of the level."""
         self.outcomes: list[RequestOutcome] = []  # in the order in which the requests ended
         self.start_s = perf_counter()
@@ -55,9 +50,7 @@ class LevelRun:
         self._over = asyncio.Event()
         self._exhausted = False
         self._seconds = floor(duration.warmup_s + duration.duration_s)
-        self._caller, self._monitor = caller, monitor
-        self._before = StageTimes()
-        self._after = StageTimes()
+        self._monitor = monitor
 
     @property
     def is_over(self) -> bool:
@@ -80,23 +73,19 @@ class LevelRun:
         if self._exhausted:
             ends_s = (outcome.end_s for outcome in self.outcomes)
             end_s = max(ends_s, default=self.begin_s)
-        stages_ms = self._after.mean_ms_since(self._before)
         return LevelMeasurement(
             outcomes=self.outcomes,
             span_s=(self.begin_s, end_s),
-            stages_ms={stage: round(mean_ms, 3) for stage, mean_ms in stages_ms.items()},
             server=None if self._monitor is None else self._monitor.usage,
         )
 
     async def follow(self) -> None:
-        """Measure stages and resources between the warm-up and the end, then stop the level."""
+        """Measure resources between the warm-up and the end, then stop the level."""
         await self._wait_until(self.begin_s)
-        self._before = self._caller.stage_times()
         if self._monitor is not None:
             await asyncio.to_thread(self._monitor.begin)
         await self._wait_until(self.end_s)
         self._over.set()
-        self._after = self._caller.stage_times()
         if self._monitor is not None:
             await asyncio.to_thread(self._monitor.end)
 

@@ -61,7 +61,7 @@ async def _measure(
 ) -> LevelMeasurement:
     caller = target.open(spec.load.connections)
     monitor = ServerMonitor.of(target.address.host, target.address.port)
-    run = LevelRun(spec.duration, caller, monitor)
+    run = LevelRun(spec.duration, monitor)
     progress_task = asyncio.create_task(run.report_progress(progress))
 
     async def send_all() -> None:

@@ -1,10 +1,9 @@
 """Report of a comparison: its conclusion, and the ratios with their intervals."""
 
 from collections import Counter
-from functools import partial
 
 from pipework.benchmarks.report import tables
-from pipework.benchmarks.report.report import Plot, Report, ResultNote
+from pipework.benchmarks.report.report import Report, ResultNote
 from pipework.benchmarks.results_schema.comparison import (
     ComparedLevel,
     ComparisonResult,
@@ -15,8 +14,6 @@ from pipework.benchmarks.results_schema.comparison import (
 
 HEAD = ("at", "what", "before", "after", "ratio", "95 % interval", "verdict")
 COST = "per million"  # cost of a million texts; it follows from the rate, so it has no verdict
-BETTER = {Quantity.TEXTS_PER_S: "Right", Quantity.P50: "Left", Quantity.P99: "Left"}
-LEGEND = "Point: ratio to the baseline. Line: interval. Band: differences within the tolerance."
 
 
 def report(result: ComparisonResult) -> Report:
@@ -30,7 +27,7 @@ def report(result: ComparisonResult) -> Report:
         notes=(conclusion(result),),
         tables=(tables.TextTable(title="", head=HEAD, rows=tuple(rows), kind="two-names"),),
         caption="All intervals hold simultaneously with 95 % confidence.",
-        plots=partial(_plots, result),
+        plots=list,  # the ratios have no plot: the table has their intervals
         measured={"After": result.after, "Before": result.before},
     )
 
@@ -76,18 +73,3 @@ def _row(ratio: Ratio) -> tuple[str, ...]:
         f"{ratio.low:.3f} to {ratio.high:.3f}",
         ratio.verdict,
     )
-
-
-def _plots(result: ComparisonResult) -> list[Plot]:
-    from pipework.benchmarks.report import plots  # noqa: PLC0415  (needs an extra)
-
-    quantities = {ratio.quantity for level in result.levels for ratio in level.ratios}
-    return [
-        (
-            f"Ratio to the baseline: {quantity}",
-            f"{LEGEND} {BETTER[quantity]} is better.",
-            plots.ratio_plot(result, quantity),
-        )
-        for quantity in Quantity
-        if quantity in quantities
-    ]

@@ -48,11 +48,11 @@ def page(result: Result) -> str:
         ModuleNotFoundError: matplotlib is not installed.
     """
     content = report(result)
+    plots = content.plots()
     parts = (
         html_page.header(content.heading, content.line),
         *map(_note, content.notes),
-        html_page.tiles(content.tiles()),
-        html_page.section("Plots", html_page.plots(content.plots())),
+        *([html_page.section("Plots", html_page.plots(plots))] if plots else []),
         html_page.section("All figures", _tables(content)),
         *(html_page.section(title, _facts(side)) for title, side in content.measured.items()),
     )

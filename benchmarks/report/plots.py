@@ -1,35 +1,18 @@
-"""Plots of levels and of comparisons. Shapes: L levels."""
+"""Plots of levels. Shapes: L levels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipework.benchmarks.report.tables import load_label
-from pipework.benchmarks.results_schema.comparison import (
-    ComparisonResult,
-    Quantity,
-    Ratio,
-    RatioVerdict,
-)
-from pipework.benchmarks.results_schema.level import Histogram, Level
-from pipework.benchmarks.results_schema.results import OfflineLevel, SloResult
-from pipework.html.svg import GRID, INK, SERIES, STYLE, WIDTH_IN, new_axes, number, svg
+from pipework.benchmarks.results_schema.level import Level
+from pipework.benchmarks.results_schema.results import SloResult
+from pipework.html.svg import INK, SERIES, STYLE, new_axes, number, svg
 
-ROW_STYLE = STYLE | {"axes.grid.axis": "x"}
 SHOWN = dict(zip(("p50", "p90", "p95", "p99"), SERIES, strict=True))
 MARGIN = 1.15
-COLOURS = {
-    RatioVerdict.FASTER: SERIES[1],
-    RatioVerdict.SLOWER: SERIES[3],
-    RatioVerdict.NO_DIFFERENCE: INK,
-}
-TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)
-NARROW_TICKS = (0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.4)
-NARROW_RANGE = 1.5
 
 
 def throughput(levels: Sequence[Level]) -> str:
@@ -98,86 +81,6 @@ def _limits(axes: Axes, slo: SloResult) -> list[float]:
     return limits_ms
 
 
-def histograms(levels: Sequence[Level]) -> str:
-    """Draw latency histograms, one row per level, with a common logarithmic axis."""
-    shown = [(load_label(level), level.histogram) for level in levels if level.histogram]
-    with rc_context(ROW_STYLE):
-        figure = _figure(0.8 + 0.5 * len(shown))
-        rows = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-        for axes, (name, histogram) in zip(rows, shown, strict=True):
-            _histogram(axes, histogram, name)
-        edges = [edge for _, histogram in shown for edge in histogram.edges_ms]
-        ticks = round_ticks(min(edges), max(edges))
-        rows[-1].set_xlim(min(*ticks, *edges), max(*ticks, *edges))
-        _fixed_ticks(rows[-1].xaxis, ticks, _plain)
-        rows[-1].set_xlabel("milliseconds (logarithmic)")
-        return svg(figure, "Latency distribution of each level")
-
-
-def _histogram(axes: Axes, histogram: Histogram, name: str) -> None:
-    axes.stairs(histogram.counts, histogram.edges_ms, fill=True, color=SERIES[0])
-    axes.set_xscale("log")
-    axes.set_yticks([])
-    axes.set_ylabel(name, rotation=0, ha="right", va="center")
-
-
-def offline(levels: Sequence[OfflineLevel], description: str) -> str:
-    """Draw texts/s of each stage and batch size."""
-    stages = list(dict.fromkeys(level.stage for level in levels))
-    places_L = range(len(levels))
-    rates_L = [level.texts_per_s for level in levels]
-    colours_L = [SERIES[stages.index(level.stage) % len(SERIES)] for level in levels]
-    with rc_context(ROW_STYLE):
-        figure = _figure(1.0 + 0.36 * len(levels))
-        axes = figure.subplots()
-        bars = axes.barh(places_L, rates_L, height=0.7, color=colours_L)
-        axes.bar_label(bars, [f"{rate:,.0f}" for rate in rates_L], padding=4)
-        axes.set_yticks(places_L, [f"{level.stage}, {level.batch} per call" for level in levels])
-        axes.invert_yaxis()
-        axes.set_xlim(0, MARGIN * max(rates_L))
-        _value_axis(axes, "texts/s")
-        return svg(figure, description)
-
-
-def ratio_plot(result: ComparisonResult, quantity: Quantity) -> str:
-    """Draw the ratios of a quantity with their intervals; every level must have this quantity.
-
-    The shaded band is the tolerance. The axis is logarithmic, so that 2 and 1/2 are symmetric.
-    """
-    shown = {
-        level.name: ratio
-        for level in result.levels
-        for ratio in level.ratios
-        if ratio.quantity is quantity
-    }
-    with rc_context(ROW_STYLE):
-        figure = _figure(1.0 + 0.36 * len(shown))
-        axes = figure.subplots()
-        axes.axvspan(1 / (1 + result.tolerance), 1 + result.tolerance, color=GRID, alpha=0.5)
-        axes.axvline(1, linewidth=1, color=INK)
-        for row, ratio in enumerate(shown.values()):
-            colour = COLOURS[ratio.verdict]
-            axes.plot((ratio.low, ratio.high), (row, row), color=colour, linewidth=3, alpha=0.5)
-            axes.plot(ratio.ratio, row, marker="o", color=colour)
-        axes.set_xscale("log")
-        low, high, ticks = _range([*shown.values()])
-        axes.set_xlim(low, high)
-        _fixed_ticks(axes.xaxis, ticks, _plain)
-        axes.set_yticks(range(len(shown)), [*shown])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_xlabel(f"{quantity}, relative to the baseline")
-        return svg(figure, f"Ratios of {quantity} with their intervals")
-
-
-def _range(shown: Sequence[Ratio]) -> tuple[float, float, list[float]]:
-    """Return the limits of the axis, which include 1, and its ticks."""
-    low = min(0.95, *(ratio.low for ratio in shown)) / 1.03
-    high = max(1.05, *(ratio.high for ratio in shown)) * 1.03
-    fine = high / low < NARROW_RANGE**2
-    ticks = [tick for tick in (NARROW_TICKS if fine else TICKS) if low <= tick <= high]
-    return low, high, ticks
-
-
 def round_ticks(low_ms: float, high_ms: float) -> list[float]:
     """Return round values (1, 2, 5, 10, ...) within a range, or around it if it is narrow."""
     rounds = [digit * 10.0**power for power in range(-1, 6) for digit in (1, 2, 5)]
@@ -187,11 +90,6 @@ def round_ticks(low_ms: float, high_ms: float) -> list[float]:
     below = max(tick for tick in rounds if tick <= low_ms)
     above = min(tick for tick in rounds if tick >= high_ms)
     return [below, above]
-
-
-def _figure(height_in: float) -> Figure:
-    """Return a figure as wide as a page, for plots whose height depends on their rows."""
-    return Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
 
 
 def _value_axis(axes: Axes, label: str) -> None:
@@ -214,17 +112,11 @@ def _log_axis(axes: Axes, low_ms: float, high_ms: float) -> None:
     axes.set_ylabel("milliseconds")
 
 
-def _fixed_ticks(
-    axis: Axis, ticks: Sequence[float], write: Callable[[float, int], str] = number
-) -> None:
+def _fixed_ticks(axis: Axis, ticks: Sequence[float]) -> None:
     axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FuncFormatter(write))
+    axis.set_major_formatter(FuncFormatter(number))
     # A logarithmic axis would label its minor ticks over a narrow range.
     axis.set_minor_locator(NullLocator())
-
-
-def _plain(tick: float, _position: int) -> str:
-    return f"{tick:g}"
 
 
 def _legend(axes: Axes) -> None:

@@ -7,7 +7,6 @@ from pipework.benchmarks.report.tables import TextTable
 from pipework.benchmarks.results_schema.comparison import ComparisonSide
 from pipework.benchmarks.results_schema.results import BenchResult
 
-Tile = tuple[str, str, str]  # value, unit, caption
 Plot = tuple[str, str, str]  # title, caption, SVG
 
 
@@ -34,7 +33,6 @@ class Report:
         caption: explains the figures of the tables.
         plots: draws the plots; needs matplotlib.
         measured: the measured servers or run folder with their provenance, by title.
-        tiles: computes the headline figures.
     """
 
     heading: str
@@ -44,4 +42,3 @@ class Report:
     caption: str
     plots: Callable[[], list[Plot]]
     measured: Mapping[str, BenchResult | ComparisonSide]
-    tiles: Callable[[], list[Tile]] = list

@@ -7,8 +7,6 @@ from pipework.benchmarks.load.offline import TOKENIZING
 from pipework.benchmarks.results_schema.level import Latency, Level, WorkloadSummary
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
 
-# Beyond the first level within this share of the peak, more clients only increase latency.
-NEAR_PEAK = 0.95
 OFFLINE_HEAD = ("stage", "texts per call", "texts/s", "p50 ms", "p90 ms", "p95 ms", "p99 ms")
 PERCENTILES = ("p50", "p90", "p95", "p99", "p999")
 LATENCY_HEAD = ("p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
@@ -54,13 +52,6 @@ def open_loop_levels(result: BenchResult) -> list[Level]:
     """Return the open-loop levels, sorted by rate."""
     levels = [level for level in result.levels if level.rate is not None]
     return sorted(levels, key=lambda level: level.load)
-
-
-def best_level(levels: Sequence[Level]) -> Level:
-    """Return the level with the fewest clients among those within 5 % of the peak throughput."""
-    peak = max(level.texts_per_s for level in levels)
-    near = (level for level in levels if level.texts_per_s >= NEAR_PEAK * peak)
-    return min(near, key=lambda level: level.load)
 
 
 def engines(result: BenchResult) -> list[OfflineLevel]:
@@ -143,18 +134,14 @@ def _open_loop_table(levels: Sequence[Level]) -> TextTable:
 
 
 def _server_table(levels: Sequence[Level]) -> TextTable:
-    """Return resource use, costs and stage times; columns without any value are left out."""
+    """Return resource use and costs; columns without any value are left out."""
     columns: dict[str, Callable[[Level], str]] = {
         "cores": lambda level: f"{level.server.cores:.2f}" if level.server else NO_VALUE,
         "peak MiB": lambda level: f"{level.server.peak_mib:,.0f}" if level.server else NO_VALUE,
-        "GPU": lambda level: _share(level.server.gpu_share if level.server else None),
-        "GPU MiB": lambda level: _number(level.server.gpu_mib if level.server else None),
-        "tokens/s": lambda level: _number(level.tokens_per_s),
         "per million": lambda level: (
             NO_VALUE if (cost := level.cost_per_million) is None else ms(cost)
         ),
     }
-    columns |= {f"{stage} ms": _stage(stage) for stage in stages(levels)}
     filled = {
         name: column
         for name, column in columns.items()
@@ -165,16 +152,7 @@ def _server_table(levels: Sequence[Level]) -> TextTable:
         for level in levels
         if filled
     )
-    return TextTable(title="Server: resources and stage times", head=("at", *filled), rows=rows)
-
-
-def stages(levels: Sequence[Level]) -> list[str]:
-    """Return the names of the server's stages, in the order in which it reports them."""
-    return list(dict.fromkeys(name for level in levels for name in level.stages_ms))
-
-
-def _stage(name: str) -> Callable[[Level], str]:
-    return lambda level: ms(level.stages_ms[name]) if name in level.stages_ms else NO_VALUE
+    return TextTable(title="Server", head=("at", *filled), rows=rows)
 
 
 def _offline_row(level: OfflineLevel) -> tuple[str, ...]:
@@ -192,7 +170,3 @@ def _latencies(latency: Latency | None) -> tuple[str, ...]:
 
 def _number(value: float | None) -> str:
     return NO_VALUE if value is None else f"{value:,.0f}"
-
-
-def _share(value: float | None) -> str:
-    return NO_VALUE if value is None else f"{value:.0%}"

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from pipework.record import Record
 
@@ -20,13 +20,6 @@ class Latency(Record):
     max: float
 
 
-class Histogram(Record):
-    """Latency histogram: `counts[i]` latencies lie between `edges_ms[i]` and `edges_ms[i + 1]`."""
-
-    edges_ms: tuple[float, ...]
-    counts: tuple[int, ...]
-
-
 class Arrivals(StrEnum):
     """Arrival process of an open loop."""
 
@@ -36,20 +29,16 @@ class Arrivals(StrEnum):
 
 
 class ServerUse(Record):
-    """CPU, memory and GPU use of the server on this machine, measured after the warm-up.
+    """CPU and memory use of the server on this machine, measured after the warm-up.
 
     `cores` is CPU seconds per second and `peak_mib` the peak resident memory, both summed over the
     listening processes and their children (shared pages count once per process).
-    `generator_cores` is CPU seconds per second of the load generator. `gpu_share` (mean
-    utilisation, 0 to 1) and `gpu_mib` (maximum) cover all GPUs of the machine, including use by
-    other processes; None without a GPU.
+    `generator_cores` is CPU seconds per second of the load generator.
     """
 
     cores: float
     generator_cores: float | None = None
     peak_mib: float
-    gpu_share: float | None = None
-    gpu_mib: float | None = None
 
 
 class Level(Record):
@@ -65,9 +54,8 @@ class Level(Record):
     latencies start at the intended send time, so that they include the delay of an overloaded
     server or generator. `late` counts requests sent more than 10 ms after the intended time.
 
-    `stages_ms` are mean stage times reported by the server. `server` is None for a server on
-    another machine. `cost_per_million` is the cost of a million texts in the currency of the
-    price per hour.
+    `server` is None for a server on another machine. `cost_per_million` is the cost of a million
+    texts in the currency of the price per hour.
     """
 
     concurrency: int | None = None
@@ -81,11 +69,8 @@ class Level(Record):
     texts: int
     texts_per_s: float
     requests_per_s: float
-    tokens_per_s: float | None = None
     latency_ms: Latency | None
-    histogram: Histogram | None
     errors: dict[str, int]
-    stages_ms: dict[str, float] = Field(default_factory=dict)
     server: ServerUse | None = None
     cost_per_million: float | None = None
 

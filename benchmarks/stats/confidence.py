@@ -1,4 +1,4 @@
-"""Percentiles and histograms of latencies, and the intervals of ratios.
+"""Percentiles of latencies, and the intervals of ratios.
 
 Shapes: R requests or calls.
 """
@@ -12,12 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.benchmarks.results_schema.comparison import Quantity, Ratio, RatioVerdict
-from pipework.benchmarks.results_schema.level import Histogram, Latency
+from pipework.benchmarks.results_schema.level import Latency
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-# All histograms share this grid of edges (0.1 ms to 100 s, 20 bins per decade), so that levels and
-# results can be overlaid and a stored histogram is bounded.
-GRID_MS = np.logspace(-1, 5, 121)
 CONFIDENCE = 0.95
 
 Floats = NDArray[np.float64]
@@ -31,18 +28,6 @@ def latency(latencies_s_R: Floats) -> Latency:
     percentiles = dict(zip(PERCENTILES, values, strict=True))
     return Latency(
         **percentiles, mean=round(float(ms_R.mean()), 3), max=round(float(ms_R.max()), 3)
-    )
-
-
-def histogram(latencies_s_R: Floats) -> Histogram:
-    """Return the histogram of latencies in seconds, from the first to the last non-empty bin."""
-    ms_R = np.clip(latencies_s_R * 1000, GRID_MS[0], GRID_MS[-1])
-    counts, _ = np.histogram(ms_R, GRID_MS)
-    used = np.flatnonzero(counts)
-    first, last = int(used[0]), int(used[-1]) + 1
-    return Histogram(
-        edges_ms=tuple(round(float(edge), 4) for edge in GRID_MS[first : last + 1]),
-        counts=tuple(int(count) for count in counts[first:last]),
     )
 
 

@@ -6,12 +6,12 @@ from urllib.parse import unquote
 from pipework.benchmarks.targets.address import TargetAddress
 from pipework.benchmarks.targets.http import RestTarget
 from pipework.benchmarks.targets.protocol import ProtocolTarget
-from pipework.benchmarks.targets.seam import Caller, StageTimes, Target
+from pipework.benchmarks.targets.seam import Caller, Target
 from pipework.benchmarks.targets.template import TemplateTarget
 from pipework.errors import ConfigError
 from pipework.wire.schemas import PREDICT_PATH
 
-__all__ = ["Caller", "StageTimes", "Target", "is_url", "target"]
+__all__ = ["Caller", "Target", "is_url", "target"]
 MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/infer)?")
 GRPC_PATH = re.compile(r"/(?P<model>[^/]+)(/(?P<version>[^/]+))?")
 SCHEMES = ("http", "https", "grpc", "grpcs")

@@ -11,21 +11,13 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from pipework.benchmarks.targets.address import TargetAddress
-from pipework.benchmarks.targets.seam import (
-    TEXTS_HINT,
-    URL_HINT,
-    Caller,
-    StageTimes,
-    StageTotals,
-    Target,
-)
+from pipework.benchmarks.targets.seam import TEXTS_HINT, URL_HINT, Caller, Target
 from pipework.client.grpc import channel_credentials
 from pipework.client.tensors import packed_texts, tensors
 from pipework.data.examples import Example
 from pipework.errors import PipeError
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
-TIMING = "server-timing"  # key of the trailing metadata of `pipe serve`
 OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -81,18 +73,13 @@ class GrpcCaller:
         self._channel = _channel(address)
         self._metadata = (("authorization", address.credentials),) if address.credentials else ()
         self._infer = self._channel.unary_unary(INFER)  # without serialisers: bytes in, bytes out
-        self._stages = StageTotals()
 
     async def send(self, request: bytes) -> str | None:
         """Send a request and wait; return None on success, else the name of the status code."""
-        call = self._infer(request, metadata=self._metadata)
         try:
-            await call
+            await self._infer(request, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             return str(error.code().name)
-        for key, value in await call.trailing_metadata() or ():
-            if key == TIMING:
-                self._stages.add(value)
         return None
 
     async def fetch(self, request: bytes) -> bytes:
@@ -112,10 +99,6 @@ class GrpcCaller:
             bad_request = code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE}
             raise PipeError(message, TEXTS_HINT if bad_request else URL_HINT) from error
         return content
-
-    def stage_times(self) -> StageTimes:
-        """Return the stage times of the trailing metadata of `pipe serve`."""
-        return self._stages.times
 
     async def close(self) -> None:
         """Close the connection."""

@@ -14,14 +14,7 @@ from pipework.benchmarks.targets.http_connections import (
     ConnectionPool,
     post_request,
 )
-from pipework.benchmarks.targets.seam import (
-    TEXTS_HINT,
-    URL_HINT,
-    Caller,
-    StageTimes,
-    StageTotals,
-    Target,
-)
+from pipework.benchmarks.targets.seam import TEXTS_HINT, URL_HINT, Caller, Target
 from pipework.data.examples import Example
 from pipework.errors import PipeError
 from pipework.wire.schemas import PREDICT_PATH, TextInput
@@ -64,7 +57,6 @@ class HttpCaller:
         self._url = f"{address.scheme}://{address.host_port}"
         self._path = path
         self._connections = ConnectionPool(address.host, address.port, address.tls(), connections)
-        self._stages = StageTotals()
 
     async def send(self, request: bytes) -> str | None:
         """Send a request and wait; return None on success, else the kind of error."""
@@ -72,7 +64,6 @@ class HttpCaller:
             reply = await self._connections.send(request)
         except (ConnectionLostError, OSError) as error:
             return _error_kind(error)
-        self._stages.add(reply.timing)
         return None if reply.status == HTTPStatus.OK else f"HTTP {reply.status}"
 
     async def fetch(self, request: bytes) -> bytes:
@@ -91,10 +82,6 @@ class HttpCaller:
         why = f"HTTP {reply.status}: {_error_text(reply.body)}"
         message = f"{self._url}{self._path} refused the first request: {why}"
         raise PipeError(message, TEXTS_HINT if reply.status in BAD_REQUEST_STATUSES else URL_HINT)
-
-    def stage_times(self) -> StageTimes:
-        """Return the stage times of the Server-Timing headers of the responses."""
-        return self._stages.times
 
     async def close(self) -> None:
         """Close the connections."""

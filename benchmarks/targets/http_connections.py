@@ -13,9 +13,6 @@ from typing import cast
 
 import httptools
 
-TIMING_HEADER = b"server-timing"
-LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
-
 
 class ConnectionLostError(Exception):
     """The server closed the connection before the response was complete."""
@@ -23,11 +20,10 @@ class ConnectionLostError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpResponse:
-    """HTTP response: status, body, and the value of its Server-Timing header."""
+    """HTTP response: status and body."""
 
     status: int
     body: bytes
-    timing: str
 
 
 def post_request(host: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
@@ -49,8 +45,6 @@ class Connection(asyncio.Protocol):
     def _reset_parser(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
-        self._timing = b""
-        self._headers_complete = self._has_length = False
 
     @property
     def usable(self) -> bool:
@@ -85,46 +79,27 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self.close()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Store the Server-Timing header, and note headers that give the length of the body."""
-        name = name.lower()
-        if name == TIMING_HEADER:
-            self._timing = value
-        elif name in LENGTH_HEADERS:
-            self._has_length = True
-
-    def on_headers_complete(self) -> None:
-        """Note that the body follows."""
-        self._headers_complete = True
-
     def on_body(self, body: bytes) -> None:
         """Store a part of the body."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:
         """Complete the response, and close the connection unless it is kept alive."""
-        self._complete()
-        if not self._parser.should_keep_alive():
-            self.close()
-        self._reset_parser()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Complete or fail the pending response."""
-        # A response without a length header ends with its connection.
-        if exc is None and self._headers_complete and not self._has_length:
-            self._complete()
-        elif self._response is not None and not self._response.done():
-            self._response.set_exception(ConnectionLostError())
-        self._transport = None
-
-    def _complete(self) -> None:
         if self._response is not None and not self._response.done():
             response = HttpResponse(
                 status=self._parser.get_status_code(),
                 body=b"".join(self._body),
-                timing=self._timing.decode("latin-1"),
             )
             self._response.set_result(response)
+        if not self._parser.should_keep_alive():
+            self.close()
+        self._reset_parser()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio's name)
+        """Fail the pending response."""
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(ConnectionLostError())
+        self._transport = None
 
 
 class ConnectionPool:

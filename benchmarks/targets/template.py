@@ -1,6 +1,7 @@
 """Target for any JSON endpoint; a template describes its request format."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from pipework.errors import ConfigError
 
 TEXTS, TEXT = "$TEXTS", "$TEXT"
 PAIRS, PAIR = "$TEXT_PAIRS", "$TEXT_PAIR"
+# A JSON string that is a placeholder, and no key.
+PLACEHOLDER = re.compile(r'"(\$(?:TEXTS|TEXT|TEXT_PAIRS|TEXT_PAIR))"(?!\s*:)')
 HINT = """for example --template '{"inputs": "$TEXTS"}', or "$TEXT" for one text per request"""
 
 
@@ -31,13 +34,17 @@ class TemplateTarget(HttpTarget):
             ConfigError: the template is not JSON or has no placeholder for texts.
         """
         try:
-            placeholders = set(_strings(json.loads(self.template)))
+            json.loads(self.template)
         except ValueError as error:
             message = f"{self.template} is not JSON: {error}"
             raise ConfigError(message, HINT) from error
-        if not placeholders & {TEXTS, TEXT}:
+        if not self._placeholders & {TEXTS, TEXT}:
             message = f'{self.template} has no placeholder: expected "{TEXTS}" or "{TEXT}"'
             raise ConfigError(message, HINT)
+
+    @property
+    def _placeholders(self) -> set[str]:
+        return set(PLACEHOLDER.findall(self.template))
 
     @property
     def path(self) -> str:
@@ -50,21 +57,20 @@ class TemplateTarget(HttpTarget):
         Raises:
             ConfigError: the template has no placeholder for several texts, or for pairs.
         """
-        template = json.loads(self.template)
-        placeholders = set(_strings(template))
-        if len(examples) > 1 and TEXTS not in placeholders:
+        if len(examples) > 1 and TEXTS not in self._placeholders:
             message = f"{self.template} takes one text per request, found {len(examples)}"
             raise ConfigError(message, f'use "{TEXTS}", or send one text per request: --batch 1')
-        if examples[0].text_pair is not None and not placeholders & {PAIRS, PAIR}:
+        if examples[0].text_pair is not None and not self._placeholders & {PAIRS, PAIR}:
             message = f"{self.template} has no placeholder for the second text of a pair"
             raise ConfigError(message, f'expected "{PAIRS}" or "{PAIR}"')
-        texts, pairs = (
-            [example.text for example in examples],
-            [example.text_pair for example in examples],
-        )
+        texts = [example.text for example in examples]
+        pairs = [example.text_pair for example in examples]
         values = {TEXTS: texts, TEXT: texts[0], PAIRS: pairs, PAIR: pairs[0]}
-        content = json.dumps(_filled(template, values), ensure_ascii=False)
-        return self.post(content.encode(), JSON)
+
+        def fill(match: re.Match[str]) -> str:
+            return json.dumps(values[match[1]], ensure_ascii=False)
+
+        return self.post(PLACEHOLDER.sub(fill, self.template).encode(), JSON)
 
     def check(self, response: bytes, count: int) -> str:
         """Return the value of "model" in the response, or else the URL.
@@ -79,30 +85,6 @@ class TemplateTarget(HttpTarget):
                 return model if isinstance(model, str) else self.display_url
         expected = "JSON" if count == 1 else f"a list of {count}"
         raise self.unexpected_response(expected)
-
-
-def _strings(value: object) -> list[str]:
-    match value:
-        case str():
-            return [value]
-        case list():
-            return [text for inner in value for text in _strings(inner)]
-        case dict():
-            return [text for inner in value.values() for text in _strings(inner)]
-        case _:
-            return []
-
-
-def _filled(value: object, values: Mapping[str, object]) -> object:
-    match value:
-        case str():
-            return values.get(value, value)
-        case list():
-            return [_filled(inner, values) for inner in value]
-        case dict():
-            return {name: _filled(inner, values) for name, inner in value.items()}
-        case _:
-            return value
 
 
 def _lengths(value: object) -> set[int]:

@@ -28,6 +28,10 @@ SLOW_S = 0.3  # a call that takes longer is timed once, and no larger call is tr
 # Larger calls are tried while the fixed cost is more than this share of the call's tokens.
 FIXED_SHARE = 0.12
 LARGEST = 16_384
+ROW_TOKENS = 256  # most tokens of a packed row: the cost of attention is quadratic
+# Factor by which packed calls may exceed `most_tokens`, so that a batch slightly larger than a
+# call is not split: that takes 4 % longer (CPU, int8 MiniLM, batches of 1,020 tokens on average).
+PACKED_SLACK = 1.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,12 +103,6 @@ def _fastest_s(
                 call(*shape)
                 shape_times_s.append(perf_counter() - start_s)
     return [min(shape_times_s) for shape_times_s in times_s]
-
-
-ROW_TOKENS = 256  # most tokens of a packed row: the cost of attention is quadratic
-# Factor by which packed calls may exceed `most_tokens`, so that a batch slightly larger than a
-# call is not split: that takes 4 % longer (CPU, int8 MiniLM, batches of 1,020 tokens on average).
-PACKED_SLACK = 1.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

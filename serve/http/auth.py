@@ -26,6 +26,10 @@ BEARER, KEY_HEADER = "authorization", "x-api-key"
 MAX_KEYS = 4  # of a request: clients send one, and proxies may add another
 _KEY = re.compile(r"[!-~]+")  # printable ASCII without spaces, as in an HTTP header
 _HINT = "send Authorization: Bearer KEY, or X-API-Key: KEY"
+HEALTH = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
+# Pages contain no data. Their scripts request the data with a key.
+PAGES = frozenset({"/", "/docs", "/openapi.json", "/favicon.ico"})
+FOLDERS = ("/docs/static/", "/page/")
 
 
 class UnauthorizedError(PipeError):
@@ -155,12 +159,6 @@ def _is_address(host: str) -> bool:
         return name == "localhost" or bool(ip_address(name))
     except ValueError:
         return False
-
-
-HEALTH = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"})
-# Pages contain no data. Their scripts request the data with a key.
-PAGES = frozenset({"/", "/docs", "/openapi.json", "/favicon.ico"})
-FOLDERS = ("/docs/static/", "/page/")
 
 
 def is_public(path: str) -> bool:

@@ -41,6 +41,12 @@ ERRORS = {
     503: "the server is stopping, or no engine is available",
     504: "the deadline of the request has passed",
 }
+STATIC = "/docs/static"
+BUNDLE, STYLE, ICON = "swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"
+FILES = {BUNDLE: "text/javascript", STYLE: "text/css", ICON: "image/png"}
+CACHED = {"Cache-Control": "max-age=3600"}
+# The package contains Swagger UI 4, which renders nothing for OpenAPI 3.1.
+OPENAPI_VERSION = "3.0.3"
 
 
 def request_body(
@@ -153,14 +159,6 @@ class _NoNullSchema(GenerateJsonSchema):
     def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:
         # OpenAPI 3.0 has no null type. Optional fields can be omitted instead.
         return self.generate_inner(schema["schema"])
-
-
-STATIC = "/docs/static"
-BUNDLE, STYLE, ICON = "swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"
-FILES = {BUNDLE: "text/javascript", STYLE: "text/css", ICON: "image/png"}
-CACHED = {"Cache-Control": "max-age=3600"}
-# The package contains Swagger UI 4, which renders nothing for OpenAPI 3.1.
-OPENAPI_VERSION = "3.0.3"
 
 
 def add_docs(app: FastAPI) -> None:

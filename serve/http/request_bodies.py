@@ -29,6 +29,8 @@ _PART_BYTES = 16 * 2**10
 RETRY_AFTER_S = 1
 _COMPRESSION_HINT = "compress the body again, or send it without Content-Encoding"
 COPIES = 2  # of a body in memory: the body and its texts, or its texts as UTF-8 bytes and decoded
+MIN_BYTES = 1024  # smaller bodies fit into one packet without compression
+LEVEL = 1
 
 
 class CompressionError(InputError):
@@ -192,10 +194,6 @@ def _decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
 def _incomplete(encoding: str, found: str) -> CompressionError:
     message = f"body: expected complete {encoding} data, found {found}"
     return CompressionError(message, _COMPRESSION_HINT)
-
-
-MIN_BYTES = 1024  # smaller bodies fit into one packet without compression
-LEVEL = 1
 
 
 async def compress(response: Response, fields: Mapping[bytes, bytes]) -> Response:

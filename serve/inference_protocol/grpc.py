@@ -31,6 +31,12 @@ SERVING, NOT_SERVING, UNKNOWN = (
     HealthCheckResponse.NOT_SERVING,
     HealthCheckResponse.SERVICE_UNKNOWN,
 )
+INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+HEALTH = "grpc.health.v1.Health"
+UNLIMITED = -1
+SHARE = 4  # part of the limit of connections: one over gRPC carries any number of calls
+MAX_CALLS = 100  # of a connection at a time; clients wait before they send more
+IDLE_S = 30.0  # a connection without a call is closed after this time
 
 
 class Health(HealthServicer):  # type: ignore[misc]  # grpc_health has no types
@@ -87,14 +93,6 @@ class Health(HealthServicer):  # type: ignore[misc]  # grpc_health has no types
         except NotReadyError:
             return int(NOT_SERVING)
         return int(SERVING)
-
-
-INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-HEALTH = "grpc.health.v1.Health"
-UNLIMITED = -1
-SHARE = 4  # part of the limit of connections: one over gRPC carries any number of calls
-MAX_CALLS = 100  # of a connection at a time; clients wait before they send more
-IDLE_S = 30.0  # a connection without a call is closed after this time
 
 
 class GrpcServer:

@@ -34,7 +34,7 @@ from pipework.serve.inference_protocol.metadata import (
 )
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import read_options
-from pipework.serve.scheduling.model_protocol import run_for_logits
+from pipework.serve.scheduling.loop_bridge import run_for_logits
 
 HEAD_LENGTH_FIELD = HEAD_LENGTH.lower().encode()
 BINARY = {"type": "string", "format": "binary"}
@@ -66,6 +66,19 @@ _ANSWER: dict[str, JsonValue] = {
     "model_version": "1",
     "outputs": [{"name": "label", "datatype": "BYTES", "shape": [1, 1], "data": ["weather"]}],
 }
+INFER: dict[str, Any] = {
+    "requestBody": request_body(InferRequest, _EXAMPLES, {"application/octet-stream": BINARY}),
+    "parameters": [
+        *OPTION_HEADERS,
+        header_parameter(
+            HEAD_LENGTH,
+            {"type": "integer", "minimum": 0},
+            "length of the JSON in bytes, if tensor data follow it; 0 if the body is a text",
+        ),
+    ],
+}
+MODEL = "/v2/models/{name}"
+VERSION = MODEL + "/versions/{version}"
 
 
 class OutputTensorResponse(BaseModel):
@@ -112,17 +125,6 @@ class ModelReadyResponse(ReadyResponse):
     name: str
 
 
-INFER: dict[str, Any] = {
-    "requestBody": request_body(InferRequest, _EXAMPLES, {"application/octet-stream": BINARY}),
-    "parameters": [
-        *OPTION_HEADERS,
-        header_parameter(
-            HEAD_LENGTH,
-            {"type": "integer", "minimum": 0},
-            "length of the JSON in bytes, if tensor data follow it; 0 if the body is a text",
-        ),
-    ],
-}
 INFER_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
         "model": InferResponse,
@@ -130,10 +132,6 @@ INFER_ANSWER: dict[int | str, dict[str, Any]] = {
         "content": {"application/octet-stream": {"schema": BINARY}},
     }
 }
-
-
-MODEL = "/v2/models/{name}"
-VERSION = MODEL + "/versions/{version}"
 
 
 def build_protocol_router(models: Models, limits: LimitSettings) -> APIRouter:

@@ -15,7 +15,23 @@ from pydantic import BaseModel, ConfigDict
 from pipework import __version__
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import Policy
-from pipework.serve.scheduling.model_protocol import ServedModel
+from pipework.serve.scheduling.predictor import Predictor
+
+PLATFORM = "pipework"
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "schedule_policy",
+    "statistics",
+)
+Datatype = Literal["BYTES", "FP32"]
+VersionPolicy = dict[str, dict[str, int | list[int]]]
+ConfigType = Literal["TYPE_STRING", "TYPE_FP32"]
+BYTES: Datatype = "BYTES"
+FP32: Datatype = "FP32"
+CONFIG_TYPES: dict[Datatype, ConfigType] = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
 
 
 class _Part(BaseModel):
@@ -87,7 +103,7 @@ class StatisticsResponse(_Part):
     model_stats: tuple[ModelStatistics, ...]
 
 
-def chosen_versions(models: Models, name: str, version: str) -> list[ServedModel]:
+def chosen_versions(models: Models, name: str, version: str) -> list[Predictor]:
     """Return a version, all versions of a model, or all versions of all models.
 
     Raises:
@@ -99,12 +115,12 @@ def chosen_versions(models: Models, name: str, version: str) -> list[ServedModel
     return models.versions(name) if name else models.serving()
 
 
-def statistics(models: Sequence[ServedModel]) -> StatisticsResponse:
+def statistics(models: Sequence[Predictor]) -> StatisticsResponse:
     """Return the statistics of model versions."""
     return StatisticsResponse(model_stats=tuple(map(_of, models)))
 
 
-def _of(model: ServedModel) -> ModelStatistics:
+def _of(model: Predictor) -> ModelStatistics:
     totals, stages = model.totals, model.totals.timings
     return ModelStatistics(
         name=model.name,
@@ -121,23 +137,6 @@ def _of(model: ServedModel) -> ModelStatistics:
             compute_output=Duration.of(totals.answered, stages.decode_s),
         ),
     )
-
-
-PLATFORM = "pipework"
-EXTENSIONS = (
-    "binary_tensor_data",
-    "classification",
-    "model_configuration",
-    "model_repository",
-    "schedule_policy",
-    "statistics",
-)
-Datatype = Literal["BYTES", "FP32"]
-VersionPolicy = dict[str, dict[str, int | list[int]]]
-ConfigType = Literal["TYPE_STRING", "TYPE_FP32"]
-BYTES: Datatype = "BYTES"
-FP32: Datatype = "FP32"
-CONFIG_TYPES: dict[Datatype, ConfigType] = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,7 +209,7 @@ class ModelConfig(_Part):
     output: tuple[TensorConfig, ...]
 
 
-def metadata(model: ServedModel, versions: Sequence[str]) -> ModelMetadata:
+def metadata(model: Predictor, versions: Sequence[str]) -> ModelMetadata:
     """Return the metadata of a model with the given served versions."""
     return ModelMetadata(
         name=model.name,
@@ -220,7 +219,7 @@ def metadata(model: ServedModel, versions: Sequence[str]) -> ModelMetadata:
     )
 
 
-def config(model: ServedModel, max_texts: int, policy: Policy) -> ModelConfig:
+def config(model: Predictor, max_texts: int, policy: Policy) -> ModelConfig:
     """Return the configuration of a model whose requests may have `max_texts` texts."""
     return ModelConfig(
         name=model.name,

@@ -31,6 +31,8 @@ CALL_BYTES = 16 * 2**10  # memory of a call in gRPC, without its messages
 
 _Computed: TypeAlias = "asyncio.Future[tuple[A, UnreadResponse]]"
 _Pending: TypeAlias = "asyncio.Queue[_Computed[A] | None]"
+RETRY_AFTER_S = 1
+OTHER_SHARE = 8  # part of the messages that is for methods other than inference
 
 
 async def in_order(
@@ -165,10 +167,6 @@ def close_connection(peer: str) -> None:
             # gRPC accepts IPv4 connections on IPv6 sockets, but shows IPv4 addresses.
             if (peer_host.removeprefix("::ffff:"), peer_port) == address:
                 opened.shutdown(socket.SHUT_RDWR)
-
-
-RETRY_AFTER_S = 1
-OTHER_SHARE = 8  # part of the messages that is for methods other than inference
 
 
 @dataclass(frozen=True, kw_only=True)

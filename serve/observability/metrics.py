@@ -25,10 +25,11 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from pipework import __version__
-from pipework.serve.models.registry import Models, ServedModel
+from pipework.serve.models.registry import Models
 from pipework.serve.observability.summed_metrics import MetricValues
 from pipework.serve.request.context import RequestContext
 from pipework.serve.request.statistics import BUCKETS_S, EngineLoad, Totals
+from pipework.serve.scheduling.predictor import Predictor
 
 LABELS = ("model", "version")
 REJECTED = "pipework_rejected"
@@ -65,6 +66,14 @@ TEXTS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
     ),
 )
 C = TypeVar("C", EngineLoad, Totals)
+REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# Rejections before a model version is reached, by response status; versions count the rest.
+REASONS = {
+    **dict.fromkeys(("400", "405", "422", "INVALID_ARGUMENT"), "invalid"),
+    **dict.fromkeys(("401", "403", "UNAUTHENTICATED", "PERMISSION_DENIED"), "unauthorized"),
+    **dict.fromkeys(("404", "NOT_FOUND"), "unknown_model"),
+    **dict.fromkeys(("413", "OUT_OF_RANGE"), "too_large"),
+}
 
 
 class VersionMetrics(Collector):
@@ -141,25 +150,16 @@ def _stages(totals: dict[tuple[str, str], Totals]) -> Metric:
     return family
 
 
-def _info(serving: Sequence[ServedModel]) -> Metric:
+def _info(serving: Sequence[Predictor]) -> Metric:
     family = GaugeMetricFamily(
         "pipework_model_info",
         "Engine and precision of a version",
         labels=(*LABELS, "engine", "precision"),
     )
     for model in serving:
-        family.add_metric((model.name, model.version, model.engine, model.card.precision), 1)
+        precision = str(model.record.precision)
+        family.add_metric((model.name, model.version, model.engine, precision), 1)
     return family
-
-
-REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-# Rejections before a model version is reached, by response status; versions count the rest.
-REASONS = {
-    **dict.fromkeys(("400", "405", "422", "INVALID_ARGUMENT"), "invalid"),
-    **dict.fromkeys(("401", "403", "UNAUTHENTICATED", "PERMISSION_DENIED"), "unauthorized"),
-    **dict.fromkeys(("404", "NOT_FOUND"), "unknown_model"),
-    **dict.fromkeys(("413", "OUT_OF_RANGE"), "too_large"),
-}
 
 
 class ServerMetrics:

@@ -12,6 +12,37 @@ from pipework.errors import MissingDependencyError
 from pipework.git import CHECKOUT
 
 HOME = CHECKOUT / ".triton"  # folder that `make triton` installs into
+SHOWN = 300  # characters of a wrong response that the message repeats
+# Triton's Python backend reads tensors through NumPy's binary interface. If it was built for
+# another version of NumPy, it returns wrong numbers or crashes, without a warning: hence this
+# echo model.
+ECHO = "pipework_echo"
+ECHO_CONFIG = f"""\
+name: "{ECHO}"
+backend: "python"
+input {{ name: "numbers" data_type: TYPE_INT64 dims: [-1] }}
+input {{ name: "texts" data_type: TYPE_STRING dims: [-1] }}
+output {{ name: "numbers" data_type: TYPE_INT64 dims: [-1] }}
+output {{ name: "texts" data_type: TYPE_STRING dims: [-1] }}
+instance_group {{ count: 1 kind: KIND_CPU }}
+"""
+ECHO_MODEL = """\
+import triton_python_backend_utils as triton
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [triton.InferenceResponse([*map(self.copied, r.inputs())]) for r in requests]
+
+    def copied(self, tensor):
+        return triton.Tensor(tensor.name(), tensor.as_numpy().copy())
+"""
+ECHO_REQUEST = {
+    "inputs": [
+        {"name": "numbers", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]},
+        {"name": "texts", "datatype": "BYTES", "shape": [2], "data": ["echo", "回声"]},
+    ]
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,40 +102,6 @@ class Installation:
                 filter(None, (done.stdout.strip(), os.environ.get("LD_LIBRARY_PATH")))
             ),
         }
-
-
-# Triton's Python backend reads tensors through NumPy's binary interface. If it was built for
-# another version of NumPy, it returns wrong numbers or crashes, without a warning: hence this
-# echo model.
-
-SHOWN = 300  # characters of a wrong response that the message repeats
-ECHO = "pipework_echo"
-ECHO_CONFIG = f"""\
-name: "{ECHO}"
-backend: "python"
-input {{ name: "numbers" data_type: TYPE_INT64 dims: [-1] }}
-input {{ name: "texts" data_type: TYPE_STRING dims: [-1] }}
-output {{ name: "numbers" data_type: TYPE_INT64 dims: [-1] }}
-output {{ name: "texts" data_type: TYPE_STRING dims: [-1] }}
-instance_group {{ count: 1 kind: KIND_CPU }}
-"""
-ECHO_MODEL = """\
-import triton_python_backend_utils as triton
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [triton.InferenceResponse([*map(self.copied, r.inputs())]) for r in requests]
-
-    def copied(self, tensor):
-        return triton.Tensor(tensor.name(), tensor.as_numpy().copy())
-"""
-ECHO_REQUEST = {
-    "inputs": [
-        {"name": "numbers", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]},
-        {"name": "texts", "datatype": "BYTES", "shape": [2], "data": ["echo", "回声"]},
-    ]
-}
 
 
 def write_echo(models: Path) -> Path:

@@ -32,6 +32,11 @@ METRICS_OFFSET = 2  # Triton's default ports are 8000, 8001 and 8002
 # of the python backend itself (CVE-2025-23319, CVE-2025-23320, CVE-2025-23334).
 RESTRICTED = ("shared-memory", "trace", "logging")
 ACCESS_HEADER = "pipework-launcher"
+START_S, POLL_S, LATE_S = 120.0, 0.05, 3.0
+TAIL = 20  # lines of a log that are shown
+LOG_BYTES = 8 * 2**20  # a larger log is truncated
+PR_SET_PDEATHSIG = 1  # option of Linux's prctl
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where the python backend passes tensors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,13 +114,6 @@ class ServerOptions:
 
 def _bound(host: str, port: int, option: str, held: ExitStack) -> int:
     return int(held.enter_context(bound_socket(host, port, option)).getsockname()[1])
-
-
-START_S, POLL_S, LATE_S = 120.0, 0.05, 3.0
-TAIL = 20  # lines of a log that are shown
-LOG_BYTES = 8 * 2**20  # a larger log is truncated
-PR_SET_PDEATHSIG = 1  # option of Linux's prctl
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where the python backend passes tensors)
 
 
 class TritonServer(Closeable):

@@ -147,7 +147,6 @@ class ChildProcess:
 
 
 def _run_child(child: ChildProcess, report: Connection, main_process: int) -> None:
-    signal.set_wakeup_fd(-1)
     for number in STOPPING:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

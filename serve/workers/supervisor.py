@@ -38,8 +38,7 @@ from pipework.serve.workers.worker import Worker
 log = logging.getLogger(__name__)
 AUTO = "auto"
 MAX_WORKERS = 256
-WAIT_S = 0.5
-READ_BYTES = 4096
+WAIT_S = 0.1  # until a signal is noticed
 RESERVE_S = 2.0  # after the grace period, before a process is killed
 
 
@@ -142,25 +141,18 @@ class _Supervisor:
         self._files = files
         self._grace_s = grace_s
         self._signals = 0
-        self._wakeup, self._woken = socket.socketpair()
 
     @contextmanager
     def signals(self) -> Iterator[None]:
         """Handle signals in `run` and `stop`, and kill processes that are left at the end."""
-        self._woken.setblocking(False)
-        self._wakeup.setblocking(False)
-        earlier = signal.set_wakeup_fd(self._woken.fileno())
         try:
             with signal_handlers(self._handle):
                 yield
         finally:
-            signal.set_wakeup_fd(earlier)
             for child in self._workers:
                 child.signal(signal.SIGKILL)
                 if child.process is not None:
                     child.process.join()
-            self._woken.close()
-            self._wakeup.close()
 
     def run(self, ready: Callable[[], None]) -> None:
         """Start the workers, call `ready`, and replace workers until a signal arrives.
@@ -218,12 +210,10 @@ class _Supervisor:
         running = [child for child in self._workers if child.process is not None]
         sentinels = {child.process.sentinel: child for child in running if child.process}
         reports = {child.report: child for child in running if child.report is not None}
-        changed = wait([*sentinels, *reports, self._wakeup], WAIT_S)
+        changed = wait([*sentinels, *reports], WAIT_S)
         for report in changed:
             if isinstance(report, Connection):
                 reports[report].read_report()
-        if self._wakeup in changed:
-            self._wakeup.recv(READ_BYTES)
         return [sentinels[item] for item in changed if isinstance(item, int)]
 
     def _handle(self, number: int, _: FrameType | None) -> None:

@@ -30,7 +30,7 @@ from pipework.benchmarks.results_schema.level import (
 )
 from pipework.benchmarks.results_schema.provenance import Machine, Provenance
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel, SloResult
-from pipework.benchmarks.stats.confidence import histogram, latency
+from pipework.benchmarks.stats.confidence import latency
 from pipework.benchmarks.studies.records.engine_results import EngineResult, EnginesResult
 from pipework.benchmarks.studies.records.grid_results import Cell, GridResult
 from pipework.benchmarks.studies.records.training_results import TrainingResult
@@ -153,7 +153,6 @@ def level(concurrency: int, errors: dict[str, int] | None = None) -> Level:
         texts_per_s=round(rate, 2),
         requests_per_s=round(rate / 8, 2),
         latency_ms=latency(latencies_s),
-        histogram=histogram(latencies_s),
         errors=errors or {},
     )
 
@@ -294,7 +293,6 @@ def open_level():
             texts_per_s=8 * per_s,
             requests_per_s=per_s,
             latency_ms=Latency(**times, mean=8, max=3 * p99) if sent > failed else None,
-            histogram=None,
             errors=errors or {},
         )
 
@@ -304,10 +302,7 @@ def open_level():
 @pytest.fixture
 def loaded(served, open_level) -> BenchResult:
     """Closed-loop and open-loop levels with all optional fields, and an objective that was met."""
-    known = {
-        "stages_ms": {"tokenize": 0.4, "queue": 1.9, "infer": 6.1, "decode": 0.1},
-        "cost_per_million": 0.42,
-    }
+    known = {"cost_per_million": 0.42}
     closed = [
         level.model_copy(update=known | {"server": ServerUse(cores=1.8, peak_mib=410 + number)})
         for number, level in enumerate(served.levels)

@@ -1,9 +1,12 @@
-"""Options that cannot be combined are reported in one line."""
+"""Options that cannot be combined are reported in one line; results have their command line."""
+
+import json
 
 import pytest
 
 from pipework.benchmarks.command import check_options
 from pipework.errors import ConfigError
+from tests.commands import pipe
 
 URL = "http://127.0.0.1:8000"
 
@@ -48,3 +51,19 @@ def test_options_that_cannot_be_combined_are_reported(target, options, message):
 )
 def test_valid_combinations_are_accepted(target, options):
     check_options(target, options.split())
+
+
+def test_a_result_has_the_command_line_without_passwords_and_local_paths(serve, tmp_path):
+    url = serve().url
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("1\ta\n2\tb\n")
+    out = tmp_path / "result.json"
+    words = ("--file", rows, "--columns", "text=1", "--batch", 2, "--concurrency", "1")
+    words += ("--slo", "p50=100ms", "--slo", "mean=100ms", "--rate", "30", "--price", 1.2)
+    secret = url.replace("//", "//me:secret@")
+    done = pipe("bench", secret, *words, "--seconds", 0.6, "--json", out)
+    assert done.returncode in {0, 3}, done.stderr  # a busy machine may miss the objective
+    assert " ".join(json.loads(out.read_text())["command"]) == (
+        f"pipe bench {url} --file rows.tsv --columns text=1 --batch 2 --concurrency 1"
+        " --slo p50=100ms --slo mean=100ms --rate 30 --price 1.2 --seconds 0.6"
+    )

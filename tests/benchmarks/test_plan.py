@@ -1,14 +1,10 @@
-"""Plans are bounded, and their command repeats them."""
-
-from pathlib import Path
+"""Plans are bounded."""
 
 import pytest
 
 from pipework.benchmarks.load.slo import parse_slo
-from pipework.benchmarks.plan import BaselineServer, BenchPlan
+from pipework.benchmarks.plan import BenchPlan
 from pipework.benchmarks.results_schema.level import Arrivals
-from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.errors import ConfigError
 
 P99 = parse_slo(["p99=50ms"])
@@ -77,35 +73,3 @@ def test_the_hint_for_too_short_levels_is_the_needed_time():
 )
 def test_rates_replace_the_default_clients(plan, loads):
     assert ", ".join(map(str, plan.loads)) == loads
-
-
-def test_the_command_repeats_the_plan_without_a_path():
-    source = Source(path=Path("/secret/rows.tsv"), columns=Columns(text=0, text_pair=1, label=None))
-    plan = BenchPlan(
-        source=source,
-        batch=8,
-        concurrencies=(2,),
-        rates=(50, 62.5),
-        arrivals=Arrivals.CONSTANT,
-        limits=parse_slo(["p99=50ms", "p95=0.1s"]),
-        price=1.2,
-        duration_s=10,
-    )
-    assert " ".join(plan.command("http://h:1")) == (
-        "pipe bench http://h:1 --file rows.tsv --columns text=0,text_pair=1 --batch 8"
-        " --concurrency 2 --rate 50,62.5 --arrivals constant --slo p99=50ms --slo p95=100ms"
-        " --price 1.2 --seconds 10"
-    )
-    baseline = BaselineServer(url="http://h:2", price=2, template='{"q": "$TEXT"}')
-    both = BenchPlan(concurrencies=(1,), price=1, template='{"inputs": "$TEXTS"}')
-    assert both.command("http://h:1", baseline) == (
-        *("pipe", "bench", "http://h:1", "--against", "http://h:2", "--concurrency", "1"),
-        *("--price", "1", "--price", "2"),
-        *("--template", '{"inputs": "$TEXTS"}', "--template", '{"q": "$TEXT"}'),
-        *("--seconds", "5"),
-    )
-    same = BaselineServer(url="http://h:2", price=1, template=both.template)
-    assert both.command("http://h:1", same).count("--price") == 1
-    assert (
-        " ".join(BenchPlan(mean_words=30).command("run")) == "pipe bench run --words 30 --seconds 5"
-    )

@@ -137,8 +137,6 @@ def test_a_url_is_measured_at_each_number_of_clients(serve):
     assert result.model == "fake"
     assert result.target == server.url
     assert result.offline == ()
-    words = ("pipe", "bench", server.url, "--concurrency", "1,2", "--seconds", "0.2")
-    assert result.command == words
     assert len(server.bodies[0]["texts"]) == 1
 
 
@@ -180,8 +178,6 @@ def test_a_run_folder_is_measured_with_the_given_file_and_batch(tmp_path, monkey
     result = bench(str(folder), BenchPlan(source=source, batch=2, duration_s=0.1), NullProgress())
     assert {level.batch for level in result.offline} == {2}
     assert (result.workload.source, result.workload.texts) == ("rows.txt", 2)
-    words = " ".join(result.command)
-    assert words == "pipe bench run --file rows.txt --columns text=0 --batch 2 --seconds 0.1"
 
 
 def test_a_model_of_pairs_is_measured_with_pairs(tmp_path, monkeypatch):

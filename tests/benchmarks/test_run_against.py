@@ -31,8 +31,6 @@ def test_an_alternating_measurement_shows_the_faster_server(serve):
     was, now = level.cost_per_million
     assert was == pytest.approx(2000 / level.ratios[0].before, rel=1e-3)
     assert now == pytest.approx(1000 / level.ratios[0].after, rel=1e-3)
-    words = f"pipe bench {fast.url} --against {slow.url} --concurrency 1 --price 3.6 --price 7.2"
-    assert " ".join(result.after.command) == f"{words} --seconds 1"
     assert level.ratios[0].ratio > 2
     assert result.rounds == 5
     assert result.regressions == ()

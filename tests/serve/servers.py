@@ -167,6 +167,7 @@ class _ClientTransport(httpx.AsyncBaseTransport):
         if not transport.written:  # else it was rejected from its head
             async for part in request.stream:
                 opened.data_received(b"%x\r\n%s\r\n" % (len(part), part) if chunked else part)
+                await asyncio.sleep(0)  # without time left, a connection parses in the next tick
                 if transport.written:  # rejected from the part
                     break
             else:

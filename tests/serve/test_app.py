@@ -3,20 +3,18 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, TooBusyError
-from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.config import LimitSettings
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import RequestOptions, StageTimings, set_timings
 from pipework.serve.request.statistics import EngineLoad, Totals
-from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.tasks.predictions import Prediction, SingleLabel
-from pipework.tasks.single_label import SingleLabelTask
 from pipework.wire.text_tensors import InputTexts, OutputTensors
 from tests.serve.servers import MemoryServer
 
@@ -31,11 +29,7 @@ class FakeModel:
     version = "1"
     engine = "onnx"
     alive = ready = True
-    card = ModelCard(
-        task=SingleLabelTask(labels=("sport", "money"), metric="accuracy"),
-        precision="fp32",
-        reading=TrainingReadOptions.of_inputs(["text"]),
-    )
+    record = SimpleNamespace(precision="fp32")
     load = LOAD
     totals = Totals()
     inputs = ("text",)
@@ -130,27 +124,6 @@ def test_an_error_becomes_a_status_and_one_line(
     answer = app.predict(json={"texts": ["a"]})
     assert (answer.status_code, answer.json()) == (status, {"error": message})
     assert answer.headers.get("retry-after") == ("7" if status == 429 else None)
-
-
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        (b"rain", 400),
-        (b'{"texts": ["\xff"]}', 400),
-        (b'{"texts": ["\\udc00"]}', 400),
-        (b'{"texts": ' + b"[" * 900, 400),
-        (b'{"texts": NaN}', 422),
-        (b'{"texts": [], "top_k": ' + b"9" * 900 + b"}", 422),
-        (b'{"texts": ["a", "b", "c", "d"]}', 413),
-        (b'{"texts": ["' + b"a" * 51 + b'"]}', 413),
-        (b" " * 1001, 413),
-    ],
-)
-def test_invalid_bodies_are_answered_4xx(app: App, body: bytes, status: int) -> None:
-    answer = app.predict(content=body)
-    assert answer.status_code == status
-    assert list(answer.json()) == ["error"]
-    assert app.model.examples == []
 
 
 def test_a_chunked_body_is_stopped_at_the_limit(app: App) -> None:

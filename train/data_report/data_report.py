@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError
 from pipework.progress import Progress, counted
+from pipework.record import Record
 from pipework.settings import SUFFIXES
 from pipework.tasks.registry import task_type
 from pipework.tasks.regression import DECIMAL
@@ -42,10 +42,8 @@ FEW_ROWS = 20  # too few to judge the number of labels
 UNLIMITED = 1 << 30  # tokens: a max_length that never truncates
 
 
-class ValueStats(BaseModel):
+class ValueStats(Record):
     """Statistics of the targets of a regression."""
-
-    model_config = ConfigDict(frozen=True)
 
     smallest: float
     median: float
@@ -53,7 +51,7 @@ class ValueStats(BaseModel):
     mean: float
 
 
-class SplitReport(BaseModel):
+class SplitReport(Record):
     """Statistics of a file: rows by label, lengths, duplicates.
 
     `values` replaces `labels` for a regression. `characters` and, with a tokenizer, `tokens` are
@@ -62,8 +60,6 @@ class SplitReport(BaseModel):
     `truncated` rows are longer than the maximum length. `header` is the label of the first row, if
     it looks like a header. `dropped` rows are left out by data.drop_leaked.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     rows: int
     labels: dict[str, int]
@@ -85,20 +81,16 @@ class SplitReport(BaseModel):
         return None if self.truncated is None else self.truncated / max(self.tokenized, 1)
 
 
-class SharedRows(BaseModel):
+class SharedRows(Record):
     """The number of rows of a later file whose text is also in an earlier file."""
-
-    model_config = ConfigDict(frozen=True)
 
     earlier: str
     later: str
     rows: int
 
 
-class DataReport(BaseModel):
+class DataReport(Record):
     """Statistics of all files, rows shared between files, and findings as sentences."""
-
-    model_config = ConfigDict(frozen=True)
 
     splits: dict[str, SplitReport]
     shared: tuple[SharedRows, ...]

@@ -194,11 +194,9 @@ class FileStats:
 
 def leaked_rows(train: Source, rows: Sequence[Example]) -> NDArray[np.bool_]:
     """Return which rows have a text that is also in train, bool [N]; reads train once."""
-    hashes_N = np.fromiter(map(folded_text, rows), np.int64, len(rows))
-    leaked_N = np.zeros(len(rows), np.bool_)
-    for chunk in chunks(train.rows(), CHUNK):
-        leaked_N |= np.isin(hashes_N, np.fromiter(map(folded_text, chunk), np.int64, len(chunk)))
-    return leaked_N
+    texts = list(map(folded_text, rows))
+    shared = set(texts).intersection(map(folded_text, train.rows()))
+    return np.array([text in shared for text in texts], np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,57 +24,44 @@ from pipework.train.loop.losses import Losses
 from pipework.train.objectives import Objective
 
 
-class DistillationLosses:
-    """The losses of rows with teacher logits.
+def distillation_losses(
+    label_losses: Losses,
+    teacher_logits: Sequence[Sequence[Logits]],
+    *,
+    labelled: int,
+    objective: Objective,
+    settings: TrainSettings,
+) -> Losses:
+    """Return the losses with respect to labels and teachers.
 
     A loss is `soft_weight` times the distillation loss plus (1 - `soft_weight`) times the loss of
     the label; a row without a label has the first term only. See `Objective`.
+
+    Args:
+        label_losses: the losses with respect to the labels.
+        teacher_logits: for each teacher its logits [N, C] by file, in the order of the rows.
+        labelled: number of rows with a label; they precede the unlabelled rows.
+        objective: the losses of the kind of task.
+        settings: temperature and weight.
     """
+    weight = settings.soft_weight
 
-    def __init__(
-        self,
-        label_losses: Losses,
-        teacher_logits: Sequence[Sequence[Logits]],
-        *,
-        labelled: int,
-        objective: Objective,
-        settings: TrainSettings,
-    ) -> None:
-        """Combine the losses of the labels with those of the teachers.
-
-        Args:
-            label_losses: the losses of the labels.
-            teacher_logits: for each teacher its logits [N, C] by file, in the order of the rows.
-            labelled: number of rows with a label; they precede the unlabelled rows.
-            objective: the losses of the kind of task.
-            settings: temperature and weight.
-        """
-        self._label_losses = label_losses
-        self._teacher_logits = teacher_logits
-        self._labelled = labelled
-        self._objective = objective
-        self._temperature = settings.temperature
-        self._weight = settings.soft_weight
-
-    def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
-        """Return the loss of each row, float32 [B]."""
-        teacher_KBC = torch.from_numpy(self._teachers_of(rows_B)).to(logits_BC.device)
-        soft_B = self._objective.of_teachers(logits_BC, teacher_KBC, self._temperature)
-        labelled_B = rows_B < self._labelled
-        hard_B = self._label_losses(logits_BC, np.where(labelled_B, rows_B, 0))
+    def losses(logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
+        teachers = [_rows_of(files, rows_B) for files in teacher_logits]
+        teacher_KBC = torch.from_numpy(np.stack(teachers)).to(logits_BC.device)
+        soft_B = objective.of_teachers(logits_BC, teacher_KBC, settings.temperature)
+        labelled_B = rows_B < labelled
+        hard_B = label_losses(logits_BC, np.where(labelled_B, rows_B, 0))
         # Rows without a label were computed with the label of row 0, which gets weight 0 here.
         label_weight_B = torch.from_numpy(labelled_B.astype(np.float32)).to(logits_BC.device)
-        return self._weight * soft_B + (1 - self._weight) * label_weight_B * hard_B
+        return weight * soft_B + (1 - weight) * label_weight_B * hard_B
 
-    def _teachers_of(self, rows_B: Rows) -> NDArray[np.float32]:
-        return np.stack(
-            [
-                np.stack(
-                    [files[file][row] for file, row in locate_rows(list(map(len, files)), rows_B)]
-                )
-                for files in self._teacher_logits
-            ]
-        )
+    return losses
+
+
+def _rows_of(files: Sequence[Logits], rows_B: Rows) -> NDArray[np.float32]:
+    locations = locate_rows(list(map(len, files)), rows_B)
+    return np.stack([files[file][row] for file, row in locations])
 
 
 def all_teacher_logits(

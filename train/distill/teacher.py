@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from pipework.data.examples import Source
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.progress import Progress
-from pipework.run_folder.files import MANIFEST_FILE, verify_files, write_atomically
+from pipework.run_folder.files import MANIFEST_FILE, write_atomically
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.tasks.task import Task
-from pipework.text.encoding import TextEncoder
+from pipework.text.encoding import open_encoder
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
 from pipework.train.data.disk_cache import (
     allocate_file,
@@ -57,19 +57,6 @@ class Teacher:
     def digest(self) -> str:
         """A digest of weights, tokenizer and input limits, which determine its logits."""
         return digest_values((self.manifest.model.checkpoint, self.manifest.input))
-
-    def encoder(self) -> TextEncoder:
-        """Open the tokenizer of the teacher, which may differ from that of the student.
-
-        Raises:
-            RunFolderError: the tokenizer is missing or has changed.
-        """
-        input_record = self.manifest.input
-        verify_files(self.run, (input_record.tokenizer,))
-        path = self.run / input_record.tokenizer.path
-        return TextEncoder.open(
-            path, max_length=input_record.max_length, type_ids=input_record.type_ids
-        )
 
 
 def open_teachers(runs: Iterable[Path], task: Task, fields: Sequence[str]) -> tuple[Teacher, ...]:
@@ -139,7 +126,7 @@ def teacher_logits(
         RunFolderError: a file of the teacher is missing or has changed.
         CheckFailedError: a logit is not finite.
     """
-    encoder = teacher.encoder()
+    encoder = open_encoder(teacher.run, teacher.manifest)
     tokenizer = (teacher.run / teacher.manifest.input.tokenizer.path).read_text(encoding="utf-8")
     rows = source.unlabelled()
     tokens = open_token_cache(rows, tokenizer, encoder, None, progress)

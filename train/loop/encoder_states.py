@@ -42,20 +42,11 @@ class EncoderStates:
     offsets: NDArray[np.int64]
     left: bool
 
-    def __len__(self) -> int:
-        """Return N."""
-        return len(self.offsets) - 1
-
-    def states(self, rows: Sequence[int] | NDArray[np.int64]) -> list[NDArray[np.float32]]:
-        """Return the states of rows, each float32 [T, H]."""
-        spans = ((int(self.offsets[row]), int(self.offsets[row + 1])) for row in rows)
-        return [np.asarray(self.flat[start:end], np.float32) for start, end in spans]
-
     def batch(
         self, rows: Sequence[int] | NDArray[np.int64], device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return states [B, T, H] and attention mask int64 [B, T], the input of `from_states`."""
-        states = self.states(rows)
+        states = [self.flat[self.offsets[row] : self.offsets[row + 1]] for row in rows]
         longest = max(map(len, states))
         states_BTH = np.zeros((len(states), longest, self.flat.shape[1]), np.float32)
         mask_BT = np.zeros((len(states), longest), np.int64)

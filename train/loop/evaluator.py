@@ -3,8 +3,10 @@
 Shapes: N rows of dev.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Protocol
+from itertools import chain
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +20,8 @@ from pipework.train.data.batches import BATCH_TOKENS, Rows, rank_share, token_ba
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World
 from pipework.train.loop.model_inputs import BatchLoader
+
+T = TypeVar("T")
 
 
 class Evaluator(Protocol):
@@ -61,27 +65,46 @@ class ClassifierEvaluator:
 
     def outputs(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Outputs | None:
         """Return all outputs in rank 0, None in the others; each rank computes its own rows."""
-        order = np.argsort(self._loader.lengths, kind="stable")
-        own = rank_share(order, self._world.rank, self._world.size)
-        parts = self._world.gather((own, self._compute(model, own, autocast)))
+
+        def compute(batch: Rows) -> Values:
+            device = self._world.device.type
+            with torch.autocast(device, autocast, enabled=autocast is not None):
+                values: Values = model(**self._loader.inputs(batch)).float().cpu().numpy()
+            return values
+
+        own = compute_batches(model, self._loader, compute, self._world, self._progress)
+        parts = self._world.gather(own)
         if parts is None:
             return None
+        batches = [*chain(*parts)]
         offsets = self._task.row_offsets(self._loader.lengths.tolist())
-        rows = rows_of(offsets, np.concatenate([rows for rows, _ in parts]))
-        gathered = np.concatenate([values for _, values in parts if len(values)])
+        rows = rows_of(offsets, np.concatenate([batch for batch, _ in batches]))
+        gathered = np.concatenate([values for _, values in batches])
         values = np.empty_like(gathered)
         values[rows] = gathered
         return Outputs(values, offsets)
 
-    def _compute(self, model: torch.nn.Module, rows: Rows, autocast: torch.dtype | None) -> Values:
-        device = self._world.device
-        was_training = model.training
-        model.eval()
-        parts = []
-        with self._progress.stage("evaluate", len(rows), "rows"), torch.inference_mode():
-            for batch in token_batches(self._loader.lengths, rows, BATCH_TOKENS):
-                with torch.autocast(device.type, autocast, enabled=autocast is not None):
-                    parts.append(model(**self._loader.inputs(batch)).float().cpu().numpy())
-                self._progress.advance(len(batch))
-        model.train(was_training)
-        return np.concatenate(parts) if parts else np.empty((0, 0), np.float32)
+
+def compute_batches(
+    model: torch.nn.Module,
+    loader: BatchLoader,
+    compute: Callable[[Rows], T],
+    world: World,
+    progress: Progress,
+) -> list[tuple[Rows, T]]:
+    """Call `compute`, with the model in evaluation mode, for batches of this process's rows.
+
+    Returns:
+        Each batch of rows of similar length, with its result.
+    """
+    order = np.argsort(loader.lengths, kind="stable")
+    own = rank_share(order, world.rank, world.size)
+    results = []
+    was_training = model.training
+    model.eval()
+    with progress.stage("evaluate", len(own), "rows"), torch.inference_mode():
+        for batch in token_batches(loader.lengths, own, BATCH_TOKENS):
+            results.append((batch, compute(batch)))
+            progress.advance(len(batch))
+    model.train(was_training)
+    return results

@@ -21,8 +21,9 @@ from pipework.train.data.batches import Rows, StepBatches, count_rows
 from pipework.train.loop.determinism import RandomState, random_state
 from pipework.train.loop.distributed import StopSignal, World
 from pipework.train.loop.evaluator import Evaluator
+from pipework.train.loop.optim import schedule
 from pipework.train.loop.resume import CheckpointManager, TrainState
-from pipework.train.loop.step import Stepper, StepResult
+from pipework.train.loop.step import Stepper, StepResult, StepSpec
 from pipework.train.report.run_log import NullLogger
 
 LOGS_PER_EPOCH = 20
@@ -54,26 +55,49 @@ class TrainingRun:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoopSpec:
-    """Specification of a loop: the model, the batches of all steps, the stepper, the evaluator."""
+    """Specification of a loop.
+
+    Attributes:
+        model: the whole model, whose weights are saved.
+        step: the specification of its steps.
+        evaluator: evaluates it on dev.
+        numbered: as in `StepBatches`.
+    """
 
     model: nn.Module
-    windows: StepBatches
-    stepper: Stepper
+    step: StepSpec
     evaluator: Evaluator
+    numbered: bool = False
 
 
 class Loop:
     """Trains on the train rows and selects the best checkpoint on dev; test rows are not used."""
 
-    def __init__(self, run: TrainingRun, spec: LoopSpec, stop: StopSignal) -> None:
-        self._settings, self._world = run.config.train, run.world
-        self._logger, self._progress = run.logger, run.progress
-        self._checkpoints = CheckpointManager(run.out, self._settings.keep)
-        self._model, self._windows = spec.model, spec.windows
-        self._stepper, self._evaluator = spec.stepper, spec.evaluator
-        self._stop, self._should_stop, self._ended = stop, run.should_stop, False
+    def __init__(self, run: TrainingRun, spec: LoopSpec) -> None:
+        """Prepare the batches of all steps and the optimizer."""
+        settings = self._settings = run.config.train
+        self._world = run.world
+        self._logger = run.logger
+        self._progress = run.progress
+        self._checkpoints = CheckpointManager(run.out, settings.keep)
+        self._model = spec.model
+        self._evaluator = spec.evaluator
+        self._should_stop = run.should_stop
+        self._ended = False
+        windows = self._windows = StepBatches(
+            spec.step.loader.lengths,
+            batch_size=settings.batch_size,
+            accumulate=settings.accumulate,
+            seed=settings.seed,
+            numbered=spec.numbered,
+        )
+        self.per_epoch = windows.per_epoch
+        self._steps = total_steps(settings, windows.per_epoch)
+        torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
+        rates = schedule(settings, self._steps, windows.per_epoch)
+        self.stepper = Stepper(spec.step, settings, rates, run.world)
 
-    def run(self, state: TrainState) -> TrainState:
+    def run(self, state: TrainState, stop: StopSignal) -> TrainState:
         """Train from the initial state, or from that of a restored checkpoint, to the last step.
 
         Returns:
@@ -83,9 +107,8 @@ class Loop:
             CheckFailedError: the loss or the gradient is not finite.
             StoppedError: stopped by a signal, after a checkpoint was written.
         """
-        self._state, windows = state, self._windows
-        self._steps = total_steps(self._settings, windows.per_epoch)
-        self._per_epoch = windows.per_epoch
+        self._state, self._stop = state, stop
+        windows = self._windows
         self._window = LogWindow(max(1, min(50, windows.per_epoch // LOGS_PER_EPOCH)))
         self._start = time.monotonic() - state.elapsed_s
         self._saved = time.monotonic()
@@ -102,11 +125,11 @@ class Loop:
         return self._state
 
     def _step(self, window: Sequence[Rows]) -> None:
-        rate = self._stepper.rate
-        self._window.add(self._stepper.step(window), count_rows(window))
-        self._update_state(step=self._state.step + 1, updates=self._stepper.updates)
+        rate = self.stepper.rate
+        self._window.add(self.stepper.step(window), count_rows(window))
+        self._update_state(step=self._state.step + 1, updates=self.stepper.updates)
         step, last = self._state.step, self._state.step == self._steps
-        evaluating = last or step % (self._settings.eval_every or self._per_epoch) == 0
+        evaluating = last or step % (self._settings.eval_every or self.per_epoch) == 0
         if self._window.full or evaluating:
             self._log(rate)
         self._progress.advance(count_rows(window), self._figures())
@@ -138,15 +161,15 @@ class Loop:
         check_finite(loss, norm, step, self._settings.learning_rate)
         self._update_state(losses=(*self._state.losses, loss))
         figures = {"loss": loss, "gradient_norm": norm, "examples_per_s": speed}
-        if self._stepper.scaler.is_enabled():
-            figures["scale"] = self._stepper.scaler.get_scale()
+        if self.stepper.scaler.is_enabled():
+            figures["scale"] = self.stepper.scaler.get_scale()
         self._logger.scalars(step, "train", {**figures, "learning_rate": rate})
         if self._settings.histograms:
             self._logger.histograms(step, self._model)
 
     def _figures(self) -> dict[str, str]:
         state = self._state
-        figures = {"epoch": f"{state.step / self._per_epoch:.2f}"}
+        figures = {"epoch": f"{state.step / self.per_epoch:.2f}"}
         if state.losses:
             figures["loss"] = f"{state.losses[-1]:.3f}"
         if state.best is not None:
@@ -155,7 +178,7 @@ class Loop:
 
     def _evaluate(self) -> None:
         trim_memory()
-        evaluation = self._evaluator.evaluate(self._stepper.model, self._stepper.autocast)
+        evaluation = self._evaluator.evaluate(self.stepper.model, self.stepper.autocast)
         step, best = self._state.step, self._state.best
         self._logger.scalars(step, "dev", {**evaluation.scores, **evaluation.losses})
         if is_better(evaluation, best):
@@ -176,10 +199,10 @@ class Loop:
 
     def _save(self) -> None:
         # Checks that the loss is finite before the checkpoint is written.
-        self._log(self._stepper.rate)
+        self._log(self.stepper.rate)
         random = self._world.gather(random_state(self._world.device))
         self._update_state(
-            scaler=self._stepper.scaler.state_dict(),
+            scaler=self.stepper.scaler.state_dict(),
             elapsed_s=time.monotonic() - self._start,
             processes=self._world.size,
         )
@@ -189,7 +212,7 @@ class Loop:
 
     def _write_checkpoint(self, random: list[RandomState] | None) -> None:
         assert random is not None, "rank 0 gathers the states of all processes"
-        optimizer = self._stepper.optimizer.state_dict()
+        optimizer = self.stepper.optimizer.state_dict()
         self._checkpoints.save(self._state, self._model, optimizer, random)
 
     def _stop_run(self) -> None:

@@ -1,49 +1,62 @@
 """The training losses of rows, with respect to labels or precomputed.
 
-Shapes: B rows, C classes.
+Shapes: B rows, C classes, T tokens of all B rows.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipework.tasks.labels import NO_LABEL
 from pipework.tasks.task import TargetScale
 from pipework.train.data.batches import Rows
 from pipework.train.loop.model_inputs import to_device
 from pipework.train.objectives import Objective, Weights
 
-
-class Losses(Protocol):
-    """Computes the losses of train rows."""
-
-    def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
-        """Return the loss of each row, float32 [B]."""
+# From logits [B, C] and the numbers of their rows to the loss of each row, float32 [B].
+Losses = Callable[[torch.Tensor, Rows], torch.Tensor]
 
 
-class LabelLosses:
-    """The losses of rows with respect to their labels."""
+def label_losses(
+    objective: Objective,
+    truth: NDArray[np.generic],
+    smoothing: float = 0.0,
+    weights_C: Weights = None,
+    lengths_N: NDArray[np.int64] | None = None,
+) -> Losses:
+    """Return the losses with respect to the labels of all rows, a `label_array`.
 
-    def __init__(
-        self,
-        objective: Objective,
-        truth: NDArray[np.generic],
-        smoothing: float = 0.0,
-        weights_C: Weights = None,
-    ) -> None:
-        """Use the labels of all rows, from `pipework.scoring.evaluation.label_array`."""
-        self._objective = objective
-        self._truth = truth
-        self._smoothing = smoothing
-        self._weights_C = weights_C
+    With `lengths_N`, the tokens of each row, logits and labels have a row for each token, and the
+    loss of a row is the mean over its tokens with a label.
+    """
 
-    def __call__(self, logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
-        """Return the loss of each row, float32 [B]."""
-        truth = self._truth[rows_B]
+    def losses(logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
+        chosen = truth[rows_B]
+        if lengths_N is not None:
+            tokens = [
+                labels[:length] for labels, length in zip(chosen, lengths_N[rows_B], strict=True)
+            ]
+            chosen = np.concatenate(tokens)
         wanted = np.int64 if truth.dtype == np.int32 else np.float32
-        truth_B = to_device(torch.from_numpy(truth.astype(wanted)), logits_BC.device)
-        return self._objective.of_labels(logits_BC, truth_B, self._smoothing, self._weights_C)
+        truth_B = to_device(torch.from_numpy(chosen.astype(wanted)), logits_BC.device)
+        found = objective.of_labels(logits_BC, truth_B, smoothing, weights_C)
+        return found if lengths_N is None else _means(found, truth_B, lengths_N[rows_B])
+
+    return losses
+
+
+def _means(
+    losses_T: torch.Tensor, truth_T: torch.Tensor, lengths_B: NDArray[np.int64]
+) -> torch.Tensor:
+    """Return the mean over the labelled tokens of each row."""
+    device = losses_T.device
+    row_T = torch.repeat_interleave(torch.from_numpy(lengths_B)).to(device)
+    labelled_T = (truth_T != NO_LABEL).to(losses_T.dtype)
+    zeros_B = torch.zeros(len(lengths_B), dtype=losses_T.dtype, device=device)
+    total_B = zeros_B.index_add(0, row_T, losses_T * labelled_T)
+    return total_B / zeros_B.index_add(0, row_T, labelled_T).clamp(min=1)
 
 
 def standardised(losses: Losses, scale: TargetScale) -> Losses:

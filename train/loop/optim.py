@@ -5,7 +5,7 @@ resumed run needs no scheduler state.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,15 +44,16 @@ def parameter_groups(
         Parameter groups of torch.optim, each with a `scale`: its factor of the learning rate.
     """
     decayed = {id(weight) for weight in _decayed(model)}
-    groups: Groups = []
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
     for depth, layer in enumerate(layers):
         scale = settings.layer_decay ** (len(layers) - 1 - depth)
         trained = [parameter for parameter in layer if parameter.requires_grad]
         for decay, weight_decay in ((True, settings.weight_decay), (False, 0.0)):
             chosen = [p for p in trained if (id(p) in decayed) is decay]
             if chosen:
-                groups.append({"params": chosen, "weight_decay": weight_decay, "scale": scale})
-    return _merged(groups)
+                new = {"params": [], "weight_decay": weight_decay, "scale": scale}
+                groups.setdefault((weight_decay, scale), new)["params"] += chosen
+    return list(groups.values())
 
 
 def _decayed(model: nn.Module) -> Iterable[nn.Parameter]:
@@ -62,14 +63,6 @@ def _decayed(model: nn.Module) -> Iterable[nn.Parameter]:
             yield from (parameter for name, parameter in own if name.startswith("weight"))
         else:
             yield from (parameter for _, parameter in own if parameter.ndim == len("HND"))
-
-
-def _merged(groups: Groups) -> Groups:
-    merged: dict[tuple[float, float], dict[str, Any]] = {}
-    for group in groups:
-        key = (group["weight_decay"], group["scale"])
-        merged.setdefault(key, {**group, "params": []})["params"].extend(group["params"])
-    return list(merged.values())
 
 
 def make_optimizer(groups: Groups, settings: TrainSettings) -> Optimizer:
@@ -120,13 +113,17 @@ class CpuOffloadOptimizer(Optimizer):
         del closure  # part of the interface, not supported
         for outer, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
             inner["lr"] = outer["lr"]
-            for parameter, copy in zip(outer["params"], inner["params"], strict=True):
-                gradient = parameter.grad
-                copy.grad = None if gradient is None else gradient.to("cpu")
+        for parameter, copy in self._pairs():
+            gradient = parameter.grad
+            copy.grad = None if gradient is None else gradient.to("cpu")
         self._inner.step()
+        for parameter, copy in self._pairs():
+            parameter.copy_(copy)
+
+    def _pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        """Yield each parameter with its copy on the CPU."""
         for outer, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-            for parameter, copy in zip(outer["params"], inner["params"], strict=True):
-                parameter.copy_(copy)
+            yield from zip(outer["params"], inner["params"], strict=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer on the CPU."""
@@ -137,9 +134,8 @@ class CpuOffloadOptimizer(Optimizer):
         self._inner.load_state_dict(state_dict)
         self.state = self._inner.state
         with torch.no_grad():
-            for outer, inner in zip(self.param_groups, self._inner.param_groups, strict=True):
-                for parameter, copy in zip(outer["params"], inner["params"], strict=True):
-                    copy.copy_(parameter)
+            for parameter, copy in self._pairs():
+                copy.copy_(parameter)
 
 
 def _copy(parameter: nn.Parameter) -> nn.Parameter:

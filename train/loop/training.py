@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from pipework.errors import ConfigError
 from pipework.machine import is_out_of_memory
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.determinism import restore_random, seed_process
 from pipework.train.loop.distributed import catch_stop_signals
-from pipework.train.loop.loop import Loop, LoopSpec, TrainingRun, total_steps
-from pipework.train.loop.optim import schedule
+from pipework.train.loop.loop import Loop, LoopSpec, TrainingRun
 from pipework.train.loop.resume import Snapshot, TrainState, restore
-from pipework.train.loop.step import Stepper, StepSpec
+from pipework.train.loop.step import Stepper
 
 
 @contextmanager
@@ -42,34 +42,30 @@ def limited_memory(settings: TrainSettings, device: torch.device) -> Iterator[No
         raise ConfigError(message, ", or ".join(hints)) from error
 
 
-def make_stepper(run: TrainingRun, spec: StepSpec, per_epoch: int) -> Stepper:
-    """Return a stepper with the settings of a run; an epoch has `per_epoch` steps."""
-    settings = run.config.train
-    torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
-    rates = schedule(settings, total_steps(settings, per_epoch), per_epoch)
-    return Stepper(spec, settings, rates, run.world)
-
-
 def run_loop(
     run: TrainingRun, spec: LoopSpec, fingerprint: dict[str, str], snapshot: Snapshot | None
-) -> TrainState:
-    """Train from the beginning or from a checkpoint; return the final state.
+) -> tuple[TrainState, int]:
+    """Train from the beginning or from a checkpoint.
 
     `fingerprint` has the digests of the data of a new run.
+
+    Returns:
+        The final state, and the number of steps of an epoch.
     """
+    loop = Loop(run, spec)
     state = TrainState(fingerprint=fingerprint)
     if snapshot is None:
         seed_process(run.config.train.seed, run.world.rank)
     else:
         state = snapshot.state
-        _restore(run, spec, snapshot)
+        _restore(run, spec.model, loop.stepper, snapshot)
     with catch_stop_signals() as stop:
-        return Loop(run, spec, stop).run(state)
+        return loop.run(state, stop), loop.per_epoch
 
 
-def _restore(run: TrainingRun, spec: LoopSpec, snapshot: Snapshot) -> None:
-    world, state, stepper = run.world, snapshot.state, spec.stepper
-    random_state = restore(snapshot, spec.model, stepper.optimizer, world)
+def _restore(run: TrainingRun, model: nn.Module, stepper: Stepper, snapshot: Snapshot) -> None:
+    world, state = run.world, snapshot.state
+    random_state = restore(snapshot, model, stepper.optimizer, world)
     stepper.updates = state.updates
     if state.scaler:
         stepper.scaler.load_state_dict(state.scaler)

@@ -19,8 +19,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from pipework.errors import ConfigError, RunFolderError
-from pipework.machine import is_out_of_memory
+from pipework.errors import RunFolderError
 from pipework.tasks.task import TargetScale, Task
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head, HeadSettings, ModelSettings, Preset
@@ -30,6 +29,7 @@ from pipework.train.model.families import without_encoder
 from pipework.train.model.heads import StatesHead, make_head, to_column_0
 from pipework.train.model.pretrained import (
     LabelNames,
+    check_length,
     check_vocabulary,
     linear_model_class,
     no_pooler,
@@ -160,16 +160,8 @@ class Classifier(nn.Module):
         return tuple(self.config.id2label[index] for index in range(self.classes))
 
     def layers(self) -> list[list[nn.Parameter]]:
-        """Return the trainable parameters by depth: embeddings, each layer, head.
-
-        Every trainable parameter is in exactly one group; a group may be empty. The pooler of the
-        encoder counts as part of the head.
-        """
-        groups = [
-            *families.parameters_by_depth(self.encoder),
-            list(families.head_parameters(self, self.encoder)),
-        ]
-        return [[weight for weight in group if weight.requires_grad] for group in groups]
+        """Return the trainable parameters by depth, see `families.trainable_layers`."""
+        return families.trainable_layers(self, self.encoder)
 
     def freeze(self) -> None:
         """Freeze the encoder; the head and the pooler are still trained."""
@@ -246,7 +238,11 @@ def build(settings: ModelSettings, tokenizer: Tokenizer, task: Task) -> Classifi
         classifier.has_trained_head = has_head
         check_vocabulary(name, tokenizer, int(classifier.config.vocab_size))
         ngram_embeddings.restore(classifier.encoder, Path(name))
-        _check_length(settings, name, classifier)
+        check_length(
+            settings,
+            classifier.config,
+            lambda ids_1T: classifier.eval().states(ids_1T, torch.ones_like(ids_1T)),
+        )
     ngram_embeddings.add(classifier.encoder, settings.ngrams, tokenizer)
     if settings.freeze:
         classifier.freeze()
@@ -333,17 +329,3 @@ def _preset(
     if settings.head is Head.LINEAR:
         return names.model_class.from_config(config)
     return AutoModel.from_config(config, add_pooling_layer=False)
-
-
-def _check_length(settings: ModelSettings, name: str, model: Classifier) -> None:
-    # Families count positions differently (RoBERTa starts after the pad id): try a forward pass.
-    longest_BT = torch.full((1, settings.max_length), int(model.config.vocab_size) - 1)
-    try:
-        with torch.inference_mode():
-            model.eval().states(longest_BT, torch.ones_like(longest_BT))
-    except (IndexError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            raise
-        positions = getattr(model.config, "max_position_embeddings", "fewer")
-        message = f"model.max_length {settings.max_length}: {name!r} has {positions} positions"
-        raise ConfigError(message, "lower model.max_length") from error

@@ -4,7 +4,6 @@ Shapes: B rows, T tokens, H width of the encoder.
 """
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -131,10 +130,15 @@ def parameters_by_depth(encoder: PreTrainedModel) -> list[list[nn.Parameter]]:
     return [embeddings, *layers]
 
 
-def head_parameters(model: nn.Module, encoder: PreTrainedModel) -> Iterator[nn.Parameter]:
-    """Yield the parameters that are applied after the last states, including the pooler."""
-    states = {id(parameter) for group in parameters_by_depth(encoder) for parameter in group}
-    yield from (weight for weight in model.parameters() if id(weight) not in states)
+def trainable_layers(model: nn.Module, encoder: PreTrainedModel) -> list[list[nn.Parameter]]:
+    """Return the trainable parameters of a model by depth: embeddings, each layer, heads.
+
+    The pooler of the encoder counts as part of the head. A group may be empty.
+    """
+    groups = parameters_by_depth(encoder)
+    before_heads = {id(parameter) for group in groups for parameter in group}
+    groups.append([weight for weight in model.parameters() if id(weight) not in before_heads])
+    return [[weight for weight in group if weight.requires_grad] for group in groups]
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:

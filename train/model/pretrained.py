@@ -1,7 +1,7 @@
 """Opens pretrained checkpoints and checks that they match the settings and the tokenizer."""
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +31,7 @@ from pipework.train.model.tensorflow_weights import convert, find_index
 # An embedding may be rounded up to more rows than the vocabulary has, but by less than 10 %.
 MIN_VOCABULARY_SHARE = 0.9
 LISTED = 10  # names of weights in a message
+Encode = Callable[[torch.Tensor], torch.Tensor]
 CHECK_SIZES = "check that family and sizes in config.json match the weights"
 
 
@@ -219,3 +220,25 @@ def check_vocabulary(name: str, tokenizer: Tokenizer, rows: int) -> None:
     if size > rows or size < MIN_VOCABULARY_SHARE * rows:
         message = f"the tokenizer of {name!r} has {size} ids, the embedding has {rows} rows"
         raise ConfigError(message, "use the tokenizer that belongs to the checkpoint")
+
+
+def check_length(settings: ModelSettings, config: PreTrainedConfig, encode: Encode) -> None:
+    """Check that an encoder of `model.name` takes texts of `model.max_length` tokens.
+
+    `encode` computes the states of ids [1, T].
+
+    Raises:
+        ConfigError: it has too few positions.
+    """
+    # Families count positions differently (RoBERTa starts after the pad id): try a forward pass.
+    longest_1T = torch.full((1, settings.max_length), int(config.vocab_size) - 1)
+    try:
+        with torch.inference_mode():
+            encode(longest_1T)
+    except (IndexError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        positions = getattr(config, "max_position_embeddings", "fewer")
+        length = f"model.max_length {settings.max_length}"
+        message = f"{length}: {settings.name!r} has {positions} positions"
+        raise ConfigError(message, "lower model.max_length") from error

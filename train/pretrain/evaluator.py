@@ -4,16 +4,17 @@ Shapes: M masked tokens, N pairs.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
 import torch
 from torch.nn import functional
 
 from pipework.progress import Progress
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Loss, Metric
-from pipework.train.data.batches import BATCH_TOKENS, Rows, rank_share, token_batches
+from pipework.train.data.batches import Rows
 from pipework.train.loop.distributed import World
+from pipework.train.loop.evaluator import compute_batches
 from pipework.train.loop.model_inputs import Inputs
 from pipework.train.pretrain.model import PretrainModel
 from pipework.train.pretrain.model_inputs import PackedLoader
@@ -40,22 +41,13 @@ class PretrainEvaluator:
     def evaluate(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Evaluation:
         """Return the same evaluation in every process; each computes its share of the rows."""
         assert isinstance(model, PretrainModel), "expected a pretraining model"
-        order = np.argsort(self._loader.lengths, kind="stable")
-        rows = rank_share(order, self._world.rank, self._world.size)
-        was_training = model.training
-        model.eval()
-        with self._progress.stage("evaluate", len(rows), "rows"):
-            batches: list[tuple[_Sums, _Sums]] = []
-            with torch.inference_mode():
-                for batch in token_batches(self._loader.lengths, rows, BATCH_TOKENS):
-                    batches.append(self._compute(model, batch, autocast))
-                    self._progress.advance(len(batch))
-        model.train(was_training)
-        masked, order_sums = (self._sum([pair[kind] for pair in batches]) for kind in (0, 1))
-        return _evaluation(len(order), masked, order_sums)
+        compute = partial(self._compute, model, autocast)
+        batches = compute_batches(model, self._loader, compute, self._world, self._progress)
+        masked, order = (self._sum([sums[kind] for _, sums in batches]) for kind in (0, 1))
+        return _evaluation(len(self._loader.lengths), masked, order)
 
     def _compute(
-        self, model: PretrainModel, rows: Rows, autocast: torch.dtype | None
+        self, model: PretrainModel, autocast: torch.dtype | None, rows: Rows
     ) -> tuple[_Sums, _Sums]:
         inputs: Inputs = self._loader.inputs(rows)
         targets_M, swapped_N = inputs.pop("targets"), inputs.pop("swapped")

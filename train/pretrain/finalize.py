@@ -1,5 +1,6 @@
 """Finalize a pretraining run: score the best checkpoint on dev, write report and manifest."""
 
+from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Data, Manifest
 from pipework.tasks.evaluation import Evaluation
 from pipework.train.data_report.data_report import DataReport
@@ -11,7 +12,8 @@ from pipework.train.prepare import PreparedRun
 from pipework.train.pretrain.evaluator import PretrainEvaluator
 from pipework.train.pretrain.loaders import PretrainLoaders
 from pipework.train.pretrain.model import PretrainModel, open_pretrain_model
-from pipework.train.pretrain.report import PretrainPage, write_page
+from pipework.train.pretrain.report import PretrainPage, html
+from pipework.train.report.curves import PAGE, read_curves
 from pipework.train.run_folder import CONFIG
 from pipework.train.run_record import (
     finish,
@@ -64,14 +66,13 @@ def finalize(
             evaluation=evaluation,
             corpus=loaders.corpus,
         )
-        write_page(run.out, page)
+        write_atomically(run.out / PAGE, html(page, read_curves(run.out)).encode())
     finish(run, manifest)
     return manifest, failures
 
 
 def _evaluate(run: TrainingRun, model: PretrainModel, loaders: PretrainLoaders) -> Evaluation:
     # Only rank 0 evaluates here, so it must not wait for the others.
-    alone = World(rank=0, size=1, local_rank=0, device=run.world.device, control=None)
     with exact_float32():
-        evaluator = PretrainEvaluator(loaders.dev, world=alone, progress=run.progress)
+        evaluator = PretrainEvaluator(loaders.dev, world=World.alone(), progress=run.progress)
         return evaluator.evaluate(model, None)

@@ -16,8 +16,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-from pipework.errors import ConfigError
-from pipework.machine import is_out_of_memory
 from pipework.text.padding import Padding
 from pipework.train.config.model import ModelSettings
 from pipework.train.model import families, ngram_embeddings
@@ -25,7 +23,13 @@ from pipework.train.model.classifier import silence_transformers
 from pipework.train.model.encoder_configs import preset_config, read_config
 from pipework.train.model.families import without_encoder
 from pipework.train.model.packed_encoder import PackedEncoder, check_packable
-from pipework.train.model.pretrained import check_loaded, check_vocabulary, load, opening
+from pipework.train.model.pretrained import (
+    check_length,
+    check_loaded,
+    check_vocabulary,
+    load,
+    opening,
+)
 
 ORDER = "order.safetensors"
 
@@ -110,11 +114,7 @@ class PretrainModel(nn.Module):
 
     def layers(self) -> list[list[nn.Parameter]]:
         """Return the trainable parameters by depth: embeddings, each layer, heads."""
-        groups = [
-            *families.parameters_by_depth(self.encoder),
-            list(families.head_parameters(self, self.encoder)),
-        ]
-        return [[weight for weight in group if weight.requires_grad] for group in groups]
+        return families.trainable_layers(self, self.encoder)
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors) and config in the format of AutoModelForMaskedLM.
@@ -153,8 +153,16 @@ def build_pretrain_model(
     check_loaded(name, model, loading, linear=True)
     check_vocabulary(name, tokenizer, int(config.vocab_size))
     ngram_embeddings.restore(model.base_model, Path(name))
-    _check_length(settings, name, model)
     pretrain_model = _with_order(model, donor)
+    check_length(
+        settings,
+        config,
+        lambda ids_1T: pretrain_model.states(
+            input_ids=ids_1T,
+            position_ids=torch.arange(ids_1T.shape[1]).unsqueeze(0),
+            segment_ids=torch.zeros_like(ids_1T),
+        ),
+    )
     _load_order(pretrain_model, Path(name))
     ngram_embeddings.add(pretrain_model.encoder, settings.ngrams, tokenizer)
     return pretrain_model
@@ -189,17 +197,3 @@ def _with_order(model: PreTrainedModel, donor: PreTrainedModel | None) -> Pretra
 def _load_order(pretrain_model: PretrainModel, folder: Path) -> None:
     if pretrain_model.order is not None and (folder / ORDER).is_file():
         pretrain_model.order.load_state_dict(load_file(folder / ORDER))
-
-
-def _check_length(settings: ModelSettings, name: str, model: PreTrainedModel) -> None:
-    longest_1T = torch.zeros((1, settings.max_length), dtype=torch.int64)
-    positions_1T = torch.arange(settings.max_length).unsqueeze(0)
-    try:
-        with torch.inference_mode():
-            PackedEncoder(model.base_model)(longest_1T, positions_1T, longest_1T)
-    except (IndexError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            raise
-        positions = getattr(model.config, "max_position_embeddings", "fewer")
-        message = f"model.max_length {settings.max_length}: {name!r} has {positions} positions"
-        raise ConfigError(message, "lower model.max_length") from error

@@ -1,19 +1,17 @@
 """The report of a pretraining run as one self-contained HTML page."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from statistics import fmean
 
 from pipework.html import page as frame
-from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Loss, Metric
 from pipework.train.data_report.data_report import DataReport
-from pipework.train.data_report.html import data_section
+from pipework.train.data_report.tables import data_section
 from pipework.train.pretrain.corpus import Corpus
-from pipework.train.report.curves import PAGE, Curve, read_curves
-from pipework.train.report.page import settings, top, training_curves
+from pipework.train.report.curves import Curves
+from pipework.train.report.page import curve_plots, settings, top
 
 SCORE_CAPTIONS = {
     Metric.MASKED_ACCURACY: "of the masked tokens of dev are predicted correctly",
@@ -44,34 +42,20 @@ class PretrainPage:
     corpus: Corpus
 
 
-def write_page(run: Path, page: PretrainPage) -> Path:
-    """Write RUN/report.html atomically, and return its path.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is not installed.
-    """
-    path = run / PAGE
-    write_atomically(path, html(page, read_curves(run)).encode())
-    return path
-
-
-def html(page: PretrainPage, curves: Mapping[str, Curve]) -> str:
-    """Return the page as HTML.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is not installed.
-    """
+def html(page: PretrainPage, curves: Curves) -> str:
+    """Return the page as HTML."""
+    plots = curve_plots(curves, "The same tokens are masked in every evaluation.", Metric)
     parts = (
         top(page.manifest),
         _tiles(page, curves),
-        _curves(curves),
+        frame.section("Training curves", frame.plots(plots)),
         data_section(page.report),
         settings(page.manifest, page.config),
     )
     return frame.render_page(f"{page.manifest.identity.name}: pretraining run", parts)
 
 
-def _tiles(page: PretrainPage, curves: Mapping[str, Curve]) -> str:
+def _tiles(page: PretrainPage, curves: Curves) -> str:
     tiles = [
         (f"{score:.1%}", "", SCORE_CAPTIONS[metric])
         for metric, score in page.evaluation.scores.items()
@@ -83,22 +67,6 @@ def _tiles(page: PretrainPage, curves: Mapping[str, Curve]) -> str:
     fill = tokens / (rows * int(page.corpus.lengths.max()))
     tiles.append((f"{tokens:,}", "", f"training tokens in {rows:,} rows, {fill:.1%} filled"))
     if (speed := curves.get("train/examples_per_s")) is not None:
-        rate = sum(speed.values_S) / len(speed.values_S) * tokens / rows
+        rate = fmean(value for _, value in speed) * tokens / rows
         tiles.append((f"{rate:,.0f}", "tokens/s", "mean training throughput"))
     return frame.tiles(tiles)
-
-
-def _curves(curves: Mapping[str, Curve]) -> str:
-    from pipework.train.report.plots import over_steps  # noqa: PLC0415  (needs matplotlib)
-
-    plots = training_curves(curves)
-    for title, names in (("Accuracy on dev", Metric), ("Loss on dev", Loss)):
-        dev = {
-            name.replace("_", " "): curves[f"dev/{name}"]
-            for name in names
-            if f"dev/{name}" in curves
-        }
-        if dev:
-            caption = "The same tokens are masked in every evaluation."
-            plots.append((title, caption, over_steps(dev, f"{title} over the steps")))
-    return frame.section("Training curves", frame.plots(plots))

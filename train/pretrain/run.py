@@ -1,19 +1,17 @@
 """A pretraining run from config to manifest."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
 from pipework.machine import collect_and_trim
 from pipework.run_folder.manifest import Manifest
-from pipework.train.data.batches import Rows, StepBatches
+from pipework.train.data.batches import Rows
 from pipework.train.data_report.data_report import UNLIMITED
 from pipework.train.loop.loop import LoopSpec, TrainingRun
-from pipework.train.loop.resume import Snapshot
-from pipework.train.loop.step import Stepper, StepSpec
-from pipework.train.loop.training import make_stepper, run_loop
+from pipework.train.loop.resume import Snapshot, TrainState
+from pipework.train.loop.step import StepSpec
+from pipework.train.loop.training import run_loop
 from pipework.train.model.classifier import unused_parameters
 from pipework.train.model.families import checkpoint_activations
 from pipework.train.model.fast_dropout import use_fast_dropout
@@ -22,16 +20,6 @@ from pipework.train.pretrain.evaluator import PretrainEvaluator
 from pipework.train.pretrain.finalize import finalize
 from pipework.train.pretrain.loaders import PretrainLoaders, has_pairs, open_loaders
 from pipework.train.pretrain.model import PretrainModel, build_pretrain_model
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PretrainSetup:
-    """A model with everything needed to train it."""
-
-    model: PretrainModel
-    loaders: PretrainLoaders
-    windows: StepBatches
-    stepper: Stepper
 
 
 def pretrain(
@@ -44,27 +32,15 @@ def pretrain(
     """
     encoder = prepared.encoder(UNLIMITED, type_ids=False)  # long texts are split, not truncated
     report = checked_data_report(run, prepared, encoder)
-    setup = make_setup(run, prepared)
-    loaders = setup.loaders
-    loop = LoopSpec(
-        model=setup.model,
-        windows=setup.windows,
-        stepper=setup.stepper,
-        evaluator=PretrainEvaluator(loaders.dev, world=run.world, progress=run.progress),
-    )
-    state = run_loop(run, loop, prepared.fingerprint, snapshot)
-    del setup, loop
+    loaders, state = _train(run, prepared, snapshot)
     collect_and_trim()  # frees the model and its optimizer: the checkpoint is loaded again
     return run.world.lead(lambda: finalize(run, prepared, loaders, report, state))
 
 
-def make_setup(run: TrainingRun, prepared: PreparedRun) -> PretrainSetup:
-    """Return an initial model, ready for the first step.
-
-    Raises:
-        PipeError: as `train.run.train`.
-    """
-    settings = run.config.train
+def _train(
+    run: TrainingRun, prepared: PreparedRun, snapshot: Snapshot | None
+) -> tuple[PretrainLoaders, TrainState]:
+    """Train from the beginning or a checkpoint; return the inputs and the final state."""
     model = _model(run, prepared)
     loaders = open_loaders(run, prepared.tokenizer, model.padding)
     rows = loaders.corpus
@@ -74,16 +50,11 @@ def make_setup(run: TrainingRun, prepared: PreparedRun) -> PretrainSetup:
     model.scales = (1 / tokens, len(rows) / max(1, rows.pairs))
     for name in unused_parameters(model, loaders.train.inputs(np.array([0]))):
         model.get_parameter(name).requires_grad_(False)
-    windows = StepBatches(
-        rows.lengths,
-        batch_size=settings.batch_size,
-        accumulate=settings.accumulate,
-        seed=settings.seed,
-        numbered=True,
-    )
     step = StepSpec(model=model, layers=model.layers(), loader=loaders.train, losses=_of_model)
-    stepper = make_stepper(run, step, windows.per_epoch)
-    return PretrainSetup(model=model, loaders=loaders, windows=windows, stepper=stepper)
+    evaluator = PretrainEvaluator(loaders.dev, world=run.world, progress=run.progress)
+    loop = LoopSpec(model=model, step=step, evaluator=evaluator, numbered=True)
+    state, _ = run_loop(run, loop, prepared.fingerprint, snapshot)
+    return loaders, state
 
 
 def _of_model(logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:

@@ -1,18 +1,16 @@
-"""The log of a training run, and the curves of the metrics in it.
-
-Shapes: S steps.
-"""
+"""The log of a training run, and the curves of the metrics in it."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 LOG = "log.jsonl"
 PAGE = "report.html"
 NOT_CURVES = ("step", "group", "elapsed_s")
+# The points (step, value) of each metric, by `group/name`.
+Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 
 def lines(run: Path) -> Iterator[dict[str, Any]]:
@@ -34,41 +32,15 @@ def last_line(run: Path) -> dict[str, Any]:
     return last
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """A metric and the steps at which it was logged."""
-
-    steps_S: tuple[int, ...]
-    values_S: tuple[float, ...]
-
-    @classmethod
-    def of(cls, found: Sequence[tuple[int, float]]) -> Self:
-        """Return the curve through points (step, value)."""
-        steps_S, values_S = zip(*found, strict=True)
-        return cls(steps_S=steps_S, values_S=values_S)
-
-    @property
-    def best(self) -> tuple[int, float]:
-        """The first step with the highest value, and that value."""
-        index = max(range(len(self.values_S)), key=self.values_S.__getitem__)
-        return self.steps_S[index], self.values_S[index]
-
-
-def read_curves(run: Path) -> dict[str, Curve]:
-    """Return the curves of a run by `group/name`.
+def read_curves(run: Path) -> Curves:
+    """Return the curves of a run.
 
     A resumed run repeats the steps after its last checkpoint: the later line replaces the earlier.
     """
     curves: dict[str, dict[int, float]] = {}
     for line in lines(run):
-        for name, step, value in points(line):
-            curves.setdefault(name, {})[step] = value
-    ordered = {name: sorted(found.items()) for name, found in curves.items()}
-    return {name: Curve.of(found) for name, found in ordered.items()}
-
-
-def points(line: Mapping[str, Any]) -> Iterator[tuple[str, int, float]]:
-    """Yield the curve, the step and the value of each metric of a line."""
-    for name, value in line.items():
-        if name not in NOT_CURVES:
-            yield f"{line['group']}/{name}", int(line["step"]), float(value)
+        for name, value in line.items():
+            if name not in NOT_CURVES:
+                curve = curves.setdefault(f"{line['group']}/{name}", {})
+                curve[int(line["step"])] = float(value)
+    return {name: sorted(curve.items()) for name, curve in curves.items()}

@@ -3,10 +3,11 @@
 Shapes: N rows of dev, C labels.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,8 @@ from pipework.run_folder.manifest import Manifest
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Loss, Metric
 from pipework.train.data_report.data_report import DataReport
-from pipework.train.data_report.html import data_section
-from pipework.train.report.curves import PAGE, Curve, read_curves
+from pipework.train.data_report.tables import data_section
+from pipework.train.report.curves import PAGE, Curves, read_curves
 from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.verdict import Verdict, metric_in_words
 from pipework.train.report.wrong_predictions import ConfusionMatrix, WrongPrediction, most_confused
@@ -64,27 +65,19 @@ class RunPage:
 
 
 def write_page(run: Path, page: RunPage) -> Path:
-    """Write RUN/report.html atomically, and return its path.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is not installed.
-    """
+    """Write RUN/report.html atomically, and return its path."""
     path = run / PAGE
     write_atomically(path, html(page, read_curves(run)).encode())
     return path
 
 
-def html(page: RunPage, curves: Mapping[str, Curve]) -> str:
-    """Return the page as HTML.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is not installed.
-    """
+def html(page: RunPage, curves: Curves) -> str:
+    """Return the page as HTML."""
     parts = (
         top(page.manifest),
         _significance(page),
         _tiles(page),
-        _curves(curves, page),
+        frame.section("Training curves", frame.plots(_curves(curves, page))),
         _errors_by_class(page),
         _classes(page),
         _worst_errors(page),
@@ -94,29 +87,13 @@ def html(page: RunPage, curves: Mapping[str, Curve]) -> str:
     return frame.render_page(f"{page.manifest.identity.name}: training run", parts)
 
 
-def unfinished_html(
-    name: str,
-    figures: Mapping[str, str],
-    curves: Mapping[str, Sequence[tuple[int, float]]],
-    *,
-    running: bool,
-) -> str:
+def unfinished_html(name: str, figures: Mapping[str, str], curves: Curves, *, running: bool) -> str:
     """Return the page of a run that is not finished; a browser reloads it while the run trains."""
     state = f"training, updated {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC at an evaluation"
     if not running:
         state = "stopped before the end: pipe train with --resume continues"
     tiles = frame.tiles((value, "", caption) for caption, value in figures.items())
-    scores = {metric_in_words(name): curves.get(f"dev/{name}", ()) for name in Metric}
-    losses = {name.replace("_", " "): curves.get(f"dev/{name}", ()) for name in Loss}
-    dev = (("Scores on dev", scores), ("Losses on dev", losses))
-    present = [(title, {k: v for k, v in lines.items() if v}) for title, lines in dev]
-    plots = [(title, "", frame.line_plot(lines)) for title, lines in present if lines]
-    plots += [
-        (title, caption, frame.line_plot({title: curves[f"train/{curve}"]}))
-        for title, caption, curve in CURVES
-        if f"train/{curve}" in curves
-    ]
-    parts = (frame.header(name, state), tiles, frame.plots(plots))
+    parts = (frame.header(name, state), tiles, frame.plots(curve_plots(curves, "", Metric)))
     return frame.render_page(f"{name}: training", parts, REFRESH_S if running else None)
 
 
@@ -164,34 +141,25 @@ def _tiles(page: RunPage) -> str:
     return frame.tiles(tiles)
 
 
-def _curves(curves: Mapping[str, Curve], page: RunPage) -> str:
-    from pipework.train.report.plots import over_steps  # noqa: PLC0415  (needs matplotlib)
-
-    plots = training_curves(curves)
-    dev = {
-        metric_in_words(metric): curves[f"dev/{metric}"]
-        for metric in page.evaluation.scores
-        if f"dev/{metric}" in curves
-    }
-    if dev:
-        step, score = curves[f"dev/{page.evaluation.metric}"].best
-        caption = (
-            f"Higher is better. Best {metric_in_words(page.evaluation.metric)}: {score:.4f}, "
-            f"at step {step:,}."
-        )
-        plots.insert(1, ("Scores on dev", caption, over_steps(dev, "Scores on dev over the steps")))
-    return frame.section("Training curves", frame.plots(plots))
+def _curves(curves: Curves, page: RunPage) -> Iterator[tuple[str, str, str]]:
+    metric, points = page.evaluation.metric, curves.get(f"dev/{page.evaluation.metric}", [(0, 0.0)])
+    step, score = max(points, key=itemgetter(1))  # the first of equal scores
+    caption = f"Higher is better. Best {metric_in_words(metric)}: {score:.4f}, at step {step:,}."
+    return curve_plots(curves, caption, page.evaluation.scores)
 
 
-def training_curves(curves: Mapping[str, Curve]) -> list[tuple[str, str, str]]:
-    """Return the title, caption and SVG plot of each training curve."""
-    from pipework.train.report.plots import over_steps  # noqa: PLC0415  (needs matplotlib)
-
-    return [
-        (title, caption, over_steps({title: curves[f"train/{name}"]}, f"{title} over the steps"))
-        for title, caption, name in CURVES
-        if f"train/{name}" in curves
-    ]
+def curve_plots(
+    curves: Curves, dev_caption: str, metrics: Iterable[Metric]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the title, caption and SVG of each plot: scores and losses on dev, then of training."""
+    scores = {metric_in_words(name): curves.get(f"dev/{name}") for name in metrics}
+    losses = {name.replace("_", " "): curves.get(f"dev/{name}") for name in Loss}
+    for title, dev in (("Scores on dev", scores), ("Loss on dev", losses)):
+        if present := {name: points for name, points in dev.items() if points}:
+            yield title, dev_caption, frame.line_plot(present)
+    for title, caption, name in CURVES:
+        if points := curves.get(f"train/{name}"):
+            yield title, caption, frame.line_plot({title: points})
 
 
 def _errors_by_class(page: RunPage) -> str:

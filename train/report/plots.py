@@ -1,39 +1,21 @@
-"""The plots of the training report, and of the report of a search.
+"""The plots of a regression in the training report, and of the report of a search.
 
 Shapes: N rows of dev.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from pipework.html.svg import GRID, SERIES, STYLE, new_axes, number, svg
-from pipework.train.report.curves import Curve
+from pipework.html.svg import GRID, SERIES, STYLE, new_axes, svg
 
 POINTS = 1500
 BINS = 40
 SEED = 0
-
-
-def over_steps(curves: Mapping[str, Curve], description: str) -> str:
-    """Draw curves over the steps, with a legend if there are several."""
-    with rc_context(STYLE):
-        figure, axes = new_axes()
-        for index, (name, curve) in enumerate(curves.items()):
-            colour, dash = SERIES[index % len(SERIES)], "-" if index < len(SERIES) else "--"
-            marker = "o" if len(curve.steps_S) < BINS else ""
-            (line,) = axes.plot(curve.steps_S, curve.values_S, dash, color=colour, label=name)
-            line.set(marker=marker, markersize=4)
-        axes.set_xlabel("step")
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(number))
-        if len(curves) > 1:
-            axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
-        return svg(figure, description)
 
 
 def predicted_against_true(predicted_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> str:

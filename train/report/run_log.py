@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from pipework.run_folder.files import write_atomically
 from pipework.tasks.evaluation import Evaluation
-from pipework.train.report.curves import LOG, PAGE, lines, points
+from pipework.train.report.curves import LOG, PAGE, lines, read_curves
 from pipework.train.report.page import unfinished_html
 from pipework.train.report.wrong_predictions import confusion_image
 
@@ -67,7 +67,6 @@ class RunLogger(NullLogger):
         self._report = report
         self._page_due = 0.0
         self._figures: Mapping[str, str] = {}
-        self._curves: dict[str, list[tuple[int, float]]] = {}
         self._start = time.monotonic() - elapsed_s
         self._handler = logging.FileHandler(run / TRAIN_LOG, encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -77,8 +76,6 @@ class RunLogger(NullLogger):
         self._log.addHandler(self._handler)
         earlier = [line for line in lines(run) if line["step"] <= step]
         write_atomically(run / LOG, "".join(json.dumps(line) + "\n" for line in earlier).encode())
-        for line in earlier:
-            self._add_points(line)
         self._lines = (run / LOG).open("a", encoding="utf-8")
         self._board = SummaryWriter(str(run), purge_step=step + 1)
 
@@ -88,13 +85,8 @@ class RunLogger(NullLogger):
         line = {"step": step, "group": group, "elapsed_s": seconds, **values}
         self._lines.write(json.dumps(line) + "\n")
         self._lines.flush()
-        self._add_points(line)
         for name, value in values.items():
             self._board.add_scalar(f"{group}/{name}", value, step)
-
-    def _add_points(self, line: Mapping[str, Any]) -> None:
-        for name, step, value in points(line):
-            self._curves.setdefault(name, []).append((step, value))
 
     def page(self, figures: Mapping[str, str]) -> None:
         """Update report.html, unless it was updated a moment ago; a failure is only logged."""
@@ -104,7 +96,8 @@ class RunLogger(NullLogger):
 
     def _write_page(self, *, running: bool) -> None:
         start = time.monotonic()
-        html = unfinished_html(self._run.name, self._figures, self._curves, running=running)
+        curves = read_curves(self._run)
+        html = unfinished_html(self._run.name, self._figures, curves, running=running)
         try:
             write_atomically(self._run / PAGE, html.encode())
         except OSError as error:  # the run matters more than its page

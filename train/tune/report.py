@@ -1,34 +1,25 @@
-"""The result of `pipe tune`: its record, the comparison of the final runs, and the report."""
+"""The result of `pipe tune`: its record, and the report."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from itertools import chain
 from pathlib import Path
 from statistics import mean
 
 from pydantic import ValidationError
 
-from pipework.data.examples import Example, Source
 from pipework.errors import RunFolderError
 from pipework.html import page as frame
-from pipework.progress import Progress, counted
+from pipework.progress import counted
 from pipework.record import Record
-from pipework.run_folder.manifest import read_manifest
-from pipework.scoring.bootstrap import TaskOutputs, paired_runs_interval
-from pipework.scoring.evaluation import infer_all, label_array
 from pipework.tasks.kinds import Metric
-from pipework.train.distill.teacher import Teacher
-from pipework.train.loop.determinism import exact_float32
-from pipework.train.loop.distributed import World
-from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.report.verdict import metric_in_words
 from pipework.train.tune.search_space import NumberRange, SearchSpace, SettingRange
 from pipework.train.tune.trials import TrialRecord, TrialState
 
 RESULT, REPORT = "result.json", "report.html"
 UNCHANGED, WINNER = "config", "winner"  # folders of the final runs
-Runs = Mapping[str, Sequence[Path]]
+FILES = (UNCHANGED, WINNER, RESULT, REPORT)
 
 
 class SplitComparison(Record):
@@ -116,35 +107,6 @@ def read_result(out: Path) -> TuneResult | None:
         raise RunFolderError(message, f"delete {path} to compare the final runs again") from error
 
 
-def compare(runs: Runs, split: str, source: Source, progress: Progress) -> SplitComparison:
-    """Score the final runs on a split; the two runs of each seed are a pair."""
-    examples = list(source.rows())
-    distinct = {run: _infer(run, examples, progress) for run in chain(*runs.values())}
-    outputs = {name: [distinct[run] for run in folders] for name, folders in runs.items()}
-    truth = label_array(examples, outputs[WINNER][0].task, str(source.path))
-    interval = paired_runs_interval(outputs[UNCHANGED], outputs[WINNER], truth)
-    scores = {
-        name: tuple(run.task.evaluate(run.outputs, truth).score for run in outputs[name])
-        for name in runs
-    }
-    return SplitComparison(
-        split=split,
-        rows=len(examples),
-        unchanged=scores[UNCHANGED],
-        winner=scores[WINNER],
-        low=interval.low,
-        high=interval.high,
-    )
-
-
-def _infer(run: Path, examples: Sequence[Example], progress: Progress) -> TaskOutputs:
-    manifest = read_manifest(run)
-    encodings = Teacher(run=run, manifest=manifest).encoder().encode(examples)
-    engine = open_reference(run, manifest, device=World.alone().device)
-    with exact_float32(), engine:
-        return TaskOutputs(outputs=infer_all(engine, encodings, progress), task=manifest.task)
-
-
 def describe_trial(trial: TrialRecord) -> str:
     """Return the outcome of a trial as a line."""
     score = "no score" if trial.score is None else f"{trial.score:.4f}"
@@ -153,7 +115,7 @@ def describe_trial(trial: TrialRecord) -> str:
             return f"trial {trial.number}: {score} with {_values(trial)}"
         case TrialState.PRUNED:
             return f"trial {trial.number}: {score}, pruned after {trial.share:.0%} of its steps"
-        case TrialState.FAILED:
+        case TrialState.FAIL:
             return f"trial {trial.number} failed: {trial.reason}"
 
 

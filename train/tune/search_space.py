@@ -1,14 +1,14 @@
 """The search space of `pipe tune`: a config, and the ranges of its settings in [tune]."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 from optuna import Trial
+from pydantic import TypeAdapter
 
 from pipework.errors import ConfigError
 from pipework.settings import setting_keys
@@ -182,19 +182,9 @@ def _number_type(key: str) -> type | None:
     *sections, name = key.split(".")
     for part in sections:
         section = section.model_fields[part].annotation
-    kinds = set(_alternatives(section.model_fields[name].annotation))
-    return float if float in kinds else int if int in kinds else None
-
-
-def _alternatives(annotation: object) -> Iterator[object]:
-    """Yield the types that a union consists of."""
-    if get_origin(annotation) is Annotated:
-        yield from _alternatives(get_args(annotation)[0])
-    elif get_origin(annotation) in (Union, UnionType):
-        for part in get_args(annotation):
-            yield from _alternatives(part)
-    else:
-        yield annotation
+    schema = TypeAdapter(section.model_fields[name].annotation).json_schema()
+    types = {alternative.get("type") for alternative in schema.get("anyOf", [schema])}
+    return float if "number" in types else int if "integer" in types else None
 
 
 def _checked(config: Config, name: str, overrides: Sequence[str], key: str, value: str) -> str:

@@ -1,4 +1,4 @@
-"""The trials of `pipe tune`, in a journal that any number of processes share, and their pruning.
+"""The trials of `pipe tune`, in a journal that any number of processes share.
 
 The journal is Optuna's. A trial is claimed under the lock of the folder, and its process holds the
 lock of the trial until the result is recorded. A running trial whose lock is free has lost its
@@ -7,6 +7,7 @@ once. Optuna's heartbeats, with their callback that retries a trial, need a rela
 """
 
 import math
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -23,35 +24,43 @@ from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as State
 
-from pipework.errors import CheckFailedError, RunFolderError
+from pipework.errors import CheckFailedError, ConfigError, RunFolderError
+from pipework.machine import collect_and_trim
+from pipework.progress import NullProgress, Progress
 from pipework.record import Record
 from pipework.run_folder.files import exclusive_lock
 from pipework.tasks.evaluation import Evaluation
+from pipework.train.config.run_config import Config, load_config
+from pipework.train.loop.resume import FOLDER as STATE
+from pipework.train.run import train_trial
+from pipework.train.run_folder import CONFIG, TOKENIZER
 from pipework.train.tune.search_space import SearchSpace
 
 JOURNAL, LOCKS, TRIALS = "journal.log", "locks", "trials"
+FILES = (JOURNAL, LOCKS, TRIALS)
 VALUES, REASON = "values", "reason"  # attributes of a trial
 SHARES = 1000  # evaluations are reported at shares of the steps, in thousandths
 EARLIEST = 300  # no trial is pruned before this share: models start at different paces
 RANKED = 10  # complete trials, at least, for the importances
 COMPARED = 4  # number of other trials that a trial is compared with, at least, before it is pruned
+POLL_S = 0.5
+# A trial needs no report and no weights besides the last checkpoint.
+TRIAL_SETTINGS = (
+    "train.report=false",
+    "train.histograms=false",
+    "train.keep=1",
+    "train.keep_every=",
+)
 
 
 class TrialState(StrEnum):
-    """How a trial ended."""
+    """How a trial ended; the names are those of Optuna's states."""
 
     COMPLETE = "complete"
     PRUNED = "pruned"
-    FAILED = "failed"
-
-
-OPTUNA_STATES = {
-    TrialState.COMPLETE: optuna.trial.TrialState.COMPLETE,
-    TrialState.PRUNED: optuna.trial.TrialState.PRUNED,
-    TrialState.FAILED: optuna.trial.TrialState.FAIL,
-}
-FINISHED = {theirs: ours for ours, theirs in OPTUNA_STATES.items()}
+    FAIL = "failed"
 
 
 class TrialRecord(Record):
@@ -108,10 +117,9 @@ class MedianPruner(BasePruner):
         share = trial.last_step
         if share is None or share < EARLIEST:
             return False
-        states = [OPTUNA_STATES[state] for state in (TrialState.COMPLETE, TrialState.PRUNED)]
         others = [
             _best_until(other, share)
-            for other in study.get_trials(deepcopy=False, states=states)
+            for other in study.get_trials(deepcopy=False, states=(State.COMPLETE, State.PRUNED))
             if any(at <= share for at in other.intermediate_values)
         ]
         return len(others) >= COMPARED and _best_until(trial, share) < median(others)
@@ -138,23 +146,22 @@ class ClaimedTrial:
     def should_stop(self, share: float, evaluation: Evaluation) -> bool:
         """Record the score of an evaluation; return whether to prune the trial."""
         at = round(share * SHARES)
-        if at not in self._record().intermediate_values:  # a resumed trial repeats an evaluation
+        with warnings.catch_warnings(action="ignore"):  # a resumed trial repeats an evaluation
             self.trial.report(evaluation.score, at)
         self.pruned = at < SHARES and self.trial.should_prune()
         return self.pruned
 
     def finish(self, score: float) -> None:
         """Record the best score of a trial that was trained to its end, or was pruned."""
-        state = TrialState.PRUNED if self.pruned else TrialState.COMPLETE
-        self.study.tell(self.trial, None if self.pruned else score, state=OPTUNA_STATES[state])
+        if self.pruned:
+            self.study.tell(self.trial, state=State.PRUNED)
+        else:
+            self.study.tell(self.trial, score)
 
     def fail(self, reason: str) -> None:
         """Record the error of a trial."""
         self.trial.set_user_attr(REASON, reason)
-        self.study.tell(self.trial, state=OPTUNA_STATES[TrialState.FAILED])
-
-    def _record(self) -> FrozenTrial:
-        return self.study.get_trials(deepcopy=False)[self.number]
+        self.study.tell(self.trial, state=State.FAIL)
 
 
 class TrialJournal:
@@ -188,8 +195,7 @@ class TrialJournal:
             yield claimed
 
     def _lost(self, stack: ExitStack) -> Trial | None:
-        running = (optuna.trial.TrialState.RUNNING,)
-        for trial in self.study.get_trials(deepcopy=False, states=running):
+        for trial in self.study.get_trials(deepcopy=False, states=(State.RUNNING,)):
             with suppress(RunFolderError):  # its process is alive
                 stack.enter_context(lock(self._out, f"trial-{trial.number}"))
                 self._seed(trial.number)
@@ -198,8 +204,7 @@ class TrialJournal:
 
     def _new(self, stack: ExitStack) -> Trial | None:
         present = self.study.get_trials(deepcopy=False)
-        waiting = optuna.trial.TrialState.WAITING
-        started = sum(trial.state is not waiting for trial in present)
+        started = sum(trial.state is not State.WAITING for trial in present)
         if started >= self.trials:
             return None
         if not present:  # the first trial has the values of the config, if they are in the ranges
@@ -227,13 +232,14 @@ class TrialJournal:
         return [
             TrialRecord(
                 number=trial.number,
-                state=FINISHED[trial.state],
+                state=TrialState[trial.state.name],
                 values=trial.user_attrs[VALUES],
                 score=max(trial.intermediate_values.values(), default=None),
                 share=(trial.last_step or 0) / SHARES,
                 reason=trial.user_attrs.get(REASON, ""),
             )
-            for trial in self.study.get_trials(deepcopy=False, states=tuple(FINISHED))
+            for trial in self.study.get_trials(deepcopy=False)
+            if trial.state.is_finished()
         ]
 
     def winner(self) -> TrialRecord:
@@ -256,8 +262,7 @@ class TrialJournal:
 
         PED-ANOVA, Watanabe et al. 2023, https://arxiv.org/abs/2304.10255.
         """
-        complete = (OPTUNA_STATES[TrialState.COMPLETE],)
-        if len(self.study.get_trials(deepcopy=False, states=complete)) < RANKED:
+        if len(self.study.get_trials(deepcopy=False, states=(State.COMPLETE,))) < RANKED:
             return {}
         try:
             with warnings.catch_warnings():
@@ -268,8 +273,52 @@ class TrialJournal:
         return {key: share for key, share in shares.items() if math.isfinite(share)}
 
 
+class WithoutNotes(NullProgress):
+    """The progress of a run: its bar, without the notes, which are the same for each run."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.stage = progress.stage  # type: ignore[method-assign]
+        self.advance = progress.advance  # type: ignore[method-assign]
+
+
+def train_next_trial(journal: TrialJournal, out: Path, progress: Progress) -> bool:
+    """Claim a trial, train it and record its result; return whether there was one to claim."""
+    with journal.claim() as trial:
+        if trial is not None:
+            _train(trial, out, progress if trial.number == 0 else WithoutNotes(progress))
+        return trial is not None
+
+
+def _train(trial: ClaimedTrial, out: Path, progress: Progress) -> None:
+    folder = out / TRIALS / f"{trial.number:04d}"
+    try:
+        config = changed_config(out, trial.values, *TRIAL_SETTINGS)
+        state = train_trial(config, folder, progress, trial.should_stop)
+    except (CheckFailedError, ConfigError) as error:
+        trial.fail(str(error))
+    else:
+        assert state.best is not None, "the last step is evaluated"
+        trial.finish(state.best.score)
+    delete_checkpoints(out, folder.name)
+    collect_and_trim()
+
+
+def changed_config(out: Path, values: Mapping[str, str], *overrides: str) -> Config:
+    """Return the config of a search with other values, which are TOML by dotted key."""
+    return load_config(
+        str(out / CONFIG), [*(f"{key}={value}" for key, value in values.items()), *overrides]
+    )
+
+
+def delete_checkpoints(out: Path, trial: str = "*") -> None:
+    """Delete the checkpoints of a trial, or those of all trials; their logs stay."""
+    for folder in (out / TRIALS).glob(f"{trial}/"):
+        shutil.rmtree(folder / STATE, ignore_errors=True)
+        (folder / TOKENIZER).unlink(missing_ok=True)
+
+
 def lock(out: Path, name: str, *, wait: bool = False) -> AbstractContextManager[None]:
-    """Lock a part of the folder: `trials` to claim one, a trial, or a final run.
+    """Lock a part of the folder: `trials` to claim a trial, a trial, or a final run.
 
     Raises:
         RunFolderError: another process holds the lock, and `wait` is not set.

@@ -22,7 +22,6 @@ EMPTY = Level(
     texts_per_s=0,
     requests_per_s=0,
     latency_ms=None,
-    histogram=None,
     errors={},
 )
 

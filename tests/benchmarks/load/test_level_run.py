@@ -7,19 +7,8 @@ import pytest
 
 from pipework.benchmarks.load.level_run import LevelDuration, LevelRun
 from pipework.benchmarks.load.outcome import RequestOutcome
-from pipework.benchmarks.targets import StageTimes
 
 LEVEL_S = 0.15
-
-
-class Caller:
-    """Reports one more request, with 0.5 s in its queue, at each call."""
-
-    requests = 0
-
-    def stage_times(self):
-        self.requests += 1
-        return StageTimes(requests=self.requests, seconds={"queue": 0.5 * self.requests})
 
 
 def outcome(latency_s=0.001, error=None):
@@ -34,7 +23,7 @@ def follow(send, duration_s=LEVEL_S, warmup_s=0.0):
 
     async def both():
         duration = LevelDuration(warmup_s=warmup_s, duration_s=duration_s)
-        run = LevelRun(duration, Caller(), None)
+        run = LevelRun(duration, None)
 
         async def send_all():
             await send(run)
@@ -64,7 +53,3 @@ def test_a_level_without_further_requests_ends_with_the_last_response():
 
     run = follow(send, duration_s=50)
     assert run.measurement.span_s == (run.begin_s, run.outcomes[-1].end_s)
-
-
-def test_stage_times_are_the_mean_since_the_warm_up():
-    assert follow(until_over).measurement.stages_ms == {"queue": 500.0}

@@ -102,7 +102,6 @@ def test_the_number_of_requests_in_flight_is_the_number_of_clients(serve):
 def test_latency_includes_the_delay_of_the_server(serve):
     level = run(serve(delay_s=0.03))
     assert level.latency_ms.p50 >= 30
-    assert level.histogram.edges_ms[0] >= 28
 
 
 def test_all_texts_of_a_request_are_counted(serve):
@@ -134,7 +133,6 @@ def test_errors_are_counted_by_kind_and_do_not_stop_the_level(serve, monkeypatch
 def test_latencies_contain_only_successful_requests(serve):
     server = serve(delay_s=0.005, behave=lambda number: 500 if number % 2 else 200)
     level = run(server)
-    assert sum(level.histogram.counts) == level.requests
     assert level.requests + level.failed == len(server.bodies)
 
 

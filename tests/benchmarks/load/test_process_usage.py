@@ -62,15 +62,3 @@ def test_a_server_that_is_not_found_has_no_usage(closed_port):
     monitor.begin()
     monitor.end()
     assert monitor.usage is None
-
-
-def test_gpu_use_is_read_from_nvidia_smi(port, tmp_path, monkeypatch):
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho '40, 1000'\necho '60, 3000'\n")
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr("pipework.benchmarks.load.process_usage.NVIDIA_SMI_TIMEOUT_S", 60)
-    monitor = ServerMonitor.of("127.0.0.1", port)
-    monitor.begin()
-    monitor.end()
-    assert (monitor.usage.gpu_share, monitor.usage.gpu_mib) == (0.5, 4000)

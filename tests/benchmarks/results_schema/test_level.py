@@ -16,7 +16,6 @@ def level(**change):
         "texts_per_s": 160.0,
         "requests_per_s": 20.0,
         "latency_ms": None,
-        "histogram": None,
         "errors": {},
     }
     return Level(**fields | change)

@@ -1,4 +1,4 @@
-"""Percentiles, histograms, and the intervals and verdicts of ratios."""
+"""Percentiles, and the intervals and verdicts of ratios."""
 
 from math import exp, inf, log
 
@@ -8,10 +8,8 @@ from scipy.stats import norm, t
 
 from pipework.benchmarks.results_schema.comparison import Quantity, RatioVerdict
 from pipework.benchmarks.stats.confidence import (
-    GRID_MS,
     Estimate,
     LogVariance,
-    histogram,
     latency,
     t_quantile,
     verdict,
@@ -31,22 +29,6 @@ def test_percentiles_agree_with_numpy_on_skewed_latencies():
     for name in ("p50", "p90", "p95", "p99"):
         expected = 1000 * np.quantile(latencies_s, int(name[1:]) / 100)
         assert abs(getattr(summary, name) - expected) < 1e-3
-
-
-def test_a_histogram_counts_every_latency_once_in_its_bin():
-    latencies_s = np.array([0.0101, 0.0102, 0.2])
-    counted = histogram(latencies_s)
-    assert sum(counted.counts) == 3
-    assert counted.counts[0] == 2
-    assert counted.counts[-1] == 1
-    assert counted.edges_ms[0] <= 10.1 < counted.edges_ms[1]
-    assert len(counted.edges_ms) == len(counted.counts) + 1
-
-
-def test_latencies_outside_the_grid_are_counted_in_its_end_bins():
-    counted = histogram(np.array([1e-6, 1e4]))
-    assert sum(counted.counts) == 2
-    assert (counted.edges_ms[0], counted.edges_ms[-1]) == (GRID_MS[0], GRID_MS[-1])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Calls over HTTP: what counts as an error, and where stage times come from."""
+"""Calls over HTTP: what counts as an error."""
 
 import asyncio
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,8 +14,8 @@ EXAMPLES = [Example(text="rain")]
 
 
 @pytest.fixture
-def timed():
-    """A server that reports 2 ms of queue, 30 ms of inference; its second response is an error."""
+def refusing():
+    """A server whose second response is an error."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -26,7 +26,6 @@ def timed():
             Handler.answered += 1
             body = b'{"error": "because\\n of it"}'
             self.send_response(422 if Handler.answered == 2 else 200)
-            self.send_header("Server-Timing", "queue;dur=2.000, infer;dur=30.000")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -55,27 +54,16 @@ def call(server_target, use):
     return asyncio.run(within())
 
 
-def test_stage_times_are_summed_over_all_responses(timed):
-    async def use(caller, request):
-        errors = [await caller.send(request) for _ in range(3)]
-        return errors, caller.stage_times()
-
-    errors, times = call(timed, use)
-    assert errors == [None, "HTTP 422", None]
-    assert times.requests == 3
-    assert times.seconds == {"queue": pytest.approx(0.006), "infer": pytest.approx(0.09)}
-
-
-def test_the_first_response_is_returned_or_its_refusal_raised(timed):
+def test_the_first_response_is_returned_or_its_refusal_raised(refusing):
     async def use(caller, request):
         first = await caller.fetch(request)
         with pytest.raises(PipeError, match=r"HTTP 422: because of it$") as caught:
             await caller.fetch(request)
         return first, caught.value
 
-    first, error = call(timed, use)
+    first, error = call(refusing, use)
     assert first.startswith(b"{")
-    assert f"{timed.display_url}/v1/predict" in str(error)
+    assert f"{refusing.display_url}/v1/predict" in str(error)
     assert "--file" in error.hint
 
 
@@ -94,8 +82,6 @@ def test_an_absent_server_is_an_error_without_details(closed_port):
     async def use(caller, request):
         with pytest.raises(PipeError, match="no connection"):
             await caller.fetch(request)
-        return await caller.send(request), caller.stage_times()
+        return await caller.send(request)
 
-    error, times = call(absent, use)
-    assert error == "no connection"
-    assert times.requests == 0
+    assert call(absent, use) == "no connection"

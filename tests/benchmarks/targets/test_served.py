@@ -1,4 +1,4 @@
-"""Every kind of target works with a real server: first response, load and stage times."""
+"""Every kind of target works with a real server: first response and load."""
 
 import pytest
 
@@ -63,8 +63,6 @@ def test_load_is_answered_and_server_usage_is_measured(server_target):
         assert level.texts == 3 * level.requests > 0
         assert 0 < level.server.cores < 64
         assert level.server.peak_mib > 10
-        assert {"queue"} < set(level.stages_ms)
-        assert sum(level.stages_ms.values()) > 0
     assert open_level.late < open_level.sent
 
 

@@ -76,3 +76,11 @@ def test_a_curve_of_one_point_is_drawn_as_a_circle():
     assert Checked(drawn).tags.count("circle") == 1
     assert '<circle cx="307.0" cy="274.0"' in drawn
     assert drawn.count("<polyline") == 1
+
+
+def test_the_axes_of_a_curve_have_round_values():
+    drawn = page.line_plot({"rate": [(7, 0.0), (61, 0.000963)]})
+    values = Checked(drawn.replace("<text", "<text>;</text><text")).text.split(";")
+    assert values == ["", "0", "0.0002", "0.0004", "0.0006", "0.0008", "15", "30", "45", "step 61"]
+    assert ">10,000<" in page.line_plot({"speed": [(1, 9000), (2, 12000)]})
+    assert ">3<" in page.line_plot({"constant": [(1, 3.0), (2, 3.0)]})

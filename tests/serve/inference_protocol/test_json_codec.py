@@ -209,3 +209,9 @@ def test_a_damaged_request_is_always_refused():
             continue
         read += 1
     assert 0 < read < 3000
+
+
+def test_extra_bytes_are_refused():
+    head = body()
+    with pytest.raises(ProtocolError, match="body: 3 bytes after the tensors"):
+        read_infer(head + b"abc", str(len(head)), ONE)

@@ -4,8 +4,6 @@ The other cases are in `tests/end_to_end/test_two_servers.py`, where a real trit
 same requests.
 """
 
-import json
-
 import httpx
 import numpy as np
 import pytest
@@ -31,7 +29,6 @@ REFUSED = {"400", "StatusCode.INVALID_ARGUMENT"}
 UNKNOWN = {"404", "StatusCode.NOT_FOUND"}
 NOT_ANNOUNCED = {"404", "StatusCode.UNIMPLEMENTED"}
 EXPIRED = {"504", "StatusCode.DEADLINE_EXCEEDED"}
-WORD = b"\x04\x00\x00\x00rain"
 
 
 def address_of(server):
@@ -199,20 +196,6 @@ def send(server, content, length=None, **headers):
     return answer
 
 
-def text(**changes):
-    tensor_ = {"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": ["rain"], **changes}
-    return {name: value for name, value in tensor_.items() if value is not None}
-
-
-def binary_text(size):
-    parameters = {"binary_data_size": size}
-    return json.dumps({"inputs": [text(data=None, parameters=parameters)]}).encode()
-
-
-def nested(depth):
-    return f'{{"inputs": [{json.dumps(text(data="X"))}]}}'.replace('"X"', "[" * depth + "]" * depth)
-
-
 @pytest.mark.parametrize("content", ["427", "rain", "", "goal\x00", "雨", '{"inputs": []}'])
 def test_a_raw_binary_request_is_one_text(server, content):
     answer = send(server, content.encode(), 0)
@@ -234,45 +217,3 @@ def test_a_raw_binary_request_needs_a_model_with_one_input(pair_address):
     answer = httpx.post(url, content=b"rain", headers={LENGTH: "0"})
     assert answer.status_code == 400
     assert "found raw binary data; a raw binary request has one input" in answer.json()["error"]
-
-
-@pytest.mark.parametrize(
-    ("content", "length", "message"),
-    [
-        (binary_text(8) + WORD, len(binary_text(8)) - 1, "body: expected JSON"),
-        (binary_text(8) + WORD, len(binary_text(8)) + 1, "body: expected JSON"),
-        (binary_text(8) + WORD, None, "body: expected JSON"),
-        (binary_text(8) + WORD, 10**6, f"{LENGTH}: expected a number of bytes up to"),
-        (binary_text(8) + WORD, -1, f"{LENGTH}: expected a number of bytes up to"),
-        (binary_text(8) + WORD, "five", f"{LENGTH}: expected a number of bytes up to"),
-        (binary_text(8) + WORD + b"!", len(binary_text(8)), "body: 1 bytes after the tensors"),
-        (binary_text(7) + WORD[:7], len(binary_text(7)), "element 0 is truncated"),
-        (binary_text(9) + WORD, len(binary_text(9)), "expected a binary_data_size of 0 to 8"),
-        (binary_text(-1) + WORD, len(binary_text(-1)), "expected a binary_data_size of 0 to 8"),
-        (binary_text("8") + WORD, len(binary_text("8")), "expected a binary_data_size of 0 to 8"),
-        (binary_text(8) + WORD * 2, len(binary_text(8)), "body: 8 bytes after the tensors"),
-    ],
-)
-def test_wrong_lengths_are_refused(server, content, length, message):
-    answer = send(server, content, length)
-    assert answer.status_code == 400
-    assert message in answer.json()["error"]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"null", b"[]", b"{", b'{"inputs": NaN}', b"\xef\xbb\xbf{}", b"\xff", b"\x00" * 9),
-        *(nested(120), nested(50_000)),
-        json.dumps({"inputs": [text(shape=[2**4, 2**60 + 2])]}),
-        json.dumps({"inputs": [text(shape=[2, -5])]}),
-        json.dumps({"inputs": [text(shape=[2**63])]}),
-        json.dumps({"inputs": [text(data=[["rain", "goal"], ["bank"]], shape=[3, 1])]}),
-        json.dumps({"inputs": [text()], "outputs": [{"name": "label"}] * 2}),
-        json.dumps({"inputs": [text()] * 500}),
-    ],
-)
-def test_hostile_json_is_refused(server, content):
-    answer = send(server, content)
-    assert answer.status_code in {400, 413}  # 413: too many values, or too deep
-    assert answer.json()["error"]

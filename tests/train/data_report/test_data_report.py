@@ -21,7 +21,7 @@ from pipework.train.data_report.data_report import (
     check_files,
     data_report,
 )
-from pipework.train.data_report.html import data_section
+from pipework.train.data_report.tables import data_section
 from tests.commands import pipe
 
 
@@ -198,7 +198,7 @@ def test_every_row_of_a_small_file_is_tokenized(tmp_path):
     assert train.unknown_rate == pytest.approx(1 / 18)
     finding = "train: 1 row (25.0%) longer than max_length and truncated"
     assert finding in report.findings
-    assert "<td>25.00%</td>" in data_section(report)
+    assert "<td>1 (25.00%)</td>" in data_section(report)
 
 
 def test_a_regression_has_value_statistics(tmp_path):

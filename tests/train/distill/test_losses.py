@@ -8,8 +8,8 @@ from torch.nn import functional
 from pipework.tasks.registry import kind_of
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.train import TrainSettings
-from pipework.train.distill.losses import DistillationLosses
-from pipework.train.loop.losses import LabelLosses
+from pipework.train.distill.losses import distillation_losses
+from pipework.train.loop.losses import label_losses
 from pipework.train.objectives import OBJECTIVES
 
 SINGLE = OBJECTIVES[SingleLabelTask]
@@ -80,8 +80,8 @@ def test_the_loss_is_the_reference_formula():
 def soft(weight, files, labelled=3):
     truth_N = np.array([0, 1, 2], np.int32)
     settings = TrainSettings(temperature=1.0, soft_weight=weight)
-    hard = LabelLosses(SINGLE, truth_N)
-    return hard, DistillationLosses(
+    hard = label_losses(SINGLE, truth_N)
+    return hard, distillation_losses(
         hard, [files], labelled=labelled, objective=SINGLE, settings=settings
     )
 

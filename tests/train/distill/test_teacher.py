@@ -10,6 +10,7 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.text.encoding import open_encoder
 from pipework.train.data.batches import BATCH_TOKENS
 from pipework.train.data.disk_cache import cache_folder
 from pipework.train.distill import teacher as module
@@ -43,7 +44,9 @@ def test_teacher_logits_are_those_of_its_checkpoint_in_row_order(teacher_and_sou
     logits_NC = teacher_logits(teacher, source, CPU, NullProgress())
     examples = list(source.rows())
     with open_reference(teacher.run, teacher.manifest) as engine:
-        expected_NC = engine.infer(teacher.encoder().encode(examples)).values
+        expected_NC = engine.infer(
+            open_encoder(teacher.run, teacher.manifest).encode(examples)
+        ).values
     np.testing.assert_allclose(logits_NC, expected_NC, atol=0.05)  # the cache may be in bf16
     truth_N = np.array([int(example.label) for example in examples])
     assert (logits_NC.argmax(axis=1) == truth_N).mean() > 0.9

@@ -72,10 +72,9 @@ def test_logits_from_the_cache_equal_those_of_the_model(parts, family, head):
         direct = model.eval()(**model_inputs(selected, padding_of(model), model.device))
         cached = model.from_states(*features.batch(rows, model.device))
     torch.testing.assert_close(cached, direct, atol=1e-5, rtol=0)
-    states = features.states(rows)
-    assert [array.shape for array in states] == [(len(row), 32) for row in selected]
-    assert {array.dtype for array in states} == {np.dtype(np.float32)}
-    assert len(features) == 64
+    states_BTH, mask_BT = features.batch(rows, model.device)
+    assert mask_BT.sum(1).tolist() == [len(row) for row in selected]
+    assert (states_BTH.shape[2], states_BTH.dtype) == (32, torch.float32)
 
 
 def test_states_are_computed_again_with_another_precision_of_products(parts, monkeypatch):

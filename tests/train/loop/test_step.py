@@ -11,7 +11,7 @@ from pipework.errors import CheckFailedError, ConfigError
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.train import TrainSettings
 from pipework.train.loop.distributed import World, join
-from pipework.train.loop.losses import LabelLosses
+from pipework.train.loop.losses import label_losses
 from pipework.train.loop.optim import schedule
 from pipework.train.loop.step import Stepper, StepSpec, check_compiler
 from pipework.train.objectives import OBJECTIVES
@@ -41,7 +41,7 @@ def stepper(world, loader=None, **changes):
     model = torch.nn.Linear(6, 3)
     settings = TrainSettings(**{"precision": "fp32", "learning_rate": 0.1, "warmup": 0, **changes})
     loader = loader or SyntheticRows()
-    losses = LabelLosses(OBJECTIVES[SingleLabelTask], loader.truth_N)
+    losses = label_losses(OBJECTIVES[SingleLabelTask], loader.truth_N)
     spec = StepSpec(model=model, layers=[[*model.parameters()]], loader=loader, losses=losses)
     return model, Stepper(spec, settings, schedule(settings, 10, 5), world)
 

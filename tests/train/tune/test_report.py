@@ -36,7 +36,7 @@ TRIALS = (
     trial(0),
     trial(1, score=0.9),
     trial(2, TrialState.PRUNED, 0.1, share=0.25),
-    trial(3, TrialState.FAILED, None, share=0.0, reason="the loss is <nan>"),
+    trial(3, TrialState.FAIL, None, share=0.0, reason="the loss is <nan>"),
 )
 
 

@@ -226,7 +226,7 @@ def test_a_trial_with_an_invalid_combination_fails_and_the_search_goes_on(search
     states = [
         trial.state for trial in TrialJournal(out, SearchSpace.load(config, settings)).finished()
     ]
-    assert states[0] is TrialState.FAILED
+    assert states[0] is TrialState.FAIL
     assert "trial 0 failed: train.warmup_steps is 50, and the run has 6 steps" in done.stderr
 
 

@@ -127,7 +127,7 @@ def test_a_failed_trial_is_not_the_winner(journal):
         journal().winner()
     finish(journal, 0.1)
     assert journal().winner().number == 1
-    assert journal().finished()[0].state is TrialState.FAILED
+    assert journal().finished()[0].state is TrialState.FAIL
 
 
 def test_an_incomplete_line_of_the_journal_is_dropped(journal, tmp_path):
