@@ -82,7 +82,7 @@ def open_model(
 ) -> Engine:
     """Open the checkpoint, the proven engine of that name, or the first engine that runs here.
 
-    The name step-N is that of a checkpoint kept by `train.keep_every`.
+    The name step-N means a checkpoint kept by `train.keep_every`.
 
     Raises:
         RunFolderError: files of the run folder do not match its manifest.

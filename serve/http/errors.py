@@ -63,10 +63,10 @@ def _parts(error: Exception) -> tuple[int, str, dict[str, str]]:
     """Return the status, message and headers for an error."""
     match error:
         case PipeError():
-            text = f"{error}; {error.hint}" if error.hint else str(error)
             headers = dict(getattr(error, "headers", {}))
             if isinstance(error, TooBusyError):
                 headers["Retry-After"] = str(error.retry_after_s)
+            text = f"{error}; {error.hint}" if error.hint else str(error)
             return error.http_status, text, headers
         case HTTPException():
             return error.status_code, str(error.detail), dict(error.headers or {})

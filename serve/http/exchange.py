@@ -15,7 +15,7 @@ from pipework.serve.models.leases import Lease
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import RequestContext
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK
-from pipework.serve.scheduling.model_protocol import ServedModel
+from pipework.serve.scheduling.predictor import Predictor
 
 T = TypeVar("T")
 CLOSE = (b"connection", b"close")
@@ -40,9 +40,9 @@ class ModelLease:
         self._models = models
         self._context = context
         self._lease: Lease | None = None
-        self._model: ServedModel | None = None
+        self._model: Predictor | None = None
 
-    def acquire(self, name: str = "", version: str = "") -> ServedModel:
+    def acquire(self, name: str = "", version: str = "") -> Predictor:
         """Return the version that was acquired before; look it up if the names do not match.
 
         Raises the errors of `Models.lease`.

@@ -13,7 +13,7 @@ from pipework.serve.config import LimitSettings
 from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.openapi import OPTION_HEADERS, error_responses, request_body
 from pipework.serve.request.context import read_options
-from pipework.serve.scheduling.model_protocol import run_for_logits
+from pipework.serve.scheduling.loop_bridge import run_for_logits
 from pipework.tasks.predictions import Prediction
 from pipework.wire.schemas import (
     PREDICT_PATH,

@@ -4,19 +4,22 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from pipework import __version__
 from pipework.run_folder.manifest import TrainingReadOptions
-from pipework.serve.models.registry import Models, ServedModel
+from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
-from pipework.serve.observability.recent_latency import RecentLatency
+from pipework.serve.observability.recent_latency import RecentLatency, RecentStatus
+from pipework.serve.scheduling.predictor import Predictor
 from pipework.tasks.registry import Kind
 from pipework.wire.schemas import STATUS_PATH
 
 
 class LoadStatus(BaseModel):
     """Queue now, and counters since the version was loaded."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     waiting_requests: int
     waiting_tokens: int
@@ -25,12 +28,16 @@ class LoadStatus(BaseModel):
     batch_texts: int
     computed_tokens: int = Field(description="tokens of all batches, with padding")
     engines: int = Field(description="engines that are running")
-    deaths: int = Field(description="engine crashes")
+    deaths: int = Field(
+        validation_alias=AliasChoices("crashes", "deaths"), description="engine crashes"
+    )
     refused: dict[str, int] = Field(description="rejected requests, by reason")
 
 
 class TotalsStatus(BaseModel):
     """Requests since the version was loaded."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     answered: int
     failed: int
@@ -63,18 +70,6 @@ class ModelStatus(BaseModel):
     versions: list[VersionStatus]
 
 
-class RecentStatus(BaseModel):
-    """Successful requests of the last seconds, over all endpoints."""
-
-    window_s: float
-    requests_per_s: float
-    texts_per_s: float
-    p50_ms: float | None = Field(description="median latency; null if there were no requests")
-    p99_ms: float | None = Field(
-        description="99th percentile of the latency; null if there were no requests"
-    )
-
-
 class ServerStatus(BaseModel):
     """Status of the server."""
 
@@ -103,7 +98,7 @@ def server_status(models: Models, recent: RecentLatency) -> ServerStatus:
         server=__version__,
         stopping=models.stopping.is_set(),
         models=_by_name(models.serving()),
-        recent=_recent(recent),
+        recent=recent.summary(),
     )
 
 
@@ -151,51 +146,26 @@ def _added_recent(own: RecentStatus, other: RecentStatus) -> RecentStatus:
     )
 
 
-def _by_name(serving: Sequence[ServedModel]) -> list[ModelStatus]:
+def _by_name(serving: Sequence[Predictor]) -> list[ModelStatus]:
     versions: dict[str, list[VersionStatus]] = {}
     for model in serving:
         versions.setdefault(model.name, []).append(_version(model))
     return [ModelStatus(name=name, versions=statuses) for name, statuses in versions.items()]
 
 
-def _recent(recent: RecentLatency) -> RecentStatus:
-    summary = recent.summary()
-    return RecentStatus(
-        window_s=summary.window_s,
-        requests_per_s=summary.requests_per_s,
-        texts_per_s=summary.texts_per_s,
-        p50_ms=_ms(summary.p50_s),
-        p99_ms=_ms(summary.p99_s),
-    )
-
-
-def _version(model: ServedModel) -> VersionStatus:
-    card, load, totals = model.card, model.load, model.totals
+def _version(model: Predictor) -> VersionStatus:
+    manifest = model.manifest
     return VersionStatus(
         version=model.version,
         engine=model.engine,
-        precision=card.precision,
+        precision=str(model.record.precision),
         ready=model.ready,
         inputs=list(model.inputs),
-        entities=card.entities,
-        reading=card.reading,
-        kind=card.task.kind,
+        entities=manifest.input.marked,
+        reading=TrainingReadOptions.of(manifest.data),
+        kind=manifest.task.kind,
         classes=model.classes,
-        thresholds=card.task.label_thresholds,
-        load=LoadStatus(
-            waiting_requests=load.waiting_requests,
-            waiting_tokens=load.waiting_tokens,
-            batches=load.batches,
-            batch_tokens=load.batch_tokens,
-            batch_texts=load.batch_texts,
-            computed_tokens=load.computed_tokens,
-            engines=load.engines,
-            deaths=load.crashes,
-            refused=dict(load.refused),
-        ),
-        totals=TotalsStatus(answered=totals.answered, failed=totals.failed, texts=totals.texts),
+        thresholds=manifest.task.label_thresholds,
+        load=LoadStatus.model_validate(model.load),
+        totals=TotalsStatus.model_validate(model.totals),
     )
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3

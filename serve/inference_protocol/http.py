@@ -34,7 +34,7 @@ from pipework.serve.inference_protocol.metadata import (
 )
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import read_options
-from pipework.serve.scheduling.model_protocol import run_for_logits
+from pipework.serve.scheduling.loop_bridge import run_for_logits
 
 HEAD_LENGTH_FIELD = HEAD_LENGTH.lower().encode()
 BINARY = {"type": "string", "format": "binary"}

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from pipework import __version__
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import Policy
-from pipework.serve.scheduling.model_protocol import ServedModel
+from pipework.serve.scheduling.predictor import Predictor
 
 PLATFORM = "pipework"
 EXTENSIONS = (
@@ -103,7 +103,7 @@ class StatisticsResponse(_Part):
     model_stats: tuple[ModelStatistics, ...]
 
 
-def chosen_versions(models: Models, name: str, version: str) -> list[ServedModel]:
+def chosen_versions(models: Models, name: str, version: str) -> list[Predictor]:
     """Return a version, all versions of a model, or all versions of all models.
 
     Raises:
@@ -115,12 +115,12 @@ def chosen_versions(models: Models, name: str, version: str) -> list[ServedModel
     return models.versions(name) if name else models.serving()
 
 
-def statistics(models: Sequence[ServedModel]) -> StatisticsResponse:
+def statistics(models: Sequence[Predictor]) -> StatisticsResponse:
     """Return the statistics of model versions."""
     return StatisticsResponse(model_stats=tuple(map(_of, models)))
 
 
-def _of(model: ServedModel) -> ModelStatistics:
+def _of(model: Predictor) -> ModelStatistics:
     totals, stages = model.totals, model.totals.timings
     return ModelStatistics(
         name=model.name,
@@ -209,7 +209,7 @@ class ModelConfig(_Part):
     output: tuple[TensorConfig, ...]
 
 
-def metadata(model: ServedModel, versions: Sequence[str]) -> ModelMetadata:
+def metadata(model: Predictor, versions: Sequence[str]) -> ModelMetadata:
     """Return the metadata of a model with the given served versions."""
     return ModelMetadata(
         name=model.name,
@@ -219,7 +219,7 @@ def metadata(model: ServedModel, versions: Sequence[str]) -> ModelMetadata:
     )
 
 
-def config(model: ServedModel, max_texts: int, policy: Policy) -> ModelConfig:
+def config(model: Predictor, max_texts: int, policy: Policy) -> ModelConfig:
     """Return the configuration of a model whose requests may have `max_texts` texts."""
     return ModelConfig(
         name=model.name,

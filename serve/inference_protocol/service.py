@@ -36,14 +36,13 @@ from pipework.serve.inference_protocol.stream import (
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import (
+    GRPC,
     TIMING,
-    Endpoint,
     RequestContext,
     RequestOptions,
     StageTimings,
 )
-from pipework.serve.scheduling.loop_bridge import LARGE_WORK
-from pipework.serve.scheduling.model_protocol import run_for_logits
+from pipework.serve.scheduling.loop_bridge import LARGE_WORK, run_for_logits
 
 FINAL = "triton_final_response"
 
@@ -185,7 +184,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     async def _infer(
         self, request: proto.ModelInferRequest, context: Context
     ) -> tuple[proto.ModelInferResponse, RequestContext]:
-        with self.observers.observe(Endpoint.GRPC, text_metadata(context)) as observed:
+        with self.observers.observe(GRPC, text_metadata(context)) as observed:
             observed.status = StatusCode.CANCELLED.name  # in case of a cancellation
             try:
                 answer = await self._answer(request, _call_options(context))

@@ -14,7 +14,7 @@ from pipework.closeable import Closeable
 from pipework.errors import UnknownModelError
 from pipework.machine import collect_and_trim
 from pipework.serve.request.context import set_model
-from pipework.serve.scheduling.model_protocol import ServedModel
+from pipework.serve.scheduling.predictor import Predictor
 
 log = logging.getLogger(__name__)
 SHOWN = 50  # characters of an unknown name that error messages repeat
@@ -24,7 +24,7 @@ SHOWN = 50  # characters of an unknown name that error messages repeat
 class LeasedVersion:
     """An open version and the number of its leases."""
 
-    model: ServedModel
+    model: Predictor
     leases: int = 0
 
 
@@ -54,7 +54,7 @@ class Lease:
         self._check_pending = check_pending
         self._leased: LeasedVersion | None = None
 
-    def __enter__(self) -> ServedModel:
+    def __enter__(self) -> Predictor:
         """Acquire the lease, and record the version in the current request.
 
         Raises:
@@ -82,7 +82,7 @@ class Lease:
 class VersionLeases(Closeable):
     """Open models by name, with their versions in order, the newest last. Thread-safe."""
 
-    def __init__(self, models: Sequence[ServedModel] = ()) -> None:
+    def __init__(self, models: Sequence[Predictor] = ()) -> None:
         """Take ownership of open versions: `close` closes them."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -98,7 +98,7 @@ class VersionLeases(Closeable):
         with self._lock:
             return list(self._models)
 
-    def versions(self, name: str) -> list[ServedModel]:
+    def versions(self, name: str) -> list[Predictor]:
         """Return the versions of a model, the newest last.
 
         Raises:
@@ -107,14 +107,14 @@ class VersionLeases(Closeable):
         with self._lock:
             return [leased.model for leased in self._model(name).values()]
 
-    def serving(self) -> list[ServedModel]:
+    def serving(self) -> list[Predictor]:
         """Return all versions that get requests."""
         with self._lock:
             return [
                 leased.model for versions in self._models.values() for leased in versions.values()
             ]
 
-    def draining(self) -> list[ServedModel]:
+    def draining(self) -> list[Predictor]:
         """Return the replaced versions that are not closed yet."""
         with self._lock:
             return [leased.model for leased in self._draining]
@@ -133,7 +133,7 @@ class VersionLeases(Closeable):
             if not leased.leases:
                 self._changed.notify_all()
 
-    def put(self, name: str, models: Sequence[ServedModel]) -> None:
+    def put(self, name: str, models: Sequence[Predictor]) -> None:
         """Replace the versions of a model by these, the newest last; [] removes the model.
 
         Replaced versions are drained and closed in threads of their own.

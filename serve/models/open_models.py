@@ -15,7 +15,6 @@ from pipework.serve.engines import computes_on_gpu, open_first, open_proven
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
 from pipework.serve.models.repository_watcher import RepositoryWatcher
-from pipework.serve.scheduling.model_protocol import ServedModel
 from pipework.serve.scheduling.predictor import Predictor
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.text.encoding import open_encoder
@@ -61,7 +60,7 @@ def _check_run(target: Path) -> None:
         raise RunFolderError(message, hint)
 
 
-def open_version(folder: VersionFolder, settings: ServeSettings) -> ServedModel:
+def open_version(folder: VersionFolder, settings: ServeSettings) -> Predictor:
     """Open a version of a repository, check its parity on the stored rows and warm it up.
 
     Raises:

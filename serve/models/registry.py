@@ -14,9 +14,9 @@ from pipework.errors import NotReadyError, PipeError
 from pipework.serve.models.leases import Entry, Lease, State, VersionLeases
 from pipework.serve.models.repository import NEWEST, Policy
 from pipework.serve.models.repository_watcher import UNLOADED, RepositoryWatcher
-from pipework.serve.scheduling.model_protocol import ServedModel
+from pipework.serve.scheduling.predictor import Predictor
 
-__all__ = ["Change", "ControlError", "Entry", "Models", "ServedModel", "State"]
+__all__ = ["Change", "ControlError", "Entry", "Models", "State"]
 
 
 class ControlError(PipeError):
@@ -41,7 +41,7 @@ class Models(Closeable):
 
     def __init__(
         self,
-        models: Sequence[ServedModel] = (),
+        models: Sequence[Predictor] = (),
         source: RepositoryWatcher | None = None,
         *,
         control: bool = False,
@@ -73,7 +73,7 @@ class Models(Closeable):
         """
         return Lease(self._leases, name, version, self._check_not_pending)
 
-    def versions(self, name: str) -> list[ServedModel]:
+    def versions(self, name: str) -> list[Predictor]:
         """Return the served versions of a model, the newest last.
 
         Raises:
@@ -85,7 +85,7 @@ class Models(Closeable):
         """Return which versions of a model are served."""
         return NEWEST if self._source is None else self._source.policy(name)
 
-    def serving(self) -> list[ServedModel]:
+    def serving(self) -> list[Predictor]:
         """Return all versions that get requests."""
         return self._leases.serving()
 
@@ -151,7 +151,7 @@ class Models(Closeable):
                 message = f"the engine of {model.name} {model.version} has stopped"
                 raise NotReadyError(message)
 
-    def reopens(self, model: ServedModel) -> bool:
+    def reopens(self, model: Predictor) -> bool:
         """Whether a version whose engines have failed will be opened again."""
         return self._source is not None and self._source.reopens(model)
 
@@ -217,21 +217,21 @@ class Models(Closeable):
                 raise NotReadyError(message)
 
 
-def _check_available(model: ServedModel) -> None:
+def _check_available(model: Predictor) -> None:
     if not (model.alive and model.ready):
         state = "is being reopened" if model.alive else "has stopped"
         message = f"the engine of {model.name} {model.version} {state}"
         raise NotReadyError(message)
 
 
-def _entry(model: ServedModel) -> Entry:
+def _entry(model: Predictor) -> Entry:
     state, reason = State.READY, ""
     if not (model.alive and model.ready):
         state, reason = State.UNAVAILABLE, "the engine has stopped"
     return Entry(name=model.name, version=model.version, state=state, reason=reason)
 
 
-def _draining(model: ServedModel) -> Entry:
+def _draining(model: Predictor) -> Entry:
     return Entry(name=model.name, version=model.version, state=State.UNLOADING)
 
 

@@ -27,11 +27,11 @@ from pipework.serve.models.repository import (
     VersionFolder,
     read_repository,
 )
-from pipework.serve.scheduling.model_protocol import ServedModel
+from pipework.serve.scheduling.predictor import Predictor
 
 log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
-Open = Callable[[VersionFolder], ServedModel]
+Open = Callable[[VersionFolder], Predictor]
 Key = tuple[str, str]  # name and version
 
 
@@ -156,7 +156,7 @@ class RepositoryWatcher(Closeable):
         model = self._models.get(name)
         return NEWEST if model is None else model.policy
 
-    def reopens(self, model: ServedModel) -> bool:
+    def reopens(self, model: Predictor) -> bool:
         """Whether polling will reopen a version whose engines have failed."""
         failure = self._failed.get((model.name, model.version))
         return self._poll_s > 0 and (failure is None or failure.temporary)
@@ -219,7 +219,7 @@ class RepositoryWatcher(Closeable):
 
     def _update(self, model: ModelFolder) -> None:
         before = {old.version: old for old in self.leases.serving() if old.name == model.name}
-        after: dict[str, ServedModel] = {}
+        after: dict[str, Predictor] = {}
         for folder in model.versions:
             old = before.get(folder.version)
             unchanged = old is not None and self._unchanged(old, folder)
@@ -230,10 +230,10 @@ class RepositoryWatcher(Closeable):
             after = {key: old for key, old in before.items() if key in model.present} | after
         self._put(model.name, [after[version] for version in sorted(after, key=int)])
 
-    def _unchanged(self, old: ServedModel, folder: VersionFolder) -> bool:
+    def _unchanged(self, old: Predictor, folder: VersionFolder) -> bool:
         return old.alive and self._opened_folders.get((folder.name, folder.version)) == folder
 
-    def _try_open(self, folder: VersionFolder) -> ServedModel | None:
+    def _try_open(self, folder: VersionFolder) -> Predictor | None:
         """Open a version, or record why it cannot be opened."""
         key = folder.name, folder.version
         before = self._failed.get(key)
@@ -257,12 +257,12 @@ class RepositoryWatcher(Closeable):
         log.info("model %s version %s is open, its engine is %s", *key, model.engine)
         return model
 
-    def _open(self, folder: VersionFolder) -> ServedModel:
+    def _open(self, folder: VersionFolder) -> Predictor:
         if folder.reason:
             raise RunFolderError(folder.reason)
         return self._open_version(folder)
 
-    def _put(self, name: str, models: list[ServedModel]) -> None:
+    def _put(self, name: str, models: list[Predictor]) -> None:
         before = [model for model in self.leases.serving() if model.name == name]
         if before != models:
             self.leases.put(name, models)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from pipework.serve.models.registry import Models
-from pipework.serve.scheduling.model_protocol import ServedModel
+from pipework.serve.scheduling.predictor import Predictor
 
 log = logging.getLogger(__name__)
 POLL_S = 0.25
@@ -62,7 +62,7 @@ class Watchdog:
             for model in self._models.serving():
                 self._check(model, resumed_s)
 
-    def _check(self, model: ServedModel, resumed_s: float) -> None:
+    def _check(self, model: Predictor, resumed_s: float) -> None:
         oldest = model.oldest_batch
         if oldest is None:
             return

@@ -25,10 +25,11 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from pipework import __version__
-from pipework.serve.models.registry import Models, ServedModel
+from pipework.serve.models.registry import Models
 from pipework.serve.observability.summed_metrics import MetricValues
 from pipework.serve.request.context import RequestContext
 from pipework.serve.request.statistics import BUCKETS_S, EngineLoad, Totals
+from pipework.serve.scheduling.predictor import Predictor
 
 LABELS = ("model", "version")
 REJECTED = "pipework_rejected"
@@ -149,14 +150,15 @@ def _stages(totals: dict[tuple[str, str], Totals]) -> Metric:
     return family
 
 
-def _info(serving: Sequence[ServedModel]) -> Metric:
+def _info(serving: Sequence[Predictor]) -> Metric:
     family = GaugeMetricFamily(
         "pipework_model_info",
         "Engine and precision of a version",
         labels=(*LABELS, "engine", "precision"),
     )
     for model in serving:
-        family.add_metric((model.name, model.version, model.engine, model.card.precision), 1)
+        precision = str(model.record.precision)
+        family.add_metric((model.name, model.version, model.engine, precision), 1)
     return family
 
 

@@ -5,9 +5,9 @@ Shapes: R requests.
 
 import threading
 import time
-from dataclasses import dataclass
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from pipework.serve.request.context import RequestContext
 
@@ -16,23 +16,16 @@ MAX_REQUESTS = 20_000  # bounds the memory and the time for sorting
 SAMPLE = 3  # values of a request: time of its end, seconds that it took, number of texts
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LatencySummary:
-    """Throughput and latency quantiles of successful requests in the window.
-
-    Attributes:
-        window_s: length of the window.
-        requests_per_s: successful requests.
-        texts_per_s: texts of these requests.
-        p50_s: median latency; None if there were no requests.
-        p99_s: 99th percentile of the latency; None if there were no requests.
-    """
+class RecentStatus(BaseModel):
+    """Successful requests of the last seconds, over all endpoints."""
 
     window_s: float
     requests_per_s: float
     texts_per_s: float
-    p50_s: float | None
-    p99_s: float | None
+    p50_ms: float | None = Field(description="median latency; null if there were no requests")
+    p99_ms: float | None = Field(
+        description="99th percentile of the latency; null if there were no requests"
+    )
 
 
 class RecentLatency:
@@ -52,7 +45,7 @@ class RecentLatency:
                 self._samples[self._next] = time.monotonic(), request.elapsed_s, request.texts
                 self._next = (self._next + 1) % MAX_REQUESTS
 
-    def summary(self) -> LatencySummary:
+    def summary(self) -> RecentStatus:
         """Return the throughput and latency of the window that ends now."""
         now_s = time.monotonic()
         with self._lock:
@@ -60,18 +53,18 @@ class RecentLatency:
         # A full buffer covers less time than the window.
         full = len(recent) == MAX_REQUESTS
         covered_s = max(now_s - recent[:, 0].min(), 1e-3) if full else self._window_s
-        latencies_s = sorted(recent[:, 1].tolist())
-        return LatencySummary(
+        latencies_ms = sorted((recent[:, 1] * 1e3).tolist())
+        return RecentStatus(
             window_s=self._window_s,
             requests_per_s=len(recent) / covered_s,
             texts_per_s=float(recent[:, 2].sum()) / covered_s,
-            p50_s=_quantile(latencies_s, 0.5),
-            p99_s=_quantile(latencies_s, 0.99),
+            p50_ms=_quantile(latencies_ms, 0.5),
+            p99_ms=_quantile(latencies_ms, 0.99),
         )
 
 
-def _quantile(sorted_s: list[float], fraction: float) -> float | None:
+def _quantile(ordered: list[float], fraction: float) -> float | None:
     """Return the smallest value that at least this fraction of the values does not exceed."""
-    if not sorted_s:
+    if not ordered:
         return None
-    return sorted_s[max(0, -int(-fraction * len(sorted_s) // 1) - 1)]
+    return ordered[max(0, -int(-fraction * len(ordered) // 1) - 1)]

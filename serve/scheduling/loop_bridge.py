@@ -17,6 +17,7 @@ from pipework.errors import TooBusyError
 T = TypeVar("T")
 LARGE_BYTES = 32 * 2**10  # parsing fewer bytes blocks the event loop for at most 10 ms
 MAX_WAITING = 64
+INLINE_LOGITS = 20_000  # predictions of more logits are made and written outside of the event loop
 RETRY_AFTER_S = 1
 
 
@@ -61,6 +62,11 @@ class LargeWork:
 
 
 LARGE_WORK = LargeWork()
+
+
+async def run_for_logits(logits: int, function: Callable[[], T]) -> T:
+    """Return the result of a function that makes or writes predictions of this many logits."""
+    return await asyncio.to_thread(function) if logits > INLINE_LOGITS else function()
 
 
 class LoopBridge:

@@ -26,8 +26,7 @@ from pipework.serve.request.context import (
 )
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Totals
 from pipework.serve.scheduling.in_flight import RunningBatch
-from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge
-from pipework.serve.scheduling.model_protocol import ModelCard, run_for_logits
+from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge, run_for_logits
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
@@ -48,9 +47,9 @@ class Predictor(Closeable):
         name: name of the model.
         version: its version; by default a short digest of the engine's files, in decimal because
             clients of the protocol such as perf_analyzer read versions as numbers.
+        manifest: the manifest of the run.
         record: the engine.
         engine: its name.
-        card: description of the version.
         scheduler: computes the logits of tokenized requests.
     """
 
@@ -80,9 +79,9 @@ class Predictor(Closeable):
         self._bridge: LoopBridge | None = None
         self.name = name or manifest.identity.name
         self.version = version or str(int(record.digest[:12], 16))
+        self.manifest = manifest
         self.record = record
         self.engine = record.name
-        self.card = ModelCard.of(manifest, record)
 
     @property
     def alive(self) -> bool:

@@ -3,20 +3,18 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, TooBusyError
-from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.config import LimitSettings
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import RequestOptions, StageTimings, set_timings
 from pipework.serve.request.statistics import EngineLoad, Totals
-from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.tasks.predictions import Prediction, SingleLabel
-from pipework.tasks.single_label import SingleLabelTask
 from pipework.wire.text_tensors import InputTexts, OutputTensors
 from tests.serve.servers import MemoryServer
 
@@ -31,11 +29,7 @@ class FakeModel:
     version = "1"
     engine = "onnx"
     alive = ready = True
-    card = ModelCard(
-        task=SingleLabelTask(labels=("sport", "money"), metric="accuracy"),
-        precision="fp32",
-        reading=TrainingReadOptions.of_inputs(["text"]),
-    )
+    record = SimpleNamespace(precision="fp32")
     load = LOAD
     totals = Totals()
     inputs = ("text",)

@@ -18,10 +18,9 @@ from typing import Any
 import httpx
 import pytest
 
-from pipework.errors import ConfigError
 from pipework.serve import run as serve_run
 from pipework.serve.run import _Server
-from pipework.serve.sockets import ListenAddress, bound_socket
+from pipework.serve.sockets import bound_socket
 from tests.commands import ForkedProcess
 
 BIG = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
@@ -197,12 +196,6 @@ def test_a_port_with_a_closing_connection_can_be_used_again(
     assert second.first_line().startswith(f"http://127.0.0.1:{port} ")
     second.send_signal(signal.SIGTERM)
     assert second.wait() == 0
-
-
-def test_equal_http_and_grpc_ports_are_rejected() -> None:
-    with pytest.raises(ConfigError, match="--port and --grpc-port are both 8001"):
-        ListenAddress(port=8001)
-    ListenAddress(port=0, grpc_port=0)
 
 
 def block_loading(pipe: Path) -> None:

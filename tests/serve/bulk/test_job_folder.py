@@ -12,7 +12,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pipework.errors import ConfigError, MissingDependencyError
 from pipework.run_folder.files import FileRecord
 from pipework.serve.bulk.job_folder import JobFolder, LocalFolder, StoreFolder, job_folder
-from pipework.serve.bulk.ledger import PLAN, BulkPlan, Ledger
 
 
 @pytest.fixture(autouse=True)
@@ -220,18 +219,3 @@ def test_a_path_is_made_absolute(tmp_path, monkeypatch):
     folder.prepare([])
     assert (tmp_path / "out" / "temporary").is_dir()
     assert Path(folder.name).is_dir()
-
-
-def test_a_plan_that_another_process_writes_now_is_no_foreign_file(monkeypatch):
-    plan = BulkPlan.model_construct(model="topics")
-    folder = job_folder("memory://bucket/out")
-    names = StoreFolder.names
-
-    def names_after_another(self, place=""):
-        if self.read(PLAN) is None:
-            write(folder, PLAN, plan.model_dump_json(indent=1).encode(), first=True)
-        return names(self, place)
-
-    monkeypatch.setattr(StoreFolder, "names", names_after_another)
-    monkeypatch.setattr(Ledger, "check", lambda *_: None)
-    Ledger(folder, plan)

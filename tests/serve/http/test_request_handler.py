@@ -76,7 +76,7 @@ def test_a_large_response_is_written_outside_of_the_event_loop(
         return inner(*given)
 
     monkeypatch.setattr(f"{module}.write_response", write_response)
-    monkeypatch.setattr("pipework.serve.scheduling.model_protocol.INLINE_LOGITS", 0)
+    monkeypatch.setattr("pipework.serve.scheduling.loop_bridge.INLINE_LOGITS", 0)
     sent = request(INFER if "v2" in url else BODY, url.replace("topics", predictor.name))
     _, ((status, _, _),) = exchange(predictor, sent)
     assert status == 200

@@ -1,6 +1,7 @@
 """The status endpoint, with the registry and with versions whose counters are known."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -15,9 +16,8 @@ from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.observability.recent_latency import RecentLatency
 from pipework.serve.observability.summed_metrics import WorkerCounts
-from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
+from pipework.serve.request.context import RequestContext, StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
-from pipework.serve.scheduling.model_protocol import ModelCard
 from pipework.tasks.registry import task_type
 from pipework.wire.schemas import STATUS_PATH
 
@@ -32,10 +32,11 @@ class Version:
 
     def __init__(self, name, version, kind="single_label", thresholds=()):
         self.name, self.version = name, version
-        self.card = ModelCard(
+        self.record = SimpleNamespace(precision="int8")
+        self.manifest = SimpleNamespace(
             task=task_type(kind)(labels=LABELS, metric="accuracy", thresholds=thresholds),
-            precision="int8",
-            reading=TrainingReadOptions.of_inputs(self.inputs),
+            input=SimpleNamespace(marked=False),
+            data=SimpleNamespace(splits={}, reading=TrainingReadOptions.of_inputs(self.inputs)),
         )
         self.load = EngineLoad(waiting_requests=3, crashes=2, refused={"queue_full": 4})
         self.statistics = Statistics()
@@ -98,7 +99,7 @@ def test_recent_latencies_are_in_milliseconds():
     recent = RecentLatency(window_s=60)
     for elapsed_s in (0.01, 0.02, 0.03):
         recent.finished(
-            RequestContext(endpoint=Endpoint.V1, id="a", status="200", texts=2, elapsed_s=elapsed_s)
+            RequestContext(endpoint="v1", id="a", status="200", texts=2, elapsed_s=elapsed_s)
         )
     found = status(recent=recent).recent
     assert found.p50_ms == pytest.approx(20)

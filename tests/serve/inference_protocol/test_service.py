@@ -29,7 +29,7 @@ def test_a_large_request_does_not_block_the_event_loop(
         return inner(*given)
 
     monkeypatch.setattr(service, function, recorded)
-    monkeypatch.setattr("pipework.serve.scheduling.model_protocol.INLINE_LOGITS", 0)
+    monkeypatch.setattr("pipework.serve.scheduling.loop_bridge.INLINE_LOGITS", 0)
     raw = packed(np.array([b"rain " * 10_000], np.object_))
     inputs = [{"name": "text", "datatype": "BYTES", "shape": [1]}]
     context = SimpleNamespace(

@@ -6,14 +6,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.observability.metrics import ServerMetrics
-from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
+from pipework.serve.request.context import RequestContext, StageTimings
 from pipework.serve.request.statistics import BUCKETS_S, EngineLoad, Statistics
-from pipework.serve.scheduling.model_protocol import ModelCard
-from pipework.tasks.single_label import SingleLabelTask
-
-TASK = SingleLabelTask(labels=("sport", "money"), metric="accuracy")
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -23,8 +18,7 @@ class MetricsVersion:
 
     def __init__(self, name: str, version: str) -> None:
         self.name, self.version, self.engine = name, version, "onnx"
-        reading = TrainingReadOptions.of_inputs(["text"])
-        self.card = ModelCard(task=TASK, precision="int8", reading=reading)
+        self.record = SimpleNamespace(precision="int8")
         self.statistics = Statistics()
         self.load = EngineLoad(batch_tokens=100, computed_tokens=125, refused={"queue_full": 2})
 
@@ -56,14 +50,14 @@ def metrics(served: list[MetricsVersion]) -> ServerMetrics:
     return ServerMetrics(SimpleNamespace(serving=lambda: served))  # type: ignore[arg-type]
 
 
-def request(status: str, model: str = "topics", endpoint: Endpoint = Endpoint.V1) -> RequestContext:
+def request(status: str, model: str = "topics", endpoint: str = "v1") -> RequestContext:
     return RequestContext(endpoint=endpoint, id="a", model=model, status=status, elapsed_s=0.02)
 
 
 def test_requests_are_counted_by_endpoint_model_and_status(metrics: ServerMetrics) -> None:
     for _ in range(2):
         metrics.finished(request("200"))
-    metrics.finished(request("OK", endpoint=Endpoint.GRPC))
+    metrics.finished(request("OK", endpoint="grpc"))
     values = samples(metrics)
     assert values[of("requests_total", door="v1", model="topics", status="200")] == 2
     assert values[of("requests_total", door="grpc", model="topics", status="OK")] == 1

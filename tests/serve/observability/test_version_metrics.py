@@ -6,14 +6,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.observability.metrics import COUNTERS, GAUGES, VersionMetrics
 from pipework.serve.request.context import StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
-from pipework.serve.scheduling.model_protocol import ModelCard
-from pipework.tasks.single_label import SingleLabelTask
-
-TASK = SingleLabelTask(labels=("sport", "money"), metric="accuracy")
 
 LOAD = EngineLoad(
     waiting_requests=1,
@@ -31,12 +26,11 @@ LOAD = EngineLoad(
 
 
 def version(number, load=LOAD):
-    reading = TrainingReadOptions.of_inputs(["text"])
     return SimpleNamespace(
         name="topics",
         version=number,
         engine="onnx-int8",
-        card=ModelCard(task=TASK, precision="int8", reading=reading),
+        record=SimpleNamespace(precision="int8"),
         load=load,
         totals=Statistics().totals,
     )

@@ -275,41 +275,6 @@ def test_sigterm_answers_all_accepted_requests_and_exits_with_0(slow_run, start_
     assert not any(child.is_running() for child in children)
 
 
-def test_a_full_queue_rejects_requests(slow_run, start_server):
-    server = start_server(slow_run, "queue.tokens=1000", workers=2)
-    huge = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 800}
-
-    def small() -> list[httpx.Response]:
-        url, body = f"{server.url}{PREDICT}", {"texts": ["goal"]}
-        return [httpx.post(url, json=body, timeout=60) for _ in range(6)]
-
-    with ThreadPoolExecutor(16) as pool:
-        requests = [  # to both workers
-            pool.submit(httpx.post, f"{server.url}{PREDICT}", json=huge, timeout=60)
-            for _ in range(16)
-        ]
-        refused = []
-        wait_for(lambda: refused.extend(small()) or {r.status_code for r in refused[-6:]} == {429})
-        assert int(refused[-1].headers["retry-after"]) >= 1
-        for child in psutil.Process(server.process.pid).children():
-            child.kill()
-        server.process.kill()
-        for future in requests:
-            future.exception()
-
-
-def test_a_disconnected_client_cancels_its_request(slow_run, start_server):
-    server = start_server(slow_run, workers=2)
-    large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
-    with httpx.Client(timeout=0.3) as client, suppress(httpx.TimeoutException):
-        client.post(f"{server.url}{PREDICT}", json=large)
-    wait_for(lambda: metric(server.url, "pipework_queue_requests") == 0)
-    counted = 'pipework_requests_total{door="v1",model="topics",status="499"}'
-    wait_for(lambda: metric(server.url, counted) == 1)
-    assert metric(server.url, "pipework_batch_texts_total") < 400
-    assert server.stop() == 0
-
-
 @pytest.mark.parametrize("replaced", repeated([True, False]))
 def test_processes_end_with_the_main_process(run, start_server, replaced):
     server = start_server(run, workers=2)
