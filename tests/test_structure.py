@@ -21,7 +21,7 @@ def load():
 REPORT = load()
 # What is still above the budgets and the limit of imported names. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 147,
+    "pipework": 123,
     "train": 858,
     "export": 1_399,
     "serve": 2_428,
