@@ -27,7 +27,7 @@ OVER_BUDGET = {
     "serve": 2_428,
     "benchmarks": 115,
     "benchmarks/studies": 877,
-    "tests": 10_629,
+    "tests": 10_634,
 }
 MANY_NAMES: dict[str, int] = {
     "benchmarks/studies/bulk.py": 39,
