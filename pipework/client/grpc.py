@@ -19,7 +19,7 @@ from tritonclient.utils import deserialize_bytes_tensor
 
 from pipework.client.address import ClientOptions, ServerUrl
 from pipework.client.protocol import ModelTensors, ProtocolTransport
-from pipework.client.tensors import InferResponse, Tensor, Tensors, packed_texts
+from pipework.client.tensors import ProtocolResponse, ResponseTensor, Tensors, packed_texts
 from pipework.client.transport import (
     closed,
     error_for_status,
@@ -106,7 +106,7 @@ class GrpcTransport(ProtocolTransport):
 
     def _send(
         self, model: str, version: str, inputs: Tensors, outputs: Mapping[str, int]
-    ) -> InferResponse:
+    ) -> ProtocolResponse:
         request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
         for name, values in inputs.items():
             request.inputs.add(name=name, datatype="BYTES", shape=[len(values), 1])
@@ -119,7 +119,7 @@ class GrpcTransport(ProtocolTransport):
             request.parameters["priority"].uint64_param = BULK_PRIORITY
         response = self._call(self._stub.ModelInfer, request)
         contents = zip(response.outputs, response.raw_output_contents, strict=False)
-        return InferResponse(
+        return ProtocolResponse(
             version=response.model_version,
             truncated=response.parameters[TRUNCATED].string_param,
             tensors={output.name: _tensor(output, raw) for output, raw in contents},
@@ -172,9 +172,9 @@ def channel_credentials() -> "grpc.ChannelCredentials":
     return grpc.ssl_channel_credentials(root_certificates=roots)
 
 
-def _tensor(output: Any, raw: bytes) -> Tensor:  # noqa: ANN401  (generated messages)
+def _tensor(output: Any, raw: bytes) -> ResponseTensor:  # noqa: ANN401  (generated messages)
     read = partial(_texts if output.datatype == "BYTES" else _numbers, raw)
-    return Tensor(datatype=output.datatype, shape=output.shape, read=read)
+    return ResponseTensor(datatype=output.datatype, shape=output.shape, read=read)
 
 
 def _texts(raw: bytes) -> list[str]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, RootModel
 
 from pipework.client.address import HttpConnection, ServerUrl, read
 from pipework.client.protocol import ModelTensors, ProtocolTransport
-from pipework.client.tensors import InferResponse, Tensor, Tensors
+from pipework.client.tensors import ProtocolResponse, ResponseTensor, Tensors
 from pipework.client.transport import Transport, not_one_model
 from pipework.errors import PipeError
 from pipework.run_folder.manifest import TrainingReadOptions
@@ -38,8 +38,8 @@ class _Tensor(_Part):
     shape: list[int]
     data: list[str] | list[float] = []
 
-    def tensor(self) -> Tensor:
-        return Tensor(datatype=self.datatype, shape=self.shape, read=lambda: self.data)
+    def tensor(self) -> ResponseTensor:
+        return ResponseTensor(datatype=self.datatype, shape=self.shape, read=lambda: self.data)
 
 
 class _Response(_Part):
@@ -91,7 +91,7 @@ class HttpTransport(ProtocolTransport):
 
     def _send(
         self, model: str, version: str, inputs: Tensors, outputs: Mapping[str, int]
-    ) -> InferResponse:
+    ) -> ProtocolResponse:
         parts = [
             {
                 "name": name,
@@ -108,7 +108,7 @@ class HttpTransport(ProtocolTransport):
         body = json.dumps({"inputs": parts, "outputs": wanted})
         path = f"{model_path(model, version)}/infer"
         response = read(_Response, self._connection.post(path, body))
-        return InferResponse(
+        return ProtocolResponse(
             version=response.model_version or "",
             truncated=str((response.parameters or {}).get(TRUNCATED, "")),
             tensors={output.name: output.tensor() for output in response.outputs},

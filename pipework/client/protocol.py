@@ -14,7 +14,7 @@ from pipework.client.address import ServerUrl
 from pipework.client.tensors import (
     OUTPUTS,
     InferOutputs,
-    InferResponse,
+    ProtocolResponse,
     Tensors,
     label_names,
     predictions,
@@ -78,7 +78,7 @@ class ProtocolTransport(Transport):
     @abstractmethod
     def _send(
         self, model: str, version: str, inputs: Tensors, outputs: Mapping[str, int]
-    ) -> InferResponse:
+    ) -> ProtocolResponse:
         """Send a request for these outputs and return the response.
 
         The value of an output is 0 for its tensor, or the number of the best classes of each text,
@@ -98,7 +98,7 @@ class ProtocolTransport(Transport):
 
     def _infer(
         self, model: str, version: str, inputs: Tensors, outputs: Mapping[str, int]
-    ) -> InferResponse:
+    ) -> ProtocolResponse:
         response = self._send(model, version, inputs, outputs)
         missing = sorted({*outputs} - {*response.tensors})
         if missing:

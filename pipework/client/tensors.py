@@ -31,7 +31,7 @@ Tensors = Mapping[str, Sequence[bytes]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tensor:
+class ResponseTensor:
     """An output of a response; `datatype` is "" if the server sends none.
 
     `read` returns the elements in a row, text as `str`; it raises ValueError or struct.error.
@@ -43,12 +43,12 @@ class Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class InferResponse:
+class ProtocolResponse:
     """A response of the protocol; `version` and the parameter `truncated` may be ""."""
 
     version: str
     truncated: str
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, ResponseTensor]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class InferOutputs:
     truncated: str = ""
 
     @classmethod
-    def of(cls, response: InferResponse) -> "InferOutputs":
+    def of(cls, response: ProtocolResponse) -> "InferOutputs":
         """Read the tensors of a response that has all of them.
 
         Raises:

@@ -8,7 +8,7 @@ from pipework.client.protocol import (
     ModelTensors,
     ProtocolTransport,
 )
-from pipework.client.tensors import OUTPUTS, InferResponse, Tensor
+from pipework.client.tensors import OUTPUTS, ProtocolResponse, ResponseTensor
 from pipework.errors import InputError, PipeError, UnknownModelError
 from pipework.tasks.predictions import SingleLabel
 from pipework.wire.schemas import PredictRequest
@@ -19,7 +19,7 @@ LABELS = ("rain", "sun")
 
 
 def tensor(shape, values):
-    return Tensor(datatype="", shape=shape, read=lambda: values)
+    return ResponseTensor(datatype="", shape=shape, read=lambda: values)
 
 
 class MemoryTransport(ProtocolTransport):
@@ -44,7 +44,7 @@ class MemoryTransport(ProtocolTransport):
             "score": tensor([rows, 1], [0.75] * rows),
             "probabilities": tensor([rows, 2], [0.25, 0.75] * rows),
         }
-        return InferResponse(version=self._version(), truncated="", tensors=tensors)
+        return ProtocolResponse(version=self._version(), truncated="", tensors=tensors)
 
     def _classify(self, inputs, best):
         self.classified += 1
@@ -54,7 +54,7 @@ class MemoryTransport(ProtocolTransport):
             raise InputError(message)
         named = [f"0.5:{index}:{label}" for index, label in enumerate(LABELS)]
         tensors = {"probabilities": tensor([1, best], named[:best])}
-        return InferResponse(version=self._version(), truncated="", tensors=tensors)
+        return ProtocolResponse(version=self._version(), truncated="", tensors=tensors)
 
     def _describe(self, model, version):  # noqa: ARG002
         self.described += 1
