@@ -45,7 +45,7 @@ tables: .venv/ready-dev
 
 .venv/ready-run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP) install -c constraints.txt -e '.[cpu,train,export,bench]'
+	$(PIP) install -c constraints.txt -e '.[cpu,train,export,bench,bulk,tune]'
 	touch $@
 
 .venv/ready-dev: .venv/ready-run

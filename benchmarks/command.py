@@ -1,7 +1,6 @@
 """The `pipe bench` command. Heavy modules are imported when it runs."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -98,26 +97,6 @@ Json = Annotated[Path | None, typer.Option(help="write the result to this file")
 Html = Annotated[Path | None, typer.Option(help="write a page with plots to this file")]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResultFiles:
-    """Output files: the result and the page."""
-
-    json: Path | None
-    html: Path | None
-
-    def check(self) -> None:
-        """Check, before a long measurement, that both files can be written.
-
-        Raises:
-            ConfigError: a file cannot be written.
-        """
-        from pipework.run_folder.files import check_writable
-
-        for path in (self.json, self.html):
-            if path is not None:
-                check_writable(path)
-
-
 def bench(
     context: typer.Context,
     target: TargetArgument,
@@ -140,12 +119,13 @@ def bench(
     """Measure latency and throughput of a server, or of a run's engines in this process."""
     options = _command_line_options(context)
     check_options(target, options)
-    outputs = ResultFiles(json=json, html=html)
-    outputs.check()
     from pipework.benchmarks.load.slo import parse_slo
     from pipework.benchmarks.load.trace import Trace
     from pipework.benchmarks.plan import BaselineServer, BenchPlan
+    from pipework.run_folder.files import check_writable
 
+    for path in filter(None, (json, html)):
+        check_writable(path)  # before a long measurement
     (own_price, other_price) = _per_server("--price", price, against)
     (own_template, other_template) = _per_server("--template", template, against)
     plan = BenchPlan(
@@ -167,7 +147,7 @@ def bench(
     baseline = None
     if against is not None:
         baseline = BaselineServer(url=against, price=other_price, template=other_template)
-    _publish(_measure(target, plan, baseline), outputs)
+    _publish(_measure(target, plan, baseline), json, html)
 
 
 def _source(file: Path, columns: str) -> "Source":
@@ -231,18 +211,18 @@ def _measure(target: str, plan: "BenchPlan", baseline: "BaselineServer | None") 
         progress.close()
 
 
-def _publish(result: "Result", outputs: ResultFiles) -> None:
+def _publish(result: "Result", json: Path | None, html: Path | None) -> None:
     """Print a result and write its files; only then check it, so that a failure keeps them."""
     from pipework import console
     from pipework.benchmarks.report import output
     from pipework.benchmarks.results_schema.results import write_result
 
     output.print_result(result)
-    if outputs.json is not None:
-        write_result(outputs.json, result)
-    if outputs.html is not None:
-        output.write_page(outputs.html, result)
-        console.print_line(f"report: {outputs.html}")
+    if json is not None:
+        write_result(json, result)
+    if html is not None:
+        output.write_page(html, result)
+        console.print_line(f"report: {html}")
     output.check(result)
 
 

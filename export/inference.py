@@ -23,7 +23,7 @@ from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
 from pipework.serve.engines import open_proven
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.predictions import Prediction
-from pipework.train.data_report.file_stats import leaked_rows
+from pipework.train.data_report.leaks import leaked_rows
 
 log = logging.getLogger(__name__)
 KEPT = re.compile(r"step-[0-9]+")
@@ -82,7 +82,7 @@ def open_model(
 ) -> Engine:
     """Open the checkpoint, the proven engine of that name, or the first engine that runs here.
 
-    The name step-N is that of a checkpoint kept by `train.keep_every`.
+    The name step-N means a checkpoint kept by `train.keep_every`.
 
     Raises:
         RunFolderError: files of the run folder do not match its manifest.

@@ -28,7 +28,7 @@ class PredictionSource:
 
     Attributes:
         url: URL of a server; None for a run folder.
-        columns: columns of a data file that differ from those of the training data.
+        columns: columns of a data file that differ from the training data.
         engine: name of an engine of the run folder; None for the default.
     """
 
@@ -119,7 +119,7 @@ def _file_source(words: Sequence[str], file: Path, source: PredictionSource) -> 
 def _server_read_options(url: str, file: Path, columns: str | None) -> TrainingReadOptions:
     """Return how to read a file for the model of a server.
 
-    If the server does not report it, the fields are those of `columns` or of the file's header.
+    If the server does not report it, the fields come from `columns` or from the file's header.
     """
     fields = () if columns is None else parse_columns(columns)  # an error before a connection
     with _client(url) as client:

@@ -141,7 +141,7 @@ class Bars(Closeable):
 
     @contextmanager
     def stage(self, title: str, total: int, unit: str) -> Iterator[None]:
-        """Show a bar; that of an outermost stage stays on the screen.
+        """Show a bar; the bar of an outermost stage stays on the screen.
 
         It is shown as finished, also if fewer units are done, unless an exception ends the stage.
         """

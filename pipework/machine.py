@@ -151,7 +151,7 @@ def _lower_priority() -> None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error of Python, a library or the system is that of an allocation."""
+    """Return whether an error of Python, a library or the system means a failed allocation."""
     return isinstance(error, MemoryError) or any(part in str(error) for part in NO_MEMORY)
 
 
@@ -159,7 +159,7 @@ def collect_and_trim() -> None:
     """Collect reference cycles, then return free memory to the operating system.
 
     Called after training: cycles keep the model, the gradients and the optimizer alive, and their
-    memory would add to that of the next stage.
+    memory would add to the memory of the next stage.
     """
     gc.collect()
     trim_memory()

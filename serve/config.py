@@ -37,7 +37,7 @@ class QueueSettings(Settings):
     batch_tokens: Positive = 1024
     tokens: Positive = 65_536
     requests: Positive = 1024
-    # Two engines overlap the work between engine calls (README, Results, Serving).
+    # Two engines overlap the work between engine calls.
     instances: Positive | None = None
     stuck_s: AboveZero | None = None
 

@@ -84,7 +84,8 @@ def _losses(run: TrainingRun, prepared: PreparedRun, data: TokenSets) -> Losses:
     if weights_C is not None:
         weights_C = weights_C.to(world.device)
     truth = data.train.truth
-    hard_losses = label_losses(objective, truth, settings.label_smoothing, weights_C)
+    lengths_N = data.train.lengths if task.rows_per_token else None
+    hard_losses = label_losses(objective, truth, settings.label_smoothing, weights_C, lengths_N)
     if not prepared.teachers:
         return hard_losses
     unlabelled = config.data.unlabelled_source()

@@ -31,7 +31,9 @@ def finalize(trained: TrainedRun) -> tuple[Manifest, tuple[str, ...]]:
     scored = score(trained, model)
     settings = run.config.train
     sources = run.config.sources()
-    baseline = linear_baseline(sources, trained.task, run.progress) if settings.report else None
+    baseline = None
+    if settings.report and trained.task.baseline:
+        baseline = linear_baseline(sources, trained.task, run.progress)
     verdict = judge(scored.judged, baseline, _history(trained))
     lines = (verdict.sentence, *verdict.findings)
     best = f"best dev {scored.task.metric} at step {best_step}: {scored.evaluation.score}"

@@ -91,7 +91,6 @@ def level(measurement: LevelMeasurement, load: OfferedLoad, workload: Workload) 
         texts=sum(outcome.texts for outcome in succeeded),
         texts_per_s=round(texts_per_s, 2),
         requests_per_s=round(len(in_time) / duration_s, 2),
-        tokens_per_s=workload.tokens(texts_per_s),
         latency_ms=latency(latencies_s_R) if succeeded else None,
         errors=dict(Counter(outcome.error for outcome in counted if outcome.error is not None)),
         server=measurement.server,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from math import ceil, sqrt
+from math import sqrt
 
 from pipework.benchmarks.results_schema.level import Arrivals, Latency, Level
 from pipework.benchmarks.results_schema.results import RateTrial, SloLimit, SloResult, Statistic
@@ -165,18 +165,7 @@ def check_slo(result: SloResult) -> None:
     missed = [trial for trial in result.trials if not trial.met]
     worst = missed[0] if result.asked else min(missed, key=lambda trial: trial.rate)
     message = f"SLO {format_limits(result.limits)} missed at {worst.rate:,.4g} requests/s: "
-    hint = "leave out --rate to search for the largest rate that meets the SLO"
-    if not result.asked:
-        hint = _search_hint(result)
+    hint = "give the server more resources, send fewer texts per request, or use more --seconds"
+    if result.asked:
+        hint = "leave out --rate to search for the largest rate that meets the SLO"
     raise CheckFailedError(message + "; ".join(worst.missed), hint)
-
-
-def _search_hint(result: SloResult) -> str:
-    """Return the hint for a search that found no rate."""
-    if result.peak is not None and result.least is not None and result.peak < result.least:
-        factor = f"{ceil(2 * result.least / result.peak):,} times"
-        return (
-            f"the server answers only {result.peak:,.4g} requests/s, too few for a level of this"
-            f" length: use {factor} the --seconds"
-        )
-    return "give the server more resources, or send fewer texts per request (--batch)"

@@ -95,8 +95,6 @@ def search(
         rate=rate,
         texts_per_request=state.levels[0].texts_per_request or 1,
         trials=tuple(state.trials),
-        least=round(lowest, 3),
-        peak=peak,
         reason=_reason(state.trials, rate),
     )
     return result, tuple(state.levels)

@@ -1,6 +1,6 @@
 """Traces: recorded requests and their send times."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
@@ -18,7 +18,6 @@ HINT = 'expected one request per line: {"at_s": 0.25, "texts": ["a text", "anoth
 
 class _Line(PredictRequest):
     at_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    tokens: Annotated[int, Field(ge=1)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +32,7 @@ class Trace:
     def read(cls, path: Path) -> "Trace":
         """Read a jsonl file of requests, sorted by time; at most the first 500,000.
 
-        A line has a time in seconds (`at_s`) and `texts` or `inputs` as in `POST /v1/predict`. If
-        every line has the total number of `tokens` of its texts, results contain tokens/s.
+        A line has a time in seconds (`at_s`) and `texts` or `inputs` as in `POST /v1/predict`.
 
         Raises:
             DataError: the file cannot be read or has no requests, or a line is invalid or out of
@@ -55,7 +53,6 @@ class Trace:
             texts_per_request=None,
             sizes=tuple(len(examples) for examples in requests),
             seed=0,
-            mean_tokens=_mean_tokens(lines),
         )
         times_s = tuple(line.at_s - lines[0].at_s for line in lines)
         return cls(path=path, workload=workload, at_s=times_s)
@@ -70,14 +67,6 @@ class Trace:
     def rate(self) -> float:
         """Mean rate in requests/s."""
         return len(self.at_s) / self.duration_s
-
-
-def _mean_tokens(lines: Sequence[_Line]) -> float | None:
-    """Return the mean number of tokens per text, None unless every line has `tokens`."""
-    counts = [line.tokens for line in lines if line.tokens is not None]
-    if len(counts) < len(lines):
-        return None
-    return round(sum(counts) / sum(len(line.examples()) for line in lines), 2)
 
 
 def _lines(path: Path) -> Iterator[_Line]:

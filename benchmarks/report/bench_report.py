@@ -29,7 +29,7 @@ def _plots(result: BenchResult) -> list[Plot]:
 
     drawn = []
     if closed := tables.closed_loop_levels(result):
-        caption = f"Texts answered per second. Higher is better. {_peak(closed)}"
+        caption = "Texts answered per second. Higher is better."
         drawn.append(("Throughput", caption, plots.throughput(closed)))
         if answered := _answered(closed):
             caption = "Time from sending a request to its complete response. Lower is better."
@@ -46,13 +46,3 @@ def _plots(result: BenchResult) -> list[Plot]:
 
 def _answered(levels: Sequence[Level]) -> list[Level]:
     return [level for level in levels if level.latency_ms is not None]
-
-
-def _peak(levels: Sequence[Level]) -> str:
-    best = tables.best_level(levels)
-    if best.load == max(level.load for level in levels):
-        return f"The peak may be beyond {tables.load_label(best)}."
-    return (
-        f"From {tables.load_label(best)} on it is within 5 % of the peak: more clients only add"
-        " latency."
-    )

@@ -61,7 +61,7 @@ def _generator(result: BenchResult) -> Iterator[ResultNote]:
         if level.server is not None and (level.server.generator_cores or 0) > BUSY_CORES
     ]
     if busy:
-        text = f"it uses a whole core at {_join(busy)}; the server may be faster"
+        text = f"it uses a whole core at {', '.join(busy)}; the server may be faster"
         yield ResultNote(title="The load generator is the bottleneck", text=text, bad=True)
 
 
@@ -72,14 +72,8 @@ def _late_requests(result: BenchResult) -> Iterator[ResultNote]:
         if level.late > MAX_LATE_SHARE * level.sent
     ]
     if late:
-        shares = _join(
+        shares = ", ".join(
             [f"{level.late / level.sent:.0%} at {tables.load_label(level)}" for level in late]
         )
         text = f"by more than 10 ms: {shares}; latencies count from the intended send time"
         yield ResultNote(title="Requests were sent late", text=text, bad=True)
-
-
-def _join(words: Sequence[str]) -> str:
-    few = 6
-    more = f" and {len(words) - few} more" if len(words) > few else ""
-    return ", ".join(words[:few]) + more

@@ -7,8 +7,6 @@ from pipework.benchmarks.load.offline import TOKENIZING
 from pipework.benchmarks.results_schema.level import Latency, Level, WorkloadSummary
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel
 
-# Beyond the first level within this share of the peak, more clients only increase latency.
-NEAR_PEAK = 0.95
 OFFLINE_HEAD = ("stage", "texts per call", "texts/s", "p50 ms", "p90 ms", "p95 ms", "p99 ms")
 PERCENTILES = ("p50", "p90", "p95", "p99", "p999")
 LATENCY_HEAD = ("p50 ms", "p90 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
@@ -54,13 +52,6 @@ def open_loop_levels(result: BenchResult) -> list[Level]:
     """Return the open-loop levels, sorted by rate."""
     levels = [level for level in result.levels if level.rate is not None]
     return sorted(levels, key=lambda level: level.load)
-
-
-def best_level(levels: Sequence[Level]) -> Level:
-    """Return the level with the fewest clients among those within 5 % of the peak throughput."""
-    peak = max(level.texts_per_s for level in levels)
-    near = (level for level in levels if level.texts_per_s >= NEAR_PEAK * peak)
-    return min(near, key=lambda level: level.load)
 
 
 def engines(result: BenchResult) -> list[OfflineLevel]:
@@ -147,7 +138,6 @@ def _server_table(levels: Sequence[Level]) -> TextTable:
     columns: dict[str, Callable[[Level], str]] = {
         "cores": lambda level: f"{level.server.cores:.2f}" if level.server else NO_VALUE,
         "peak MiB": lambda level: f"{level.server.peak_mib:,.0f}" if level.server else NO_VALUE,
-        "tokens/s": lambda level: _number(level.tokens_per_s),
         "per million": lambda level: (
             NO_VALUE if (cost := level.cost_per_million) is None else ms(cost)
         ),

@@ -69,7 +69,6 @@ class Level(Record):
     texts: int
     texts_per_s: float
     requests_per_s: float
-    tokens_per_s: float | None = None
     latency_ms: Latency | None
     errors: dict[str, int]
     server: ServerUse | None = None

@@ -59,9 +59,7 @@ class SloResult(Record):
     `trials` are in the order in which they ran, as are the open-loop levels of the same result.
     After a search, `rate` is the largest rate (requests/s) at or above which two trials met the
     objective; None if there is none. `asked` are the rates of `--rate`; then `rate` is the largest
-    of them that met the objective. `reason` explains where the search ended. The search starts near
-    the closed-loop throughput `peak` and tries no rate below `least`, where a level has too few
-    requests (both in requests/s).
+    of them that met the objective. `reason` explains where the search ended.
     """
 
     limits: tuple[SloLimit, ...]
@@ -69,8 +67,6 @@ class SloResult(Record):
     rate: float | None
     texts_per_request: int
     trials: tuple[RateTrial, ...]
-    least: float | None = None
-    peak: float | None = None
     reason: str
 
     @property

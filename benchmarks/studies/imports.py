@@ -9,7 +9,8 @@ import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -22,7 +23,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, PreTrain
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.studies.pipe_serve import running_server
-from pipework.benchmarks.studies.records.training_results import ImportCheck, ImportsResult
+from pipework.benchmarks.studies.records.grid_results import Cell, GridResult
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.benchmarks.studies.tiny_encoders import (
     EncoderFamily,
@@ -194,15 +195,29 @@ SOURCES: Mapping[str, Callable[[Path, EncoderFamily], object]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImportCheck:
+    """A step of an import and its check.
+
+    Attributes:
+        step: save (by another library), import, padded or packed (the export), or serve.
+        max_abs: the largest difference of a logit, or of a score for serve; None after an error.
+        reason: the error.
+    """
+
+    step: str
+    max_abs: float | None = None
+    reason: str | None = None
+
+
 def measure(family: EncoderFamily, source: str) -> Iterator[ImportCheck]:
     """Yield the checks of one family from one kind of source."""
-    check = partial(ImportCheck, family=family, source=source)
     with tempfile.TemporaryDirectory(prefix="pipework-imports-") as name:
         folder, run = Path(name) / "source", Path(name) / "run"
         try:
             SOURCES[source](folder, family)
         except Exception as error:  # noqa: BLE001  (any error of an exporter is the reason)
-            yield check(step=SAVE, max_abs=None, reason=_reason(error, name))
+            yield ImportCheck(step=SAVE, reason=_reason(error, name))
             return
         steps: dict[str, Callable[[], float]] = {
             "import": lambda: _import(folder, run),
@@ -211,18 +226,22 @@ def measure(family: EncoderFamily, source: str) -> Iterator[ImportCheck]:
         }
         for step, function in steps.items():
             try:
-                yield check(step=step, max_abs=function(), reason=None)
+                yield ImportCheck(step=step, max_abs=function())
             except Exception as error:  # noqa: BLE001
-                yield check(step=step, max_abs=None, reason=_reason(error, name))
+                yield ImportCheck(step=step, reason=_reason(error, name))
                 return
 
 
-def _checks(pairs: Iterable[tuple[str, str]], note: Callable[[str], None]) -> Iterator[ImportCheck]:
-    for family, source in pairs:
-        checks = [*measure(EncoderFamily(family), source)]
-        last = checks[-1]
-        note(f"{family}, {source}: {last.reason or f'{last.max_abs:.1e}'}")
-        yield from checks
+def cell_of(family: str, source: str, checks: Sequence[ImportCheck]) -> Cell:
+    """Return the largest difference of all steps, or the reason of the failure."""
+    last = checks[-1]
+    value = max((check.max_abs or 0.0 for check in checks), default=None)
+    return Cell(
+        row=(family,),
+        column=source,
+        value=value if last.reason is None else None,
+        reason=last.reason,
+    )
 
 
 def _reason(error: Exception, folder: str) -> str:
@@ -283,19 +302,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sources", nargs="+", choices=[*SOURCES], default=[*SOURCES])
     options = parser.parse_args(arguments)
 
-    words = command(parser, options)
-    pairs = product(options.families, options.sources)
-    result = stored(
-        options.out,
-        lambda progress: ImportsResult(
-            checks=tuple(_checks(pairs, progress.note)), command=words, provenance=provenance()
-        ),
-    )
-    failed = [
-        f"{check.family} from {check.source}"
-        for check in result.checks
-        if check.reason and check.step != SAVE
-    ]
+    failed: list[str] = []
+
+    def measured(note: Callable[[str], None]) -> GridResult:
+        cells: list[Cell] = []
+        for family, source in product(options.families, options.sources):
+            checks = [*measure(EncoderFamily(family), source)]
+            cells.append(cell_of(family, source, checks))
+            last = checks[-1]
+            note(f"{family}, {source}: {last.reason or f'{cells[-1].value:.1e}'}")
+            if last.reason and last.step != SAVE:
+                failed.append(f"{family} from {source}")
+        return GridResult(
+            experiment="imports",
+            names=("family",),
+            cells=tuple(cells),
+            command=command(parser, options),
+            provenance=provenance(),
+        )
+
+    stored(options.out, lambda progress: measured(progress.note))
     if failed:
         message = f"{len(failed)} sources were not imported: {', '.join(failed)}"
         raise CheckFailedError(message, "the reasons are in the stored result")

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.studies.planted_faults import FAULTS, NO_FAULT, FaultyExporter
-from pipework.benchmarks.studies.records.engine_results import FaultsResult, PlantedFault
+from pipework.benchmarks.studies.records.grid_results import Cell, GridResult, column_of
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings
@@ -82,7 +82,7 @@ class FailureNotes(NullProgress):
 
 def plant(
     run: Path, fault: str, exporter: FaultyExporter, variants: Sequence[Variant]
-) -> Iterator[PlantedFault]:
+) -> Iterator[Cell]:
     """Export a copy of a run with a fault, as each engine."""
     notes = FailureNotes()
     with tempfile.TemporaryDirectory(prefix="pipework-fault-") as name:
@@ -100,12 +100,16 @@ def plant(
         match = OUTCOME.search(message)
         if match is None:  # the fault breaks the export itself
             raise CheckFailedError(message, f"correct the fault {fault!r} of this study")
-        yield PlantedFault(
-            run=run.name,
-            fault=fault,
-            engine=variant.label,
-            limits=match["limits"] or match["tokens"] or "",
-            graph=match["engine"] not in {None, variant.label},
+        column, packed = column_of(variant)
+        limits = match["limits"] or match["tokens"]
+        earlier = match["engine"] not in {None, variant.label}
+        refused = "graph refused" if earlier else "refused"
+        yield Cell(
+            row=(run.name, fault),
+            column=column,
+            packed=packed,
+            text=refused if limits else "passed",
+            reason=limits,
         )
 
 
@@ -116,20 +120,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, nargs="+", required=True, help="runs of BERT models")
     options = parser.parse_args(arguments)
 
-    def measured(progress: Progress) -> FaultsResult:
-        outcomes: list[PlantedFault] = []
+    def measured(progress: Progress) -> GridResult:
+        outcomes: list[Cell] = []
         exporters = {NONE: NO_FAULT, **FAULTS}
         for run, (fault, exporter) in product(options.runs, exporters.items()):
             for outcome in plant(run, fault, exporter, VARIANTS):
                 outcomes.append(outcome)
-                name = f"{outcome.run}, {outcome.fault}, {outcome.engine}"
-                progress.note(f"{name}: {outcome.limits or 'passed'}")
-        words = command(parser, options)
-        return FaultsResult(outcomes=tuple(outcomes), command=words, provenance=provenance())
+                progress.note(f"{run.name}, {fault}, {outcome.column}: {outcome.text}")
+        return GridResult(
+            experiment="faults",
+            names=("run", "fault"),
+            cells=tuple(outcomes),
+            command=command(parser, options),
+            provenance=provenance(),
+        )
 
     with patch.object(ReferenceLogits, "of", ReferenceCache()):
-        outcomes = stored(options.out, measured).outcomes
-    wrong = [outcome for outcome in outcomes if bool(outcome.limits) == (outcome.fault == NONE)]
+        outcomes = stored(options.out, measured).cells
+    wrong = [outcome for outcome in outcomes if (outcome.text == "passed") != (NONE in outcome.row)]
     return 3 if wrong else 0
 
 

@@ -31,7 +31,7 @@ Feeds = Sequence[dict[str, NDArray[np.int64]]]
 
 def float32_tensors(model: onnx.ModelProto) -> set[str]:
     """Return the names of the graph's float32 tensors, including constants."""
-    # onnxruntime infers the types, including those of its own operators.
+    # onnxruntime infers the types, also for its own operators.
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     outputs = {output.name for output in model.graph.output}

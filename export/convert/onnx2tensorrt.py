@@ -128,7 +128,7 @@ def timings_name(version: str, gpu: Gpu) -> str:
 def _build_capabilities(
     trt: ModuleType, requested: tuple[int, ...], gpu: Gpu | None
 ) -> tuple[int, ...]:
-    """Return the capabilities to build for, including that of the GPU of this machine.
+    """Return the capabilities to build for, including the capability of this machine's GPU.
 
     Raises:
         ConfigError: TensorRT-RTX does not support a requested capability.

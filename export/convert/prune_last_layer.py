@@ -2,7 +2,7 @@
 
 After attention, an encoder's last layer processes each token independently, so the first tokens can
 be gathered before the dense layers instead of after them. The result is the same. This saves three
-quarters of the last layer's products, one eighth of those of a 6-layer encoder.
+quarters of the last layer's products, one eighth of the products of a 6-layer encoder.
 
 Shapes: R rows, T tokens of a row, N texts, D the width of a tensor.
 """

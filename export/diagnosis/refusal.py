@@ -53,7 +53,7 @@ class EngineCandidate:
 
     @property
     def name(self) -> str:
-        """The name of the engine; `variant` may be that of its ONNX graph."""
+        """The name of the engine; `variant` may describe its ONNX graph."""
         return self.folder.parent.name
 
     @property

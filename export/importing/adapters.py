@@ -28,7 +28,7 @@ class Adapter:
         base: the folder or hub id of the base model.
         labels: the number of rows of the head.
         weights: the names of its weights: matrices that are added to weights of the base, and
-            weights that replace those of the base, such as the head.
+            weights that replace weights of the base, such as the head.
     """
 
     name: str

@@ -94,7 +94,7 @@ class ImportRows:
 
 
 def _source(path: Path, data: ImportDataSettings, kind: str, pair: bool | None) -> Source:
-    """Return how to read a file: with the configured columns, or else those of the usual names."""
+    """Return how to read a file: with the configured or the usual columns."""
     columns = data.columns
     names = column_names(path, data.format)
     label = columns.label if "label" in columns.model_fields_set or "label" in names else None

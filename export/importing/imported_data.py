@@ -51,7 +51,7 @@ def imported_data(
         progress: receives the stages.
 
     Raises:
-        CheckFailedError: the scores are below those of a constant prediction.
+        CheckFailedError: a constant prediction has higher scores.
     """
     task = imported.task
     metrics = dict[str, SplitMetrics]()
@@ -96,8 +96,8 @@ def check_scores(
 
     A copy answers as its source, so the usual causes are in the source: a tokenizer of another
     model, or names of labels in another order. Rows with few labels of a rare class are no reason:
-    the accuracy of a useful model may be below that of the common class, its Matthews coefficient
-    is not.
+    the accuracy of a useful model may be below the share of the common class, but its Matthews
+    coefficient is high.
 
     Raises:
         CheckFailedError: it is worse.
@@ -119,7 +119,7 @@ def check_scores(
         f"{difference.model:.4f}, and {difference.baseline:.4f} for the constant prediction"
     )
     hint = (
-        "the tokenizer may be that of another model, or id2label in another order: compare some "
+        "the tokenizer may belong to another model, or id2label in another order: compare some "
         "predictions with the program that trained the model; or import it with --force"
     )
     raise CheckFailedError(message, hint)

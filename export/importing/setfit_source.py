@@ -221,7 +221,7 @@ def _fill(module: nn.Module | None, head: LogisticRegression, name: str) -> None
     """Write the weights of the logistic regression into the pooling head."""
     assert isinstance(module, PoolingHead)
     weight_CH, bias_C = head.coef_KH, head.intercept_K
-    if len(weight_CH) == 1:  # a score of the second class; that of the first is 0
+    if len(weight_CH) == 1:  # a score of the second class; the first has 0
         weight_CH = torch.cat([torch.zeros_like(weight_CH), weight_CH])
         bias_C = torch.cat([torch.zeros_like(bias_C), bias_C])
     if weight_CH.shape != module.out.weight.shape:

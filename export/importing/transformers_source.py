@@ -140,7 +140,7 @@ def _config(name: str, adapter: Adapter | None, code: CustomCode | None = None) 
             check_labels(name, config)
             _copy_activation(name, config)
         elif config.num_labels != adapter.labels:
-            config.num_labels = adapter.labels  # those of the base are of another head
+            config.num_labels = adapter.labels  # the base has the labels of another head
     return config
 
 

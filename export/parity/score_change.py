@@ -56,7 +56,7 @@ class ScoreChange:
 def check_reference(
     run_rows: RunRows, reference: Engine, expected: Outputs, progress: Progress
 ) -> None:
-    """Check that the tokens of all dev rows, and the checkpoint's score, are those of the training.
+    """Check that the tokens of all dev rows, and the checkpoint's score, are as in training.
 
     Raises:
         CheckFailedError: they differ.

@@ -76,7 +76,7 @@ def publish_folder(
 ) -> PublishedModel:
     """Write the proven engines and the checkpoint of a run into a new folder.
 
-    `hub_id` is the name in the code of the model card, or else that of the folder.
+    `hub_id` is the name in the code of the model card, or else the name of the folder.
 
     Raises:
         RunFolderError: the run or a file of it cannot be read, or `out` is not empty.

@@ -1,7 +1,7 @@
 """Upload a published folder to a model hub, in one commit.
 
-The hub is that of huggingface_hub: HF_ENDPOINT, or else huggingface.co. The token is that of
-HF_TOKEN or of `hf auth login`.
+huggingface_hub determines the hub (HF_ENDPOINT, or else huggingface.co) and the token (HF_TOKEN, or
+`hf auth login`).
 """
 
 import logging

@@ -44,7 +44,7 @@ def model_card(
     progress: Progress,
     name: str,
 ) -> str:
-    """Return the card as Markdown with front matter; `name` is the hub id, or that of a folder."""
+    """Return the card as Markdown with front matter; `name` is a hub id or the name of a folder."""
     interval = _interval(run, manifest, progress)
     parts = [
         f"# {manifest.identity.name}",

@@ -163,8 +163,8 @@ def quantize_static(
 
 def quantize_embeddings(model: onnx.ModelProto) -> None:
     """Store large embedding tables in int8, with a scale per vector; lookups return float32."""
-    # Embeddings are most of a small model's weights. Their error is a tenth of that of int8 layers
-    # (measured on MRPC and SST-2).
+    # Embeddings are most of a small model's weights. Their error is a tenth of the error of int8
+    # layers (measured on MRPC and SST-2).
     tables = {tensor.name: tensor for tensor in model.graph.initializer if _is_table(tensor)}
     readers = [node for node in model.graph.node for name in node.input if name in tables]
     others = {name for node in readers if node.op_type != "Gather" for name in node.input}

@@ -48,7 +48,7 @@ def show(
 ) -> None:
     """Show the contents of a run folder: model, data, scores, engines with parity and speed.
 
-    With the settings engine.* of a server, the default engine is that of this server.
+    With the settings engine.* of a server, the default engine is the one that this server uses.
     """
     from pipework import console
     from pipework.run_folder.manifest import read_manifest

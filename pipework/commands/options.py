@@ -13,7 +13,7 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", help="section.key=value; section.key= removes it")
 ]
 Columns = Annotated[
-    str | None, typer.Option(help="columns of the file if not those of training: text=NAME")
+    str | None, typer.Option(help="columns of the file, if they differ from training: text=NAME")
 ]
 EngineName = Annotated[
     str | None, typer.Option("--engine", help="name of a proven engine or kept step, see pipe show")

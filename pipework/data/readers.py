@@ -86,7 +86,7 @@ def decoded_line(line: bytes, *, mark: bool) -> str:
 
 
 def check_text(line: bytes, where: str) -> None:
-    """Check that a first line is not that of a packed file or of another binary format."""
+    """Check that a first line does not belong to a packed file or another binary format."""
     for marks, kind, hint in BINARY_FILES:
         if line.startswith(marks):
             message = f"{where}:1: expected text, found a {kind} file"

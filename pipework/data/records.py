@@ -1,7 +1,7 @@
 """Records of text files as bytes: where they end, and their cells.
 
 A record of csv is one of RFC 4180 and may have line feeds inside quotes; in all other formats it is
-a line. The parsers of cells are those of `pipework.data.readers`.
+a line. `pipework.data.readers` parses cells.
 """
 
 import csv

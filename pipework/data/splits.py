@@ -10,7 +10,7 @@ from pipework.run_folder.manifest import Manifest
 
 
 def split_source(run: Path, manifest: Manifest, split: str) -> Source:
-    """Return the rows of a split, after checking that its file is that of the training.
+    """Return the rows of a split, after checking that its file has not changed since training.
 
     Without the file, the dev rows are those that the run has kept.
 

@@ -42,7 +42,7 @@ class Scaling(StrEnum):
 
 
 class Variant(Record):
-    """The configuration of an engine; `format` is that of a runtime, `scaling` is set for int8."""
+    """The configuration of an engine; `scaling` is set for int8 only."""
 
     format: str
     precision: Precision

@@ -125,8 +125,8 @@ def is_locked(folder: Path) -> bool:
 def exclusive_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Lock a folder or a file for writing until the block or the process ends.
 
-    On a network file system, the lock of a folder excludes only processes of the same machine, and
-    that of a file excludes all.
+    On a network file system, the lock of a folder excludes only processes of the same machine; the
+    lock of a file excludes all.
 
     Raises:
         RunFolderError: another process holds the lock and `wait` is not set, or the path cannot be

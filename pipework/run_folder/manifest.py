@@ -117,7 +117,7 @@ class Part(Record):
 class Split(Record):
     """A data file, or a part of it, at training time: path, digest and number of rows.
 
-    The path is outside the run folder; the digest is that of the whole file. `kept` is a file in
+    The path is outside the run folder; the digest covers the whole file. `kept` is a file in
     the run folder with all rows of dev or a sample of train, see `pipework.data.kept_rows`.
     """
 

@@ -41,9 +41,9 @@ class Interval:
 def paired_interval(
     before: TaskOutputs, after: TaskOutputs, truth: NDArray[np.generic]
 ) -> Interval:
-    """Return the interval of the score of `after` minus that of `before`.
+    """Return the interval of the score of `after` minus the score of `before`.
 
-    The metric is that of the task of `after`. Paired bootstrap: rows are drawn with replacement,
+    The task of `after` has the metric. Paired bootstrap: rows are drawn with replacement,
     and both are scored on the same draw (Efron and Tibshirani 1993, "An Introduction to the
     Bootstrap", chapter 13). The draws are the same at each call.
     """
@@ -53,7 +53,7 @@ def paired_interval(
 def paired_runs_interval(
     before: Sequence[TaskOutputs], after: Sequence[TaskOutputs], truth: NDArray[np.generic]
 ) -> Interval:
-    """Return the interval of the mean score of runs `after` minus that of the runs `before`.
+    """Return the interval of the mean score of runs `after` minus the mean score of runs `before`.
 
     The runs are paired by their seeds. Each resample draws rows and pairs of runs with replacement,
     so the interval includes the variation between seeds; see `paired_interval`.

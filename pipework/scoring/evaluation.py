@@ -24,7 +24,7 @@ class Engine(Protocol):
     """A model that computes outputs: a checkpoint or an exported engine."""
 
     def infer(self, encodings: Sequence[Encoding]) -> Outputs:
-        """Return the outputs of N inputs; those of an input do not depend on other inputs."""
+        """Return the outputs of N inputs; no input affects the outputs of another."""
 
     def close(self) -> None:
         """Release the resources of the engine."""

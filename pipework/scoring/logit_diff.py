@@ -1,4 +1,4 @@
-"""Compare the logits of an engine with those of the checkpoint.
+"""Compare the logits of an engine with the checkpoint's.
 
 Shapes: X comparisons, one for each row of an input in each of its batches; N inputs; C logits; U
 different rows.
@@ -27,7 +27,7 @@ STANDARD_ERRORS = 2  # of a mean over few inputs, in favour of the engine
 class Breach:
     """A limit of the tolerance that does not hold: its name, the measured and the allowed value.
 
-    Differences are those of the logits, not in units.
+    Differences are in logits, not in units.
     """
 
     limit: str

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pipework.errors import DataError, InputError
 
 Label = str | tuple[str, ...]
+NO_LABEL = -1  # of a token, in labels with a row for each token
 WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 
 

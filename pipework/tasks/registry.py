@@ -1,4 +1,9 @@
-"""The kinds of tasks. A new kind is a module of this package and an entry of `TASKS`."""
+"""The kinds of tasks.
+
+A new kind is a module of this package and an entry of `TASKS`, its losses are an entry of
+`pipework.train.objectives.OBJECTIVES`, and its predictions belong to the type
+`pipework.tasks.predictions.Prediction`, which clients read.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -152,7 +152,7 @@ class SingleLabelTask(Task):
     def margins(
         self, expected_XC: Logits, found_XC: Logits, flipped_XC: NDArray[np.bool_]
     ) -> Floats:
-        """Return the expected logit of the expected label minus that of the found label, [X]."""
+        """Return how far the expected label leads the found one in the expected logits, [X]."""
         rows = np.arange(len(expected_XC))
         before_X = expected_XC[rows, expected_XC.argmax(axis=1)].astype(np.float64)
         after_X = expected_XC[rows, found_XC.argmax(axis=1)]

@@ -67,7 +67,8 @@ class Task(Record):
         rows_per_token: whether the outputs of an input have a row for each of its tokens.
         truth_type: type of the array of the labels of rows.
         problem_type: the name of the kind in a config of transformers.
-        baseline: the linear model that a checkpoint is compared with.
+        baseline: the linear model that a checkpoint is compared with; empty for none, and then
+            there is no report.
         change_columns: names of the changes of predictions in a table, see `change_cells`.
         logits_per_margin: how many logits determine a margin between two predictions.
     """

@@ -35,11 +35,9 @@ from pipework.serve.request.context import (
     CONTEXT_HEADERS,
     REQUEST_ID,
     TIMING,
-    Endpoint,
     activate,
     new_context,
 )
-from pipework.wire.schemas import PREDICT_PATH
 
 log = logging.getLogger(__name__)
 POST, INFER = "POST", "/infer"
@@ -172,9 +170,7 @@ class RequestHandler:
             if (value := head.fields.get(name)) is not None
         }
         route = self._match(head.path)
-        endpoint = None
-        if route is not None:
-            endpoint = Endpoint.V1 if head.path == PREDICT_PATH else Endpoint.V2
+        endpoint = None if route is None else head.path.split("/")[1]
         context = new_context(endpoint, headers)
         context.status = "500"
         model = ModelLease(self._models, context)

@@ -34,7 +34,7 @@ from pipework.serve.inference_protocol.stream import (
     UnreadResponses,
 )
 from pipework.serve.observability.observers import Observers
-from pipework.serve.request.context import Endpoint, current_request
+from pipework.serve.request.context import GRPC, current_request
 from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -204,7 +204,7 @@ class _Statuses:
             return status_of(error, name)
         unknown = isinstance(error, UnknownMethodError) and self._method.startswith(SERVICE)
         counted = unknown or self._method.endswith(INFER)
-        endpoint = Endpoint.GRPC if counted else None
+        endpoint = GRPC if counted else None
         with self._observers.observe(endpoint, text_metadata(self._context)) as observed:
             status = status_of(error, name)
             observed.status = status.code.name

@@ -36,8 +36,8 @@ from pipework.serve.inference_protocol.stream import (
 from pipework.serve.models.registry import Change, Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import (
+    GRPC,
     TIMING,
-    Endpoint,
     RequestContext,
     RequestOptions,
 )
@@ -182,7 +182,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     async def _infer(
         self, request: proto.ModelInferRequest, context: Context
     ) -> tuple[proto.ModelInferResponse, RequestContext]:
-        with self.observers.observe(Endpoint.GRPC, text_metadata(context)) as observed:
+        with self.observers.observe(GRPC, text_metadata(context)) as observed:
             observed.status = StatusCode.CANCELLED.name  # in case of a cancellation
             try:
                 answer = await self._answer(request, _call_options(context))

@@ -12,7 +12,7 @@ from pipework.serve.observability.logs import log_request
 from pipework.serve.observability.metrics import ServerMetrics
 from pipework.serve.observability.recent_latency import RecentLatency
 from pipework.serve.observability.summed_metrics import WorkerCounts, summed_text
-from pipework.serve.request.context import Endpoint, RequestContext, activate, new_context
+from pipework.serve.request.context import RequestContext, activate, new_context
 
 if TYPE_CHECKING:
     from pipework.serve.observability.traces import Traces
@@ -48,9 +48,7 @@ class Observers(Closeable):
             self._finished.append(self._traces.finished)
 
     @contextmanager
-    def observe(
-        self, endpoint: Endpoint | None, headers: Mapping[str, str]
-    ) -> Iterator[RequestContext]:
+    def observe(self, endpoint: str | None, headers: Mapping[str, str]) -> Iterator[RequestContext]:
         """Observe a request. The caller sets `status` before the end of the block.
 
         Args:

@@ -13,12 +13,12 @@ import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import isfinite
 
 from pipework.errors import DeadlineError, InputError
 from pipework.wire.headers import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 
+GRPC = "grpc"  # an endpoint; the others are named by the start of their paths
 TIMING = "Server-Timing"
 TIMEOUT_FIELD, PRIORITY_FIELD = TIMEOUT.lower().encode(), PRIORITY.lower().encode()
 REQUEST_ID = "x-request-id"
@@ -106,20 +106,12 @@ class StageTimings:
 _random = random.Random()  # noqa: S311  (ids are not secret; SystemRandom costs a system call each)
 
 
-class Endpoint(StrEnum):
-    """The API through which a request arrived."""
-
-    V1 = "v1"
-    V2 = "v2"
-    GRPC = "grpc"
-
-
 @dataclass(kw_only=True, slots=True, eq=False)
 class RequestContext:
     """A request and its measurements.
 
     Attributes:
-        endpoint: the API of the request; None if it is not an inference request.
+        endpoint: v1, v2 or grpc; None if the request is not an inference request.
         id: the id sent by the client, or a new one.
         carrier: the trace context of the client (the headers of TRACE_HEADERS).
         started_s: arrival time, on the clock of `time.perf_counter`.
@@ -134,7 +126,7 @@ class RequestContext:
         processing_started_s: start of the first stage, on the clock of `started_s`.
     """
 
-    endpoint: Endpoint | None
+    endpoint: str | None
     id: str
     carrier: Mapping[str, str] = field(default_factory=dict)
     started_s: float = field(default_factory=time.perf_counter)
@@ -168,11 +160,11 @@ def activate(context: RequestContext) -> None:
     _current.set(context)
 
 
-def new_context(endpoint: Endpoint | None, headers: Mapping[str, str]) -> RequestContext:
+def new_context(endpoint: str | None, headers: Mapping[str, str]) -> RequestContext:
     """Return the context of a request that arrives now.
 
     Args:
-        endpoint: the API of the request; None if it is not an inference request.
+        endpoint: v1, v2 or grpc; None if the request is not an inference request.
         headers: HTTP headers or gRPC metadata, with names in lower case.
     """
     request_id = headers.get(REQUEST_ID, "")

@@ -31,12 +31,8 @@ from pipework.benchmarks.results_schema.level import (
 from pipework.benchmarks.results_schema.provenance import Machine, Provenance
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel, SloResult
 from pipework.benchmarks.stats.confidence import latency
-from pipework.benchmarks.studies.records.engine_results import (
-    Cell,
-    EngineResult,
-    EnginesResult,
-    MatrixResult,
-)
+from pipework.benchmarks.studies.records.engine_results import EngineResult, EnginesResult
+from pipework.benchmarks.studies.records.grid_results import Cell, GridResult
 from pipework.benchmarks.studies.records.training_results import TrainingResult
 
 DROP = -1
@@ -258,17 +254,23 @@ def proven_engines() -> EnginesResult:
 
 
 @pytest.fixture
-def filled() -> MatrixResult:
+def filled() -> GridResult:
     """Two families with three engines: proven, built without proof, and failed for two reasons."""
-    cells = (
-        Cell(family="bert", head="gru", engine="onnx-fp32", max_abs=1.4e-7, reason=None),
-        Cell(family="bert", head="gru", engine="onnx-fp32-packed", max_abs=2e-7, reason=None),
-        Cell(family="bert", head="gru", engine="tensorrt-fp16", max_abs=None, reason=None),
-        Cell(family="xlnet", head="gru", engine="onnx-fp32", max_abs=1.6e-7, reason=None),
-        Cell(family="xlnet", head="gru", engine="onnx-fp32-packed", max_abs=None, reason="cannot"),
-        Cell(family="xlnet", head="gru", engine="tensorrt-fp16", max_abs=None, reason="too new"),
+    cells = tuple(
+        Cell(row=(family, "gru"), column=column, packed=packed, **outcome)
+        for family, column, packed, outcome in (
+            ("bert", "onnx fp32", False, {"value": 1.4e-7}),
+            ("bert", "onnx fp32", True, {"value": 2e-7}),
+            ("bert", "tensorrt fp16", False, {"text": "built"}),
+            ("xlnet", "onnx fp32", False, {"value": 1.6e-7}),
+            ("xlnet", "onnx fp32", True, {"reason": "cannot"}),
+            ("xlnet", "tensorrt fp16", False, {"reason": "too new"}),
+        )
     )
-    return MatrixResult(weights="tiny", cells=cells, provenance=provenance())
+    names = ("family", "head")
+    return GridResult(
+        experiment="matrix", names=names, weights="tiny", cells=cells, provenance=provenance()
+    )
 
 
 @pytest.fixture

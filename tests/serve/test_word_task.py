@@ -32,13 +32,12 @@ train = "train.jsonl"
 dev = "dev.jsonl"
 [model]
 preset = "tiny"
-max_length = 16
+max_length = 12
 [train]
 epochs = 8
 batch_size = 16
 learning_rate = 3e-3
 precision = "fp32"
-report = false
 """
 VARIANTS = [
     Variant(format="onnx", precision=Precision.FP32, layout=Layout.PADDED),

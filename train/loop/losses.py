@@ -1,6 +1,6 @@
 """The training losses of rows, with respect to labels or precomputed.
 
-Shapes: B rows, C classes.
+Shapes: B rows, C classes, T tokens of all B rows.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipework.tasks.labels import NO_LABEL
 from pipework.tasks.task import TargetScale
 from pipework.train.data.batches import Rows
 from pipework.train.loop.model_inputs import to_device
@@ -23,15 +24,39 @@ def label_losses(
     truth: NDArray[np.generic],
     smoothing: float = 0.0,
     weights_C: Weights = None,
+    lengths_N: NDArray[np.int64] | None = None,
 ) -> Losses:
-    """Return the losses with respect to the labels of all rows, a `label_array`."""
+    """Return the losses with respect to the labels of all rows, a `label_array`.
+
+    With `lengths_N`, the tokens of each row, logits and labels have a row for each token, and the
+    loss of a row is the mean over its tokens with a label.
+    """
 
     def losses(logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
+        chosen = truth[rows_B]
+        if lengths_N is not None:
+            tokens = [
+                labels[:length] for labels, length in zip(chosen, lengths_N[rows_B], strict=True)
+            ]
+            chosen = np.concatenate(tokens)
         wanted = np.int64 if truth.dtype == np.int32 else np.float32
-        truth_B = to_device(torch.from_numpy(truth[rows_B].astype(wanted)), logits_BC.device)
-        return objective.of_labels(logits_BC, truth_B, smoothing, weights_C)
+        truth_B = to_device(torch.from_numpy(chosen.astype(wanted)), logits_BC.device)
+        found = objective.of_labels(logits_BC, truth_B, smoothing, weights_C)
+        return found if lengths_N is None else _means(found, truth_B, lengths_N[rows_B])
 
     return losses
+
+
+def _means(
+    losses_T: torch.Tensor, truth_T: torch.Tensor, lengths_B: NDArray[np.int64]
+) -> torch.Tensor:
+    """Return the mean over the labelled tokens of each row."""
+    device = losses_T.device
+    row_T = torch.repeat_interleave(torch.from_numpy(lengths_B)).to(device)
+    labelled_T = (truth_T != NO_LABEL).to(losses_T.dtype)
+    zeros_B = torch.zeros(len(lengths_B), dtype=losses_T.dtype, device=device)
+    total_B = zeros_B.index_add(0, row_T, losses_T * labelled_T)
+    return total_B / zeros_B.index_add(0, row_T, labelled_T).clamp(min=1)
 
 
 def standardised(losses: Losses, scale: TargetScale) -> Losses:

@@ -1,7 +1,5 @@
-"""The Python environments in which compared servers run, and the versions of their packages."""
+"""The Python environments in which compared servers run."""
 
-import json
-import subprocess
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -10,18 +8,6 @@ from pipework.errors import MissingDependencyError
 from pipework.serve.triton.installation import Installation
 
 PINS = Path(__file__).with_name("infinity.txt")
-VERSIONS = """
-import importlib.metadata, json, sys
-known = {}
-for name in sys.argv[1:]:
-    try: known[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError: pass
-print(json.dumps(known))
-"""
-PACKAGES = (
-    *("fastapi", "infinity-emb", "numpy", "onnxruntime", "openvino", "optimum"),
-    *("tokenizers", "torch", "transformers", "uvicorn"),
-)
 
 
 class Environment(StrEnum):
@@ -48,17 +34,3 @@ class Environment(StrEnum):
                     install = f"{infinity}/bin/pip install --no-deps -r {PINS}"
                     raise MissingDependencyError(message, f"python -m venv {infinity}; {install}")
                 return infinity / "bin" / "python"
-
-    def versions(self, infinity: Path) -> dict[str, str]:
-        """Return the versions of its packages that affect speed.
-
-        Raises:
-            MissingDependencyError: it is missing, or its Python does not run.
-        """
-        words = [str(self.python(infinity)), "-c", VERSIONS, *PACKAGES]
-        try:
-            done = subprocess.run(words, capture_output=True, text=True, check=True)  # noqa: S603  (our own program)
-        except (OSError, subprocess.SubprocessError) as error:
-            message = f"the Python of {self} does not run: {error}"
-            raise MissingDependencyError(message, "create the environment again") from error
-        return {str(name): str(version) for name, version in json.loads(done.stdout).items()}

@@ -42,7 +42,6 @@ from pipework.scoring.evaluation import label_array
 from pipework.text.encoding import open_encoder
 
 ROWS, BATCH = 200, 8
-SHOWN = ("PEER_", "OMP_")  # prefixes of the variables that results record
 LONG = 4  # the too long text has at least this multiple of max_length words
 
 
@@ -163,9 +162,8 @@ class Bench:
         failed: str | None = None
         with TemporaryDirectory() as scratch:
             context = self._place(Path(scratch))
-            launch = competitor.launch(context)
             try:
-                with PeerServer(competitor, context, launch) as server:
+                with PeerServer(competitor, context) as server:
                     answers = None if number else self.reference.check(server)
                     trials.extend(
                         self._trial(competitor, server, load, number, seconds) for load in loads
@@ -175,13 +173,6 @@ class Bench:
         candidate = Candidate(
             peer=competitor.peer,
             settings=competitor.settings,
-            environment=competitor.environment,
-            command=tuple(map(context.hide, launch.words)),
-            variables={
-                name: context.hide(value)
-                for name, value in launch.variables.items()
-                if name.startswith(SHOWN)
-            },
             answers=answers,
             failed=failed,
         )
@@ -229,17 +220,16 @@ class Bench:
 
 def installed(
     competitors: Sequence[Competitor], infinity: Path
-) -> tuple[list[Competitor], dict[str, str], dict[str, dict[str, str]]]:
-    """Return the installed competitors, reasons for the absent ones, and package versions."""
+) -> tuple[list[Competitor], dict[str, str]]:
+    """Return the installed competitors, and the reasons for the absent environments."""
     absent: dict[str, str] = {}
-    versions: dict[str, dict[str, str]] = {}
     for environment in dict.fromkeys(competitor.environment for competitor in competitors):
         try:
-            versions[environment] = environment.versions(infinity)
+            environment.python(infinity)
         except PipeError as error:
             absent[environment] = f"{error}".replace(str(infinity), "INFINITY")
     present = [competitor for competitor in competitors if competitor.environment not in absent]
-    return present, absent, versions
+    return present, absent
 
 
 def _reason(error: PipeError, context: LaunchContext) -> str:

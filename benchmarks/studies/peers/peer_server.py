@@ -38,7 +38,7 @@ class PeerServer(Closeable):
         session: id of the system session of all its processes.
     """
 
-    def __init__(self, competitor: Competitor, context: LaunchContext, launch: Launch) -> None:
+    def __init__(self, competitor: Competitor, context: LaunchContext) -> None:
         """Start the server and wait for its first response.
 
         Raises:
@@ -47,7 +47,7 @@ class PeerServer(Closeable):
         self.url, self._competitor = f"http://{HOST}:{context.port}", competitor
         self._log = context.scratch / "server.log"
         start_s = time.perf_counter()
-        self._process = _start(launch, context.scratch, self._log)
+        self._process = _start(competitor.launch(context), context.scratch, self._log)
         self.session = self._process.pid
         self._client = httpx.Client(base_url=self.url, timeout=ASK_S, trust_env=False)
         try:

@@ -26,7 +26,6 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
     ClientLoad,
     PeerMeasurement,
     PeerServingResult,
-    lines,
 )
 from pipework.benchmarks.studies.records.training_results import PIPEWORK
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
@@ -95,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     words = command(parser, options)
     result = stored(options.out, lambda progress: compare(plan, words, progress))
-    for line in lines(result):
+    rows = (", ".join(row[1:]) for row in result.table_rows())
+    for line in (*rows, *result.notes()):
         console.print_line(line)
     return 0
 
@@ -122,7 +122,7 @@ def compare(plan: PeerServingPlan, words: tuple[str, ...], progress: Progress) -
     if not wanted:
         message = f"no peer's name contains {' or '.join(plan.only)}"
         raise ConfigError(message, "omit --only to compare all peers")
-    present, absent, versions = installed(wanted, plan.infinity)
+    present, absent = installed(wanted, plan.infinity)
     workloads = {
         load: Workload.synthetic(texts_per_request=load.texts_per_request, seed=0)
         for load in (SEVERAL, SINGLE)
@@ -150,7 +150,6 @@ def compare(plan: PeerServingPlan, words: tuple[str, ...], progress: Progress) -
         absent=absent,
         trials=(*trials, *measured),
         failures=tuple(failures),
-        environments=versions,
         command=words,
         provenance=provenance(),
     )

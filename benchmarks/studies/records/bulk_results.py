@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from statistics import median
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
+from pipework.benchmarks.studies.records.study_result import StudyResult
 from pipework.progress import counted
 from pipework.record import Record
 
@@ -62,13 +62,14 @@ class BulkRates(Record):
         return wall, cpu
 
 
-class BulkResult(Record):
+class BulkResult(StudyResult):
     """Bulk jobs of the same rows: uninterrupted, killed again and again, and as two shards.
 
     The samples are of the uninterrupted job.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    TABLE: ClassVar[str] = "bulk"
+    HEAD: ClassVar[tuple[str, ...]] = ("model", "job", "target", "measured")
     kind: Literal["bulk"] = "bulk"
     model: str
     engine: str
@@ -78,7 +79,6 @@ class BulkResult(Record):
     samples: tuple[JobSample, ...]
     rates: BulkRates
     command: tuple[str, ...]
-    provenance: Provenance
 
     @property
     def half_peaks_mib(self) -> tuple[float, float]:
@@ -88,32 +88,32 @@ class BulkResult(Record):
         second = [sample.mib for sample in self.samples if sample.rows >= half]
         return max(first), max(second)
 
-
-BULK_HEAD = ("model", "job", "target", "measured")
-
-
-def bulk_rows(result: BulkResult) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the table rows of a result."""
-    name = f"{result.model}, {result.engine}"
-    whole = result.jobs[0]
-    for job in result.jobs:
-        same = job.sha256 == whole.sha256 and job.parts == whole.parts
-        parts = (
-            f"{job.parts:,} parts" if job is whole else "parts " + ("equal" if same else "DIFFER")
-        )
-        once = job.rows == job.distinct_rows == whole.rows
-        shown = f"{job.rows:,} rows, {'each once' if once else 'NOT each once'}; {parts}"
-        target = "" if job is whole else "each row once, equal parts"
-        yield name, job.name, target, f"{shown}; {job.seconds:,.0f} s"
-    first, second = result.half_peaks_mib
-    memory = f"peak {first:,.0f} MiB in the first half of the rows, {second:,.0f} in the second"
-    yield name, "memory of the uninterrupted job", "constant", memory
-    rates = result.rates
-    others = f"other programs used {median(rates.other_cores):.1f} processors"
-    used = f"{len(rates.other_cores)} rounds; {others}"
-    for batch, engine in rates.engine.items():
-        compared = f"compared with the engine alone at {counted(batch, 'text')} per call"
-        values = f"{median(rates.bulk.per_s):,.0f} rows/s and {median(engine.per_s):,.0f} texts/s"
-        wall, cpu = rates.ratios(batch)
-        ratio = f"{values}: {wall:.0%}; per CPU second {cpu:.0%} ({used})"
-        yield name, f"{rates.rows:,} rows, {compared}", "95 % of the engine", ratio
+    def table_rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield the rows of the jobs, of the memory, and of the rates by texts per call."""
+        name = f"{self.model}, {self.engine}"
+        whole = self.jobs[0]
+        for job in self.jobs:
+            same = job.sha256 == whole.sha256 and job.parts == whole.parts
+            parts = (
+                f"{job.parts:,} parts"
+                if job is whole
+                else "parts " + ("equal" if same else "DIFFER")
+            )
+            once = job.rows == job.distinct_rows == whole.rows
+            shown = f"{job.rows:,} rows, {'each once' if once else 'NOT each once'}; {parts}"
+            target = "" if job is whole else "each row once, equal parts"
+            yield name, job.name, target, f"{shown}; {job.seconds:,.0f} s"
+        first, second = self.half_peaks_mib
+        memory = f"peak {first:,.0f} MiB in the first half of the rows, {second:,.0f} in the second"
+        yield name, "memory of the uninterrupted job", "constant", memory
+        rates = self.rates
+        others = f"other programs used {median(rates.other_cores):.1f} processors"
+        used = f"{len(rates.other_cores)} rounds; {others}"
+        for batch, engine in rates.engine.items():
+            compared = f"compared with the engine alone at {counted(batch, 'text')} per call"
+            values = (
+                f"{median(rates.bulk.per_s):,.0f} rows/s and {median(engine.per_s):,.0f} texts/s"
+            )
+            wall, cpu = rates.ratios(batch)
+            ratio = f"{values}: {wall:.0%}; per CPU second {cpu:.0%} ({used})"
+            yield name, f"{rates.rows:,} rows, {compared}", "95 % of the engine", ratio

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from statistics import mean
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
+from pipework.benchmarks.studies.records.study_result import StudyResult
+from pipework.benchmarks.studies.records.training_results import plus_minus
 from pipework.record import Record
 
 Setting = str | int | float | bool | None
@@ -40,14 +41,22 @@ class Arm(Record):
     settings: dict[str, Setting]
 
 
-class ExperimentResult(Record):
+class ExperimentResult(StudyResult):
     """The arms of an experiment; `floors` are baseline scores on the test rows, in percent.
 
     All choices were made on dev; test was evaluated once, after all arms were trained. `at_once`
     training runs shared the machine, so the minutes are those of a share of it.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    TABLE: ClassVar[str] = "scratch"
+    HEAD: ClassVar[tuple[str, ...]] = (
+        "step",
+        "dev",
+        "test",
+        "difference, points",
+        "parameters",
+        "minutes",
+    )
     kind: Literal["experiment"] = "experiment"
     experiment: Literal["scratch"]
     dataset: str
@@ -58,7 +67,6 @@ class ExperimentResult(Record):
     floors: dict[str, float]
     at_once: int = 1
     command: tuple[str, ...]
-    provenance: Provenance
 
     @property
     def best(self) -> tuple[Arm, int]:
@@ -66,48 +74,31 @@ class ExperimentResult(Record):
         models = ((arm, index) for arm in self.arms for index in range(len(arm.seeds)))
         return max(models, key=lambda model: model[0].dev[model[1]])
 
+    def table_rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield a row for each arm and for each baseline."""
+        for arm in self.arms:
+            before = f" + {arm.minutes_before:.0f} before" if arm.minutes_before else ""
+            yield (
+                arm.name,
+                f"{mean(arm.dev):.2f}{plus_minus(arm.dev)}",
+                f"**{mean(arm.test):.2f}**{plus_minus(arm.test)}",
+                _difference(arm.difference),
+                f"{arm.parameters / 1e6:.1f} M",
+                f"{arm.minutes:.0f}{before}",
+            )
+        for name, value in self.floors.items():
+            yield (name, "", f"{value:.2f}", "", "", "")
 
-HEAD = ("step", "dev", "test", "difference, points", "parameters", "minutes")
-
-
-def experiment_rows(result: ExperimentResult) -> Iterator[tuple[str, ...]]:
-    """Yield one table row per arm and one per baseline."""
-    for arm in result.arms:
-        before = f" + {arm.minutes_before:.0f} before" if arm.minutes_before else ""
-        yield (
-            arm.name,
-            _scores(arm.dev),
-            f"**{mean(arm.test):.2f}**{_spread(arm.test)}",
-            _difference(arm.difference),
-            f"{arm.parameters / 1e6:.1f} M",
-            f"{arm.minutes:.0f}{before}",
+    def title(self) -> str:
+        """Return a paragraph with the experiment's data and its best single model."""
+        arm, index = self.best
+        return (
+            f"**{self.dataset}**: {self.metric} in percent on {self.test_rows:,} test rows, "
+            f"{self.train_rows:,} labelled train rows, mean ± standard deviation over "
+            f"{len(self.arms[0].seeds)} seeds, differences with 95 % intervals. The single model "
+            f"with the best dev score ({arm.name}, seed {arm.seeds[index]}, {arm.dev[index]:.2f}) "
+            f"has **{arm.test[index]:.2f}** on test."
         )
-    for name, value in result.floors.items():
-        yield (name, "", f"{value:.2f}", "", "", "")
-
-
-def experiment_summary(result: ExperimentResult) -> str:
-    """Return a paragraph with the experiment's data and its best single model."""
-    arm, index = result.best
-    return (
-        f"**{result.dataset}**: {result.metric} in percent on {result.test_rows:,} test rows, "
-        f"{result.train_rows:,} labelled train rows, mean ± standard deviation over "
-        f"{len(result.arms[0].seeds)} seeds, differences with 95 % intervals. The single model "
-        f"with the best dev score ({arm.name}, seed {arm.seeds[index]}, {arm.dev[index]:.2f}) has "
-        f"**{arm.test[index]:.2f}** on test."
-    )
-
-
-def _scores(values: tuple[float, ...]) -> str:
-    return f"{mean(values):.2f}{_spread(values)}"
-
-
-def _spread(values: tuple[float, ...]) -> str:
-    if len(values) == 1:
-        return ""
-    middle = mean(values)
-    variance = sum((value - middle) ** 2 for value in values) / (len(values) - 1)
-    return f" ± {variance**0.5:.2f}"
 
 
 def _difference(difference: Difference | None) -> str:

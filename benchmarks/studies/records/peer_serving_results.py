@@ -2,14 +2,19 @@
 
 from collections.abc import Sequence
 from statistics import mean, median
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pipework.benchmarks.report import tables
-from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
+from pipework.benchmarks.studies.records.study_result import StudyResult
 from pipework.benchmarks.studies.records.training_results import PIPEWORK
 from pipework.record import Record
 
 AGREEMENT = 0.98  # share of labels equal to the checkpoint's below which a peer is excluded
+HEAD = (
+    *("model", "load", "server", "best settings", "texts/s", "speedup of pipework", "p50 ms"),
+    *("p99 ms", "memory MiB", "start s", "labels equal to the checkpoint's"),
+)
+Row = tuple[str, ...]
 
 
 class ClientLoad(Record):
@@ -49,16 +54,13 @@ class AnswerCheck(Record):
 
 
 class Candidate(Record):
-    """A peer with settings: its command without local paths, and its check of predictions.
+    """A peer with settings, and its check of predictions.
 
     `failed` is the reason why it was not measured, on one line, or None.
     """
 
     peer: str
     settings: str
-    environment: str
-    command: tuple[str, ...]
-    variables: dict[str, str]
     answers: AnswerCheck | None
     failed: str | None
 
@@ -100,7 +102,7 @@ class Figures(Record):
     failed: int
 
 
-class PeerServingResult(Record):
+class PeerServingResult(StudyResult):
     """pipework compared with other servers on the same weights, texts and processors.
 
     One server runs at a time. Each peer is measured with the settings that reached the highest rate
@@ -109,7 +111,8 @@ class PeerServingResult(Record):
     speed of the machine drifts. `failures` has a line for each server that failed in a round.
     """
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    TABLE: ClassVar[str] = "peers_serving"
+    HEAD: ClassVar[tuple[str, ...]] = HEAD
     kind: Literal["peer_serving"] = "peer_serving"
     model: str
     engine: str
@@ -121,9 +124,7 @@ class PeerServingResult(Record):
     absent: dict[str, str]
     trials: tuple[PeerMeasurement, ...]
     failures: tuple[str, ...] = ()
-    environments: dict[str, dict[str, str]]
     command: tuple[str, ...]
-    provenance: Provenance
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -176,6 +177,27 @@ class PeerServingResult(Record):
                     ratios.append(mean(around) / trial.texts_per_s)
         return median(ratios) if ratios else None
 
+    def table_rows(self) -> list[Row]:
+        """Return the rows: for each load the servers, fastest first."""
+        rows = []
+        for load in self.loads:
+            by_peer = [(peer, self.figures(peer, load)) for peer in self.peers]
+            measured = [(peer, figures) for peer, figures in by_peer if figures is not None]
+            measured.sort(key=lambda pair: -pair[1].texts_per_s)
+            rows += [(self.model, _load(load), *_row(self, load, *pair)) for pair in measured]
+        return rows
+
+    def notes(self) -> list[str]:
+        """Return the size of the search, failures, and absent servers."""
+        tried = f"{len(self.candidates)} settings of {len(self.peers)} servers were tried"
+        notes = [f"{self.model}: {tried} for {self.search_seconds:g} s each; {_rounds(self)}"]
+        for candidate in self.candidates:
+            name = f"{candidate.peer}, {candidate.settings}"
+            notes += [f"{name}, {remark}" for remark in _remarks(candidate)]
+        notes += self.failures
+        notes += [f"{name} was not measured: {reason}" for name, reason in self.absent.items()]
+        return notes
+
 
 def _first(peer: str, trials: Sequence[PeerMeasurement]) -> list[float]:
     """Return the texts/s of a peer's first measurement, if there is any."""
@@ -185,36 +207,6 @@ def _first(peer: str, trials: Sequence[PeerMeasurement]) -> list[float]:
 def _median(values: list[float | None]) -> float | None:
     numbers = [value for value in values if value is not None]
     return median(numbers) if numbers else None
-
-
-HEAD = (
-    *("model", "load", "server", "best settings", "texts/s", "speedup of pipework", "p50 ms"),
-    *("p99 ms", "memory MiB", "start s", "labels equal to the checkpoint's"),
-)
-Row = tuple[str, ...]
-
-
-def peer_rows(result: PeerServingResult) -> list[Row]:
-    """Return the table rows of a result: for each load the servers, fastest first."""
-    rows = []
-    for load in result.loads:
-        by_peer = [(peer, result.figures(peer, load)) for peer in result.peers]
-        measured = [(peer, figures) for peer, figures in by_peer if figures is not None]
-        measured.sort(key=lambda pair: -pair[1].texts_per_s)
-        rows += [(result.model, _load(load), *_row(result, load, *pair)) for pair in measured]
-    return rows
-
-
-def peer_notes(result: PeerServingResult) -> list[str]:
-    """Return the notes below the table: size of the search, failures, absent servers."""
-    tried = f"{len(result.candidates)} settings of {len(result.peers)} servers were tried"
-    notes = [f"{result.model}: {tried} for {result.search_seconds:g} s each; {_rounds(result)}"]
-    for candidate in result.candidates:
-        name = f"{candidate.peer}, {candidate.settings}"
-        notes += [f"{name}, {remark}" for remark in _remarks(candidate)]
-    notes += result.failures
-    notes += [f"{name} was not measured: {reason}" for name, reason in result.absent.items()]
-    return notes
 
 
 def _remarks(candidate: Candidate) -> list[str]:
@@ -231,11 +223,6 @@ def _remarks(candidate: Candidate) -> list[str]:
     if not candidate.answers.truncates:
         remarks.append("fails on a text longer than the model's limit")
     return remarks
-
-
-def lines(result: PeerServingResult) -> list[str]:
-    """Return a result as lines for the terminal."""
-    return [*(", ".join(row[1:]) for row in peer_rows(result)), *peer_notes(result)]
 
 
 def _row(result: PeerServingResult, load: ClientLoad, peer: str, figures: Figures) -> Row:

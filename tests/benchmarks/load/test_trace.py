@@ -58,26 +58,15 @@ def test_an_invalid_trace_is_reported_with_its_line(tmp_path, lines, message):
         trace(tmp_path, *lines)
 
 
-def test_tokens_are_known_if_every_line_has_them(tmp_path):
-    first = '{"at_s": 0, "texts": ["a", "b"], "tokens": 30}'
-    recorded = trace(tmp_path, first, '{"at_s": 1, "texts": ["c"], "tokens": 9}')
-    assert recorded.workload.mean_tokens == 13
-    assert trace(tmp_path, first, '{"at_s": 1, "texts": ["c"]}').workload.mean_tokens is None
-    with pytest.raises(DataError, match=r"trace\.jsonl:1: tokens: expected"):
-        trace(tmp_path, '{"at_s": 0, "texts": ["a"], "tokens": 0}')
-
-
 @pytest.mark.slow
 def test_a_trace_is_a_level_at_its_own_or_at_given_rates(serve, tmp_path):
-    lines = [f'{{"at_s": {0.05 * at}, "texts": ["{at}"], "tokens": 4}}' for at in range(20)]
+    lines = [f'{{"at_s": {0.05 * at}, "texts": ["{at}"]}}' for at in range(20)]
     recorded, server = trace(tmp_path, *lines), serve(delay_s=0.005)
     single = bench_server(
         server.url, BenchPlan(trace=recorded, arrivals=Arrivals.TRACE), NullProgress()
     )
     (level,) = single.levels
     assert (level.arrivals, level.sent, level.rate) == ("trace", 20, 20)
-    assert level.tokens_per_s == pytest.approx(4 * level.texts_per_s, rel=0.01)
-    assert single.workload.mean_tokens == 4
     # On a busy machine, requests sent at the same time may arrive in either order.
     order = [int(body["texts"][0]) for body in server.bodies[-20:]]
     assert sorted(order) == [*range(20)]

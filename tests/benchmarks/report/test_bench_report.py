@@ -145,13 +145,6 @@ def test_the_same_result_gives_the_same_page(served):
     assert page(served) == page(served)
 
 
-def test_the_page_reports_where_the_throughput_peaks(served):
-    assert "The peak may be beyond 16 clients." in drawn(served)
-    flat = served.levels[3].model_copy(update={"concurrency": 16})
-    levels = (*served.levels[:4], flat)
-    assert "From 8 clients on" in page(served.model_copy(update={"levels": levels}))
-
-
 def test_the_terminal_shows_a_row_for_each_level_within_its_width(served, offline, printed):
     for result, rows in ((served, served.levels), (offline, offline.offline)):
         text = printed(print_result, result)

@@ -3,7 +3,6 @@
 import pytest
 
 from pipework.benchmarks.report.tables import (
-    best_level,
     engines,
     errors,
     ms,
@@ -12,15 +11,6 @@ from pipework.benchmarks.report.tables import (
     tokenizing,
 )
 from pipework.benchmarks.results_schema.level import ServerUse
-
-
-def test_the_best_level_is_the_first_near_the_peak(served):
-    rates = {1: 100, 2: 190, 4: 299, 8: 310, 16: 305}
-    levels = [
-        level.model_copy(update={"texts_per_s": rates[level.concurrency]})
-        for level in served.levels
-    ]
-    assert best_level(levels).concurrency == 4
 
 
 @pytest.mark.parametrize(

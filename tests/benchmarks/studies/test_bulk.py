@@ -8,7 +8,7 @@ import pytest
 
 from pipework.benchmarks.studies import bulk
 from pipework.benchmarks.studies.bulk import finished_rows, main, other_cores, write_rows
-from pipework.benchmarks.studies.records.bulk_results import BulkRates, WorkRate, bulk_rows
+from pipework.benchmarks.studies.records.bulk_results import BulkRates, WorkRate
 from pipework.benchmarks.studies.records.stored_results import read_stored
 
 
@@ -57,7 +57,7 @@ def test_killed_and_sharded_jobs_have_the_parts_of_the_whole_job(work):
         assert min(rate.per_s + rate.per_cpu_s) > 0
     assert "RUN" in result.command
     assert str(work) not in " ".join(result.command)
-    rows = [row[1:] for row in bulk_rows(result)]
+    rows = [row[1:] for row in result.table_rows()]
     assert rows[1][0] == "2 times killed at a random moment"
     assert rows[1][2].startswith("9,000 rows, each once; parts equal; ")
 
@@ -72,7 +72,7 @@ def test_parts_that_differ_and_lost_rows_are_reported(exported_run, work, tmp_pa
     (tmp_path / "killed.json").write_text(json.dumps(changed))
     assert study(exported_run, tmp_path) == 3
     assert "differ from those of the uninterrupted job: 2 times killed" in capsys.readouterr().err
-    row = [*bulk_rows(read_stored(tmp_path / "result.json"))][1]
+    row = [*read_stored(tmp_path / "result.json").table_rows()][1]
     assert row[3].startswith("9,001 rows, NOT each once; parts DIFFER")
 
 

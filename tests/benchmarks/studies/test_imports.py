@@ -5,7 +5,6 @@ import pytest
 from pipework.benchmarks.studies import imports
 from pipework.benchmarks.studies.imports import SOURCES, main, measure
 from pipework.benchmarks.studies.records.stored_results import read_stored
-from pipework.benchmarks.studies.records.training_results import import_lines
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.train.config.data import TaskSettings
 
@@ -41,11 +40,12 @@ def test_the_result_is_stored_with_the_errors(tmp_path, monkeypatch, capsys):
     assert main(["--out", str(out), "--families", "distilbert"]) == 3
     error = capsys.readouterr().err
     assert "1 sources were not imported: distilbert from damaged" in error
-    head, rows, reasons = import_lines(read_stored(out))
-    assert head == ("family", "good", "damaged", "unsupported")
-    ((family, value, *others),) = rows
+    result = read_stored(out)
+    assert result.head() == ("family", "good", "damaged", "unsupported")
+    ((family, value, *others),) = result.table_rows()
     assert family == "distilbert"
     assert float(value) < 1e-5
     assert others == ["[1]", "[2]"]
-    assert reasons[0].startswith("/source/config.json has no hidden_size")
-    assert reasons[1] == "no exporter"
+    first, second = result.notes()
+    assert first.startswith("[1] /source/config.json has no hidden_size")
+    assert second == "[2] no exporter"

@@ -4,10 +4,6 @@ import pytest
 
 from pipework.benchmarks.studies import scratch
 from pipework.benchmarks.studies.accuracy import minutes
-from pipework.benchmarks.studies.records.experiment_results import (
-    experiment_rows,
-    experiment_summary,
-)
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.scratch import STEPS, Step, difference, main
 from pipework.run_folder.manifest import read_manifest
@@ -44,10 +40,10 @@ def test_the_steps_are_scored_and_stored(runs, trained_run, monkeypatch):
     assert tiny.settings["preset"] == "tiny"
     assert "seed" not in tiny.settings
     assert str(runs) not in out.read_text()
-    rows = list(experiment_rows(result))
+    rows = list(result.table_rows())
     assert rows[1][2].endswith("** ± 0.00")
     assert rows[2][:3] == ("SVM on TF-IDF of 1 to 3 characters", "", "90.36")
-    assert "best dev score (tiny, seed " in experiment_summary(result)
+    assert "best dev score (tiny, seed " in result.title()
 
 
 def test_each_step_is_compared_with_an_earlier_step_and_follows_its_teachers():

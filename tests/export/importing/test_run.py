@@ -148,7 +148,7 @@ def test_a_model_with_other_labels_than_the_rows_is_refused(classifier_folder, r
     assert done.returncode == 3
     assert re.search(
         r"error: the model is worse on .* than predicting '\w+' for every row: accuracy 0\.0000, "
-        r"and \d\.\d{4} for the constant prediction\nhint: the tokenizer may be that of another "
+        r"and \d\.\d{4} for the constant prediction\nhint: the tokenizer may belong to another "
         r"model, or id2label in another order: .* or import it with --force\n$",
         done.stderr,
     ), done.stderr

@@ -4,19 +4,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from torch.nn import functional
 
 from pipework.tasks import metrics
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Metric
+from pipework.tasks.labels import NO_LABEL
 from pipework.tasks.predictions import LABEL, ColumnType, PredictedColumn
 from pipework.tasks.registry import TASKS
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.objectives import OBJECTIVES, Objective
 
-WIDTH = 16  # most tokens of a text
-NO_LABEL = -1  # of [CLS], [SEP] and padding
+WIDTH = 12  # most tokens of a text with its labels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +32,7 @@ class WordTask(SingleLabelTask):
 
     kind: Literal["words"] = "words"
     rows_per_token: ClassVar[bool] = True
+    baseline: ClassVar[str] = ""
     problem_type: ClassVar[str] = ""
 
     truth_shape: ClassVar = (WIDTH,)
@@ -50,7 +50,8 @@ class WordTask(SingleLabelTask):
     def truth(self, rows):
         truth_NT = np.full((len(rows), WIDTH), NO_LABEL, np.int32)
         for row, (_, labels) in enumerate(rows):
-            truth_NT[row, 1 : 1 + len(labels)] = [self.labels.index(label) for label in labels]
+            known = [self.labels.index(label) for label in labels[: WIDTH - 1]]
+            truth_NT[row, 1 : 1 + len(known)] = known
         return truth_NT
 
     def decode(self, outputs, top_k=None):
@@ -92,16 +93,12 @@ class WordTask(SingleLabelTask):
         return f"predicting {self.labels[counts_C.argmax()]!r} for every word", logits_C
 
 
-def word_losses(logits_RC, truth_BT, smoothing, weights_C):
-    """Return the mean cross entropy of the words of each text."""
+def word_losses(logits_TC, truth_T, smoothing, weights_C):
+    """Return the cross entropy of each token, 0 without a label."""
     del smoothing, weights_C
-    words_B = (truth_BT != NO_LABEL).sum(dim=1).tolist()
-    texts = torch.split(logits_RC.float(), [words + 2 for words in words_B])
-    losses = [
-        functional.cross_entropy(text_TC[1:-1], true_T[1 : words + 1])
-        for text_TC, true_T, words in zip(texts, truth_BT, words_B, strict=True)
-    ]
-    return torch.stack(losses)
+    return functional.cross_entropy(
+        logits_TC.float(), truth_T, ignore_index=NO_LABEL, reduction="none"
+    )
 
 
 def add_word_task():

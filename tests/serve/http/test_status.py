@@ -16,7 +16,7 @@ from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.observability.recent_latency import RecentLatency
 from pipework.serve.observability.summed_metrics import WorkerCounts
-from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
+from pipework.serve.request.context import RequestContext, StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.tasks.registry import task_type
 from pipework.wire.schemas import STATUS_PATH
@@ -99,7 +99,7 @@ def test_recent_latencies_are_in_milliseconds():
     recent = RecentLatency(window_s=60)
     for elapsed_s in (0.01, 0.02, 0.03):
         recent.finished(
-            RequestContext(endpoint=Endpoint.V1, id="a", status="200", texts=2, elapsed_s=elapsed_s)
+            RequestContext(endpoint="v1", id="a", status="200", texts=2, elapsed_s=elapsed_s)
         )
     found = status(recent=recent).recent
     assert found.p50_ms == pytest.approx(20)

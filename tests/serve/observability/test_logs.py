@@ -9,7 +9,6 @@ import pytest
 from pipework.serve.config import LogFormat, LogSettings
 from pipework.serve.observability.logs import log_request, set_up_logs
 from pipework.serve.request.context import (
-    Endpoint,
     RequestContext,
     StageTimings,
     activate,
@@ -42,7 +41,7 @@ def set_up(out: io.StringIO, form: LogFormat) -> logging.Logger:
 
 def finished() -> RequestContext:
     return RequestContext(
-        endpoint=Endpoint.V1,
+        endpoint="v1",
         id="id-1",
         model="topics",
         version="7",
@@ -109,7 +108,7 @@ def test_log_lines_of_a_request_have_its_id(out: io.StringIO) -> None:
 
     def within() -> None:
         log.info("before")
-        activate(new_context(Endpoint.V1, {"x-request-id": "id-2"}))
+        activate(new_context("v1", {"x-request-id": "id-2"}))
         log.info("within")
 
     Context().run(within)  # other tests of this process may have started a request in its context

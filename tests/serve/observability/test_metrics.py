@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipework.serve.observability.metrics import ServerMetrics
-from pipework.serve.request.context import Endpoint, RequestContext, StageTimings
+from pipework.serve.request.context import RequestContext, StageTimings
 from pipework.serve.request.statistics import BUCKETS_S, EngineLoad, Statistics
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -50,14 +50,14 @@ def metrics(served: list[MetricsVersion]) -> ServerMetrics:
     return ServerMetrics(SimpleNamespace(serving=lambda: served))  # type: ignore[arg-type]
 
 
-def request(status: str, model: str = "topics", endpoint: Endpoint = Endpoint.V1) -> RequestContext:
+def request(status: str, model: str = "topics", endpoint: str = "v1") -> RequestContext:
     return RequestContext(endpoint=endpoint, id="a", model=model, status=status, elapsed_s=0.02)
 
 
 def test_requests_are_counted_by_endpoint_model_and_status(metrics: ServerMetrics) -> None:
     for _ in range(2):
         metrics.finished(request("200"))
-    metrics.finished(request("OK", endpoint=Endpoint.GRPC))
+    metrics.finished(request("OK", endpoint="grpc"))
     values = samples(metrics)
     assert values[of("requests_total", door="v1", model="topics", status="200")] == 2
     assert values[of("requests_total", door="grpc", model="topics", status="OK")] == 1

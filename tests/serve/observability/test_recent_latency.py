@@ -3,13 +3,11 @@ import time
 import pytest
 
 from pipework.serve.observability.recent_latency import MAX_REQUESTS, SAMPLE, RecentLatency
-from pipework.serve.request.context import Endpoint, RequestContext
+from pipework.serve.request.context import RequestContext
 
 
 def request(elapsed_s: float, *, status: str = "200", texts: int = 2) -> RequestContext:
-    return RequestContext(
-        endpoint=Endpoint.V1, id="a", status=status, elapsed_s=elapsed_s, texts=texts
-    )
+    return RequestContext(endpoint="v1", id="a", status=status, elapsed_s=elapsed_s, texts=texts)
 
 
 def test_quantiles_and_rates_are_those_of_the_requests() -> None:

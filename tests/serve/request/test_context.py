@@ -9,7 +9,6 @@ import pytest
 
 from pipework.errors import DeadlineError
 from pipework.serve.request.context import (
-    Endpoint,
     RequestContext,
     RequestOptions,
     StageTimings,
@@ -26,7 +25,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def started(headers: Mapping[str, str]) -> RequestContext:
-    return new_context(Endpoint.V1, headers)
+    return new_context("v1", headers)
 
 
 @pytest.mark.parametrize("request_id", ["a", "order-7/3", "~" * 128])

@@ -1,6 +1,7 @@
 """Tables in Markdown, with the machines of their results."""
 
-from pipework.benchmarks.studies.documents.study_tables import machines, markdown, plus_minus
+from pipework.benchmarks.studies.documents.study_tables import machines, markdown
+from pipework.benchmarks.studies.records.training_results import plus_minus
 
 
 def test_a_table_has_a_head_a_rule_and_escaped_cells():
@@ -8,7 +9,8 @@ def test_a_table_has_a_head_a_rule_and_escaped_cells():
 
 
 def test_each_machine_is_named_once(trained, served):
-    assert machines([trained, served]) == "\n\nMeasured on AMD EPYC, 2 cores, November 2026."
+    origins = [trained.provenance, served.provenance]
+    assert machines(origins) == "\n\nMeasured on AMD EPYC, 2 cores, November 2026."
     assert machines([]) == "\n\nNo results yet."
 
 

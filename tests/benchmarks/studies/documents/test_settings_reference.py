@@ -9,23 +9,17 @@ import pytest
 from pydantic import Field
 from typer.main import get_command
 
-from pipework.benchmarks.studies.documents import settings_reference
 from pipework.benchmarks.studies.documents.settings_reference import (
-    DOCUMENTS,
-    MEANINGS,
-    TABLES,
     TRAINING,
     attributes,
     features,
-    fill,
-    main,
+    meanings,
     rows_of,
     section_of,
-    update,
     values_of,
 )
 from pipework.cli import app
-from pipework.errors import CheckFailedError, ConfigError
+from pipework.errors import ConfigError
 from pipework.git import CHECKOUT
 from pipework.settings import Positive, Settings, setting_keys
 from pipework.train.config.run_config import Config
@@ -78,25 +72,13 @@ class Bare(Settings):
     size: int = 1
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_committed_tables_are_the_generated_ones(name):
-    update(CHECKOUT / name, check=True)
-
-
-@pytest.mark.parametrize(("name", "tables"), DOCUMENTS.items())
-def test_each_document_has_its_tables(name, tables):
-    text = (CHECKOUT / name).read_text(encoding="utf-8")
-    assert [table for table in tables if f"<!-- settings:{table} -->" not in text] == []
-    assert set(TABLES) == {table for tables in DOCUMENTS.values() for table in tables}
-
-
 def test_every_meaning_is_used_and_written_once():
     keys, documented = set(), set()
     for name in TRAINING:
         keys |= {key.strip("`") for key, *_ in rows_of(section_of(name), f"{name}.")}
         documented |= {f"{name}.{field}" for field in attributes(section_of(name))}
-    assert set(MEANINGS) - keys == set()
-    assert set(MEANINGS) & documented == set()
+    assert set(meanings()) - keys == set()
+    assert set(meanings()) & documented == set()
 
 
 def test_each_key_of_a_feature_exists_and_each_command_and_option():
@@ -154,45 +136,3 @@ def test_a_key_without_a_meaning_is_an_error():
 )
 def test_values_are_described_in_words(annotation, expected):
     assert values_of(annotation) == expected
-
-
-def test_a_changed_table_is_found_and_repaired(tmp_path):
-    path = tmp_path / "README.md"
-    path.write_text("# A\n\n<!-- settings:task -->\n<!-- /settings:task -->\n\nafter\n")
-    update(path, check=False)
-    filled = path.read_text()
-    assert "| `task.kind` | `single_label`, `multi_label`" in filled
-    assert filled.endswith("<!-- /settings:task -->\n\nafter\n")
-    update(path, check=True)
-    path.write_text(filled.replace('`"single_label"`', '`"regression"`'))
-    with pytest.raises(CheckFailedError, match="differ from the settings classes"):
-        update(path, check=True)
-    update(path, check=False)
-    assert path.read_text() == filled
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("<!-- settings:nothing -->\n<!-- /settings:nothing -->", "unknown table"),
-        ("<!-- settings:task -->\n", "has no <!-- /settings:task -->"),
-    ],
-)
-def test_a_wrong_marker_is_an_error(text, message):
-    with pytest.raises(ConfigError, match=message):
-        fill(text)
-
-
-def test_the_command_exits_with_3_if_a_document_differs(tmp_path, monkeypatch, capsys):
-    (tmp_path / "a.md").write_text("<!-- settings:serve -->\nold\n<!-- /settings:serve -->\n")
-    monkeypatch.setattr(settings_reference, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(settings_reference, "DOCUMENTS", {"a.md": ("serve",)})
-    assert main(["--check"]) == 3
-    assert "rewrite them: python -P -m" in capsys.readouterr().err
-    assert main([]) == 0
-    assert main(["--check"]) == 0
-
-
-def test_a_missing_document_is_reported(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
-        update(tmp_path / "absent.md", check=True)

@@ -31,9 +31,6 @@ def candidate(peer, settings, *, same=200, truncates=True, failed=None):
     return Candidate(
         peer=peer,
         settings=settings,
-        environment="own",
-        command=("python", "-m", "uvicorn"),
-        variables={},
         answers=None if failed else answers,
         failed=failed,
     )
@@ -86,7 +83,6 @@ def side_by_side() -> PeerServingResult:
         ),
         absent={"triton": "tritonserver is neither on PATH nor there; make triton"},
         trials=(*search, *rounds),
-        environments={"own": {"torch": "2.13.0"}},
         command=("python", "-m", "pipework.benchmarks.studies.peers.serving", "RUN", "SST-2"),
         provenance=Provenance(
             created_at=datetime(2026, 11, 20, 9, 30, tzinfo=UTC),

@@ -44,8 +44,7 @@ def place(run, model, scratch):
 
 
 def started(competitor, run, model, scratch):
-    here = place(run, model, scratch)
-    return PeerServer(competitor, here, competitor.launch(here))
+    return PeerServer(competitor, place(run, model, scratch))
 
 
 def checked(competitor, run, model, scratch, reference):
