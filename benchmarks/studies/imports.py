@@ -277,7 +277,7 @@ def _serve(folder: Path, run: Path) -> float:
     ]
     logits_NC = SourceReference(source, LENGTH).logits(examples, lambda _: None)
     expected = source.task.decode(Outputs.of(logits_NC))
-    with running_server(run) as server, Client(server.url) as client:
+    with running_server(run) as url, Client(url) as client:
         found = client.predict_examples(examples)
     return max(_difference(*both) for both in zip(expected, found, strict=True))
 
