@@ -23,7 +23,7 @@ from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
 from pipework.serve.engines import open_proven
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.predictions import Prediction
-from pipework.train.data_report.file_stats import leaked_rows
+from pipework.train.data_report.leaks import leaked_rows
 
 log = logging.getLogger(__name__)
 KEPT = re.compile(r"step-[0-9]+")

@@ -27,12 +27,8 @@ from pipework.train.config.run_config import load_config, recipes
 from pipework.train.data.disk_cache import cache_key, cached_text, source_content
 from pipework.train.data.labels import class_labels
 from pipework.train.data.tokenizer import make_tokenizer
-from pipework.train.data_report.file_stats import (
-    FileStats,
-    check_leaks_file,
-    list_leaks,
-    write_leaks,
-)
+from pipework.train.data_report.file_stats import FileStats
+from pipework.train.data_report.leaks import check_leaks_file, write_leaks
 
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
@@ -296,8 +292,7 @@ def check_config(
     Raises:
         PipeError: the config or the data are invalid.
     """
-    if rows is not None:
-        check_leaks_file(rows)
+    check_leaks_file(rows)
     config = load_config(name, overrides)
     sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
@@ -306,13 +301,9 @@ def check_config(
     length = config.model.max_length if task_type(config.task.kind).predicts else UNLIMITED
     encoder = TextEncoder(tokenizer, max_length=length, type_ids=False)
     report = data_report(sources, encoder, labels, progress)
-    _list_leaks(sources, rows, progress)
+    if rows is not None:
+        write_leaks(sources, rows, progress)
     return report
-
-
-def _list_leaks(sources: Mapping[str, Source], out: Path | None, progress: Progress) -> None:
-    if out is not None:
-        progress.note(f"leaked rows written to {out}: {write_leaks(list_leaks(sources), out):,}")
 
 
 def check_files(
@@ -326,8 +317,7 @@ def check_files(
     Raises:
         PipeError: an override is not columns.NAME=COLUMN, or a file cannot be read.
     """
-    if rows is not None:
-        check_leaks_file(rows)
+    check_leaks_file(rows)
     chosen: dict[str, str | int] = {}
     for override in overrides:
         key, _, column = override.partition("=")
@@ -339,5 +329,6 @@ def check_files(
     columns = Columns(**ColumnSettings.model_validate(chosen).model_dump())
     sources = {str(path): Source(path=path, columns=columns) for path in paths}
     report = data_report(sources, None, None, progress)
-    _list_leaks(sources, rows, progress)
+    if rows is not None:
+        write_leaks(sources, rows, progress)
     return report

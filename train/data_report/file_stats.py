@@ -7,30 +7,20 @@ Shapes: N rows, B rows of a chunk, L lengths, U distinct texts.
 # Python's 64-bit hashes are only compared inside a process. The probability that two of five
 # million different texts have the same hash is one in a million.
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source, chunks, folded_text
-from pipework.errors import ConfigError
 from pipework.progress import Progress
-from pipework.run_folder.files import check_writable, write_atomically
 from pipework.tasks.labels import Label, resolve_label
 from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder, truncated_rows
 from pipework.train.data.token_cache import no_rows, row_bytes
 
-LEAK_COLUMNS = (
-    *("split", "line", "label", "earlier split", "earlier line", "earlier label"),
-    *("text", "text_pair"),
-)
 CHUNK = 4096
 TOKENIZED_ROWS = 200_000
 NO_LABEL = "(none)"
@@ -190,80 +180,6 @@ class FileStats:
     def _name(self, label: str) -> str:
         position = resolve_label(label, self._index)
         return label if position is None or self._names is None else self._names[position]
-
-
-def leaked_rows(train: Source, rows: Sequence[Example]) -> NDArray[np.bool_]:
-    """Return which rows have a text that is also in train, bool [N]; reads train once."""
-    texts = list(map(folded_text, rows))
-    shared = set(texts).intersection(map(folded_text, train.rows()))
-    return np.array([text in shared for text in texts], np.bool_)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeakedRow:
-    """A row of a later split whose text is also in an earlier split, and the first such row."""
-
-    split: str
-    row: Example
-    earlier: str
-    earlier_row: Example
-
-
-def list_leaks(sources: Mapping[str, Source]) -> Iterator[LeakedRow]:
-    """Yield the rows that are also in an earlier split, in their order.
-
-    All splits but the first are held in memory.
-    """
-    names = list(sources)
-    later = {name: list(sources[name].rows()) for name in names[1:]}
-    wanted = {folded_text(row) for rows in later.values() for row in rows}
-    places: dict[int, tuple[str, Example]] = {}
-    for name in names:
-        found: dict[int, tuple[str, Example]] = {}
-        for row in later.get(name) or sources[name].rows():
-            text = folded_text(row)
-            if text in places:
-                earlier, first = places[text]
-                yield LeakedRow(split=name, row=row, earlier=earlier, earlier_row=first)
-            elif text in wanted:
-                found.setdefault(text, (name, row))
-        places |= found
-
-
-def check_leaks_file(out: Path) -> None:
-    """Check that `write_leaks` can write a file.
-
-    Raises:
-        ConfigError: `out` has another suffix than .csv, or cannot be written.
-    """
-    if out.suffix != ".csv":
-        message = f"{out}: expected a file ending in .csv"
-        raise ConfigError(message)
-    check_writable(out)
-
-
-def write_leaks(leaks: Iterable[LeakedRow], out: Path) -> int:
-    """Write the rows that are also in an earlier split to a csv file; return their number.
-
-    Raises:
-        ConfigError: `out` cannot be written.
-    """
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(LEAK_COLUMNS)
-    count = 0
-    for leak in leaks:
-        count += 1
-        row, earlier = leak.row, leak.earlier_row
-        found = (leak.split, row.line, _label(row), leak.earlier, earlier.line, _label(earlier))
-        writer.writerow((*found, row.text, row.text_pair or ""))
-    check_writable(out)
-    write_atomically(out, stream.getvalue().encode())
-    return count
-
-
-def _label(row: Example) -> str:
-    return ", ".join(row.label) if isinstance(row.label, tuple) else row.label or ""
 
 
 def _label_tuple(label: Label | None) -> Iterable[str]:

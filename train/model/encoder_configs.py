@@ -44,6 +44,14 @@ GOOGLE: dict[str, object] = {
 # brightmart's ALBERT (albert_zh): shares all layers without a key for it; has a key for the norm.
 BRIGHTMART: dict[str, object] = {"ln_type": "postln"}
 HEAD_WIDTH = 64  # of the attention heads of a preset
+# The number of layers and their width.
+PRESETS = {
+    Preset.TINY: (2, 128),
+    Preset.MINI: (4, 256),
+    Preset.SMALL: (4, 512),
+    Preset.MEDIUM: (8, 512),
+    Preset.BASE: (12, 768),
+}
 
 
 def read_config(name: str) -> PreTrainedConfig:
@@ -115,21 +123,6 @@ def _ambiguous(path: Path, reason: str) -> ConfigError:
     return ConfigError(f"{path} {reason}", hint)
 
 
-def size(preset: Preset) -> tuple[int, int]:
-    """Return the number of layers and the width of a preset."""
-    match preset:
-        case Preset.TINY:
-            return 2, 128
-        case Preset.MINI:
-            return 4, 256
-        case Preset.SMALL:
-            return 4, 512
-        case Preset.MEDIUM:
-            return 8, 512
-        case Preset.BASE:
-            return 12, 768
-
-
 def preset_config(
     settings: ModelSettings, preset: Preset, tokenizer: Tokenizer
 ) -> PreTrainedConfig:
@@ -138,7 +131,7 @@ def preset_config(
     ALBERT follows Lan et al. 2020 (https://arxiv.org/abs/1909.11942): token embeddings of width
     `model.embedding` are projected to H, and all layers share their weights.
     """
-    layers, width = size(preset)
+    layers, width = PRESETS[preset]
     sizes = {
         "vocab_size": tokenizer.get_vocab_size(),
         "hidden_size": width,

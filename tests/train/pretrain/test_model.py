@@ -16,7 +16,7 @@ from transformers import (
 from pipework.errors import ConfigError
 from pipework.train.config.model import ModelSettings, Preset, PresetFamily
 from pipework.train.model.classifier import unused_parameters
-from pipework.train.model.encoder_configs import size
+from pipework.train.model.encoder_configs import PRESETS
 from pipework.train.model.families import padding
 from pipework.train.model.fast_dropout import use_fast_dropout
 from pipework.train.pretrain.model import ORDER, build_pretrain_model, open_pretrain_model
@@ -210,7 +210,7 @@ def test_a_length_above_the_positions_is_refused(tmp_path):
 
 @pytest.mark.parametrize("preset", [Preset.TINY, Preset.MINI, Preset.SMALL, Preset.MEDIUM])
 def test_albert_shares_its_layers_and_has_narrow_embeddings(preset):
-    layers, width = size(preset)
+    layers, width = PRESETS[preset]
     bert, albert = (
         build_small(preset=preset, family=family, order=False).encoder
         for family in (PresetFamily.BERT, PresetFamily.ALBERT)
