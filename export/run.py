@@ -80,6 +80,9 @@ def export_locked(
         labels = ", ".join(variant.label for variant in variants)
         progress.note(f"{len(variants)} engines to build and measure: {labels}")
     names = [] if settings.rebuild else recorded_names(run, manifest, variants)
+    for engine in manifest.engines:
+        if engine.name in names:
+            verify_files(run, engine.files)
     run_rows = RunRows.open(run, manifest, settings)
     try:
         if settings.rebuild:
@@ -123,6 +126,8 @@ def _build_all(
             locked.record_engines((*others, record))
             names.append(record.name)
         except (PipeError, *RUNTIME_ERRORS) as error:
+            if any(engine.name == variant.label for engine in locked.manifest.engines):
+                progress.note(f"{variant.label}: the engine of an earlier export stays recorded")
             if not names and number == total:
                 raise
             failed.append(variant.label)

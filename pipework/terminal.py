@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from pipework import console
+from pipework.errors import ChangedFileError
 from pipework.export.doctor import DoctorReport
 from pipework.progress import counted
 from pipework.run_folder.engine_record import (
@@ -13,6 +14,7 @@ from pipework.run_folder.engine_record import (
     Parity,
     unreliable_ranking,
 )
+from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine, faster_engines
@@ -177,7 +179,7 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
     if manifest.data.verdict is not None:
         console.print_line(manifest.data.verdict)
     _show_engines(manifest)
-    for line in _default_engine(run, manifest, settings):
+    for line in (*_damaged(run, manifest), *_default_engine(run, manifest, settings)):
         console.print_line(line)
     for engine in manifest.engines:
         if engine.built.kept:
@@ -194,6 +196,15 @@ def _show_engines(manifest: Manifest) -> None:
     for engine in manifest.engines:
         if not engine.proven:
             console.print_line(_unproven_line(engine))
+
+
+def _damaged(run: Path, manifest: Manifest) -> Iterator[str]:
+    """Describe the engines with missing or changed files."""
+    for engine in manifest.engines:
+        try:
+            verify_files(run, engine.files)
+        except ChangedFileError as error:
+            yield f"{engine.name} is damaged: {error}; {error.hint}"
 
 
 def _engine_row(engine: EngineRecord, manifest: Manifest) -> tuple[str, ...]:

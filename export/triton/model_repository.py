@@ -31,7 +31,7 @@ from pipework.export.triton.triton_config import (
 from pipework.progress import Progress
 from pipework.run_folder.change_limits import DEFAULT_LIMITS
 from pipework.run_folder.engine_record import EngineRecord, Layout, Precision
-from pipework.run_folder.files import MANIFEST_FILE, exclusive_lock, verify_files
+from pipework.run_folder.files import MANIFEST_FILE, exclusive_lock, file_digest, verify_files
 from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
 from pipework.serve.engines.triton import files_of
@@ -107,7 +107,8 @@ def add_version(
 ) -> AddedVersion:
     """Add an engine of a run to a repository, as the newest version of its model.
 
-    An existing `config.pbtxt` stays unchanged, and an existing engine is not added again.
+    An existing `config.pbtxt` stays unchanged, and an engine is not added again if
+    its version is intact.
 
     Args:
         run: the run folder.
@@ -135,8 +136,8 @@ def add_version(
             _check_fits(repository / part.name, part, progress)
         model = repository / parts[-1].name
         for version in _versions(model):
-            complete = all((repository / part.name / str(version)).is_dir() for part in parts)
-            if complete and _matches(model / str(version), served):
+            intact = all(_is_intact(repository / part.name / str(version), part) for part in parts)
+            if intact and _matches(model / str(version), served):
                 return AddedVersion(engine=record.name, folder=model / str(version), new=False)
         for part in parts[:-1]:
             _drop_incomplete(repository, repository / part.name, model)
@@ -260,6 +261,19 @@ def _matches(version: Path, manifest: Manifest) -> bool:
     files = [[engine.files for engine in side.engines] for side in (existing, manifest)]
     same = existing.task == manifest.task and existing.input == manifest.input
     return same and files[0] == files[1]
+
+
+def _is_intact(version: Path, part: _TritonModel) -> bool:
+    """Return whether the files that a version was copied from are in it unchanged."""
+    copied = {
+        version / name: content
+        for name, content in part.version_files.items()
+        if isinstance(content, Path)
+    }
+    return all(
+        copy.is_file() and file_digest(copy) == file_digest(source)
+        for copy, source in copied.items()
+    )
 
 
 def _drop_incomplete(repository: Path, engine_model: Path, model: Path) -> None:

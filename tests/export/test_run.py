@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from pipework.commands import models
-from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
+from pipework.errors import (
+    ChangedFileError,
+    CheckFailedError,
+    ConfigError,
+    DataError,
+    RunFolderError,
+)
 from pipework.export import ranking
 from pipework.export.build import BuildResult, build
 from pipework.export.config import ExportSettings
@@ -279,6 +285,24 @@ def test_a_measurement_again_builds_no_other_engine(proven, noting):
     records = export(proven, noting, variants, settings=settings, builder=never)
     assert [record.name for record in records] == ["onnx-fp32"]
     assert engine_files(proven) == ["model.onnx", "rows.npz"]
+
+
+def test_a_damaged_engine_is_not_measured_again(proven, noting):
+    with (proven / read_manifest(proven).engines[0].files[0].path).open("ab") as file:
+        file.write(b"0")
+    settings = ExportSettings(speed_s=0.2, rebuild=False)
+    with pytest.raises(ChangedFileError, match=r"model\.onnx changed"):
+        export(proven, noting, labelled("onnx"), settings=settings, builder=never)
+
+
+def test_a_failed_build_leaves_the_earlier_engine_and_says_so(proven, noting):
+    def fails(*_):
+        message = "out of workspace"
+        raise RuntimeError(message)
+
+    with pytest.raises(RuntimeError, match="out of workspace"):
+        export(proven, noting, labelled("onnx"), settings=MEASURED, builder=fails)
+    assert "onnx-fp32: the engine of an earlier export stays recorded" in noting.lines
 
 
 def test_a_measurement_again_needs_a_recorded_engine(proven):

@@ -1,5 +1,7 @@
 """The printed engine results match the engine records."""
 
+import shutil
+
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -62,6 +64,16 @@ def test_an_engine_that_was_only_built_is_served_on_a_machine_with_the_gpu(
     (record,) = manifest.engines
     show_exported(tmp_path, manifest, [record.model_copy(update={"parity": None})])
     assert f"next, on a machine with the GPU: pipe serve {tmp_path}" in capsys.readouterr().out
+
+
+def test_show_names_a_damaged_engine(exported_run, tmp_path, capsys):
+    run = shutil.copytree(exported_run, tmp_path / "run")
+    manifest = read_manifest(run)
+    show_manifest(run, manifest)
+    assert "damaged" not in capsys.readouterr().out
+    (run / manifest.engines[0].files[0].path).unlink()
+    show_manifest(run, manifest)
+    assert "onnx-fp32 is damaged: " in capsys.readouterr().out
 
 
 def test_show_lists_the_layers_in_a_higher_precision(manifest, tmp_path, capsys):

@@ -92,6 +92,15 @@ def test_another_engine_is_added_as_a_new_version(proven, repository):
     assert {name.split("/")[1] for name in after.keys() - before.keys()} == {"2"}
 
 
+def test_a_damaged_version_is_added_again(proven, repository):
+    first = add(proven, repository)
+    (path,) = first.folder.rglob("model.onnx")
+    path.write_bytes(b"damaged")
+    again = add(proven, repository)
+    assert (again.new, again.folder.name) == (True, "2")
+    assert not add(proven, repository).new
+
+
 def test_the_same_engine_is_not_added_twice(proven, repository):
     first = add(proven, repository)
     before = tree(repository)
