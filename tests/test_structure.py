@@ -27,9 +27,10 @@ OVER_BUDGET = {
     "serve": 2_388,
     "benchmarks": 115,
     "benchmarks/studies": 752,
-    "tests": 10_589,
+    "tests": 10_586,
 }
-MANY_NAMES: dict[str, int] = {}
+MANY_NAMES: dict[str, int] = {
+}
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
 
