@@ -30,7 +30,7 @@ OVER_BUDGET = {
     "tests": 10_586,
 }
 MANY_NAMES: dict[str, int] = {
-}
+}  # fmt: skip
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
 
