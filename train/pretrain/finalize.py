@@ -74,5 +74,7 @@ def finalize(
 def _evaluate(run: TrainingRun, model: PretrainModel, loaders: PretrainLoaders) -> Evaluation:
     # Only rank 0 evaluates here, so it must not wait for the others.
     with exact_float32():
-        evaluator = PretrainEvaluator(loaders.dev, world=World.alone(), progress=run.progress)
+        evaluator = PretrainEvaluator(
+            loader=loaders.dev, world=World.alone(), progress=run.progress
+        )
         return evaluator.evaluate(model, None)
