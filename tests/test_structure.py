@@ -22,7 +22,7 @@ REPORT = load()
 # What is still above the budgets and the limit of imported names. A number here may only fall.
 OVER_BUDGET = {
     "pipework": 130,
-    "train": 818,
+    "train": 810,
     "export": 1_399,
     "serve": 2_385,
     "benchmarks": 89,
