@@ -58,7 +58,7 @@ def _check_server(target: str, options: Collection[str]) -> None:
 
 if TYPE_CHECKING:
     from pipework.benchmarks.plan import BaselineServer, BenchPlan
-    from pipework.benchmarks.report.output import Result
+    from pipework.benchmarks.report.report import Result
     from pipework.data.examples import Source
 
 Number = TypeVar("Number", int, float)

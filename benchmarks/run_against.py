@@ -5,7 +5,7 @@ from dataclasses import replace
 from pipework.benchmarks.compare.abba import ROUNDS, SLICES, TOLERANCE, compare_rounds, run_rounds
 from pipework.benchmarks.load.level import MeasuredLevel, OfferedLoad
 from pipework.benchmarks.plan import BaselineServer, BenchPlan
-from pipework.benchmarks.results_schema.comparison import ComparisonResult, ComparisonSide
+from pipework.benchmarks.results_schema.comparison import ComparedServer, ComparisonResult
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.run_server import ServerUnderTest
 from pipework.progress import NullProgress, Progress
@@ -31,19 +31,12 @@ def bench_against(
 
     rounds = run_rounds(plan.loads, measure, progress)
     return ComparisonResult(
-        before=_side(before, plan.command),
-        after=_side(after, plan.command),
+        command=plan.command,
+        before=ComparedServer(target=before.target.display_url, model=before.model),
+        after=ComparedServer(target=after.target.display_url, model=after.model),
+        provenance=provenance(),
+        workload=after.workload.summary(),
         rounds=ROUNDS,
         tolerance=TOLERANCE,
         levels=compare_rounds(rounds, (baseline.price, plan.price)),
-    )
-
-
-def _side(server: ServerUnderTest, command: tuple[str, ...]) -> ComparisonSide:
-    return ComparisonSide(
-        target=server.target.display_url,
-        model=server.model,
-        workload=server.workload.summary(),
-        provenance=provenance(),
-        command=command,
     )

@@ -21,18 +21,16 @@ def load():
 REPORT = load()
 # What is still above the budgets and the limit of imported names. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 147,
-    "train": 858,
+    "pipework": 130,
+    "train": 810,
     "export": 1_399,
-    "serve": 2_428,
-    "benchmarks": 115,
-    "benchmarks/studies": 877,
-    "tests": 10_629,
+    "serve": 2_381,
+    "benchmarks": 89,
+    "benchmarks/studies": 752,
+    "tests": 10_450,
 }
 MANY_NAMES: dict[str, int] = {
-    "benchmarks/studies/bulk.py": 39,
-    "benchmarks/studies/imports.py": 31,
-}
+}  # fmt: skip
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
 

@@ -69,7 +69,11 @@ def _run_loop(
         model=loaders.module, layers=model.layers(), loader=loaders.train, losses=losses
     )
     evaluator = ClassifierEvaluator(
-        loaders.dev, data.dev.truth, prepared.task, world=run.world, progress=run.progress
+        loader=loaders.dev,
+        truth=data.dev.truth,
+        task=prepared.task,
+        world=run.world,
+        progress=run.progress,
     )
     loop = LoopSpec(model=model, step=step, evaluator=evaluator)
     return run_loop(run, loop, prepared.fingerprint, snapshot)

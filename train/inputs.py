@@ -1,6 +1,6 @@
 """The inputs of a classifier in training: token caches of its data files, and batch loaders."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -87,17 +87,18 @@ class Loaders:
 def open_loaders(run: TrainingRun, model: Classifier, data: TokenSets) -> Loaders:
     """Return the loaders of a model; a frozen encoder computes its states here, once."""
     device = run.world.device
-    dev = TokenLoader(data.dev, data.vocabulary, device)
+    dev = TokenLoader(rows=data.dev, vocabulary=data.vocabulary, device=device)
     # DistributedDataParallel waits forever for the gradients of unused parameters.
     for name in unused_parameters(model, dev.inputs(np.array([0]))):
         model.get_parameter(name).requires_grad_(False)
     if not run.config.model.freeze:
         dropout = run.config.train.token_dropout
-        train = TokenLoader(data.epoch, data.vocabulary, device, token_dropout=dropout)
+        train = replace(dev, rows=data.epoch, token_dropout=dropout)
         return Loaders(module=model, train=train, dev=dev)
 
     def states(tokens: TokenSet) -> StateLoader:
-        return StateLoader(encoder_states(model, tokens, run.progress), tokens, device)
+        features = encoder_states(model, tokens, run.progress)
+        return StateLoader(features=features, rows=tokens, device=device)
 
     train_states, dev_states = run.world.first_on_each_machine(
         lambda: (states(data.train), states(data.dev))

@@ -15,12 +15,12 @@ def report(result: BenchResult) -> Report:
     calls = "calls" if result.offline else "successful requests"
     return Report(
         heading=result.model,
-        line=tables.workload_line(result),
+        line=f"{result.target} · {tables.workload_line(result)}",
         notes=tuple(notes(result)),
         tables=tuple(tables.tables(result)),
         caption=f"Latency percentiles of {calls}.",
         plots=partial(_plots, result),
-        measured={"Workload, machine and software": result},
+        result=result,
     )
 
 

@@ -19,7 +19,7 @@ COST = "per million"  # cost of a million texts; it follows from the rate, so it
 def report(result: ComparisonResult) -> Report:
     """Return the report of two servers measured alternately."""
     before, after = result.names
-    workload = tables.served_workload_line(result.after.workload)
+    workload = tables.served_workload_line(result.workload)
     rows = [row for level in result.levels for row in _rows(level)]
     return Report(
         heading=f"{after} against {before}",
@@ -28,7 +28,7 @@ def report(result: ComparisonResult) -> Report:
         tables=(tables.TextTable(title="", head=HEAD, rows=tuple(rows), kind="two-names"),),
         caption="All intervals hold simultaneously with 95 % confidence.",
         plots=list,  # the ratios have no plot: the table has their intervals
-        measured={"After": result.after, "Before": result.before},
+        result=result,
     )
 
 

@@ -7,19 +7,14 @@ from pathlib import Path
 from pipework import console
 from pipework.benchmarks.load.slo import check_slo
 from pipework.benchmarks.report import bench_report, comparison_report, tables
-from pipework.benchmarks.report.report import Report, ResultNote
-from pipework.benchmarks.results_schema.comparison import (
-    ComparisonResult,
-    ComparisonSide,
-    RatioVerdict,
-)
+from pipework.benchmarks.report.report import Report, Result, ResultNote
+from pipework.benchmarks.results_schema.comparison import RatioVerdict
 from pipework.benchmarks.results_schema.level import WorkloadSummary
 from pipework.benchmarks.results_schema.results import BenchResult
 from pipework.errors import CheckFailedError
 from pipework.html import page as html_page
 from pipework.run_folder.files import check_writable, write_atomically
 
-Result = BenchResult | ComparisonResult
 KINDS: dict[str, str] = {RatioVerdict.FASTER: "good", RatioVerdict.SLOWER: "bad"}
 
 
@@ -54,7 +49,7 @@ def page(result: Result) -> str:
         *map(_note, content.notes),
         *([html_page.section("Plots", html_page.plots(plots))] if plots else []),
         html_page.section("All figures", _tables(content)),
-        *(html_page.section(title, _facts(side)) for title, side in content.measured.items()),
+        html_page.section("Workload, machine and software", _facts(result)),
     )
     return html_page.render_page(f"{content.heading}: benchmark", parts)
 
@@ -117,13 +112,13 @@ def _cell_class(name: str, cell: str) -> str:
     return f' class="{kind}"' if kind else ""
 
 
-def _facts(side: BenchResult | ComparisonSide) -> str:
+def _facts(result: Result) -> str:
     """Return workload, machine, software and command as HTML."""
-    provenance = side.provenance
+    provenance = result.provenance
     machine = provenance.machine
     measured_at = f"{provenance.created_at:%Y-%m-%d %H:%M} UTC"
     lists = {
-        "Workload": _workload(side.workload),
+        "Workload": _workload(result.workload),
         "Measuring machine": {
             "processor": machine.cpu,
             "cores": f"{machine.cores} usable",
@@ -138,12 +133,8 @@ def _facts(side: BenchResult | ComparisonSide) -> str:
         },
     }
     facts = "".join(html_page.facts(title, values) for title, values in lists.items())
-    line = escape(f"{side.target} · {side.model} · {measured_at}")
-    command = escape(" ".join(side.command))
-    return (
-        f'<p class="quiet">{line}</p><p>Measured by <code>{command}</code></p>'
-        f'<div class="facts">{facts}</div>'
-    )
+    command = f"<code>{escape(' '.join(result.command))}</code>"
+    return f'<p>Measured at {measured_at} by {command}</p><div class="facts">{facts}</div>'
 
 
 def _workload(workload: WorkloadSummary) -> dict[str, str]:

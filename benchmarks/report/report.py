@@ -1,12 +1,13 @@
 """The content of a report, of which the terminal shows the tables and notes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipework.benchmarks.report.tables import TextTable
-from pipework.benchmarks.results_schema.comparison import ComparisonSide
+from pipework.benchmarks.results_schema.comparison import ComparisonResult
 from pipework.benchmarks.results_schema.results import BenchResult
 
+Result = BenchResult | ComparisonResult
 Plot = tuple[str, str, str]  # title, caption, SVG
 
 
@@ -32,7 +33,7 @@ class Report:
         line: the workload and the method.
         caption: explains the figures of the tables.
         plots: draws the plots; needs matplotlib.
-        measured: the measured servers or run folder with their provenance, by title.
+        result: the result, with its workload, provenance and command.
     """
 
     heading: str
@@ -41,4 +42,4 @@ class Report:
     tables: tuple[TextTable, ...]
     caption: str
     plots: Callable[[], list[Plot]]
-    measured: Mapping[str, BenchResult | ComparisonSide]
+    result: Result

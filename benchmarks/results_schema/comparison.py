@@ -61,14 +61,11 @@ class ComparedLevel(Record):
         return after - before > MORE_FAILURES
 
 
-class ComparisonSide(Record):
-    """One side of a comparison: target, model, workload and provenance."""
+class ComparedServer(Record):
+    """One side of a comparison: the URL and the name of the model."""
 
     target: str
     model: str
-    workload: WorkloadSummary
-    provenance: Provenance
-    command: tuple[str, ...]
 
 
 class ComparisonResult(Record):
@@ -80,8 +77,11 @@ class ComparisonResult(Record):
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["comparison"] = "comparison"
-    before: ComparisonSide
-    after: ComparisonSide
+    command: tuple[str, ...]
+    before: ComparedServer
+    after: ComparedServer
+    provenance: Provenance
+    workload: WorkloadSummary
     rounds: int
     tolerance: float
     levels: tuple[ComparedLevel, ...]
@@ -92,11 +92,6 @@ class ComparisonResult(Record):
         if self.before.target != self.after.target:
             return self.before.target, self.after.target
         return f"{self.before.target} before", f"{self.after.target} after"
-
-    @property
-    def provenance(self) -> Provenance:
-        """Provenance of the `after` side."""
-        return self.after.provenance
 
     @property
     def regressions(self) -> tuple[str, ...]:

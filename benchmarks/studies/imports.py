@@ -10,7 +10,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -32,7 +32,6 @@ from pipework.benchmarks.studies.tiny_encoders import (
     tokenizer_for,
 )
 from pipework.client import Client
-from pipework.data.examples import Example
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing.comparison import SourceReference
@@ -269,15 +268,13 @@ def _export(run: Path, layout: Layout) -> float:
 def _serve(folder: Path, run: Path) -> float:
     """Return the largest difference of a score between the server and the source."""
     source = open_any(str(folder), TaskSettings())
-    texts = [example.text for example in sample_examples()]
-    pairs = texts[1:] + texts[:1]
-    examples = [
-        Example(text=text, text_pair=pair if source.pair else None)
-        for text, pair in zip(texts, pairs, strict=True)
-    ]
+    examples = sample_examples()
+    if source.pair:
+        pairs = zip(examples, examples[1:] + examples[:1], strict=True)
+        examples = [replace(example, text_pair=other.text) for example, other in pairs]
     logits_NC = SourceReference(source, LENGTH).logits(examples, lambda _: None)
     expected = source.task.decode(Outputs.of(logits_NC))
-    with running_server(run) as server, Client(server.url) as client:
+    with running_server(run) as url, Client(url) as client:
         found = client.predict_examples(examples)
     return max(_difference(*both) for both in zip(expected, found, strict=True))
 

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -19,38 +18,13 @@ from pipework.benchmarks.studies.script import report_errors
 from pipework.client import Client
 from pipework.errors import NotReadyError
 
-ADDRESSES = re.compile(r"http://(?P<http>\S+) and gRPC on (?P<grpc>\S+)")
+URL = re.compile(r"http://\S+")
 START_S, STOP_S, POLL_S = 60.0, 60.0, 0.1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServerProcess:
-    """A running `pipe serve` process.
-
-    Attributes:
-        addresses: HOST:PORT by protocol, "http" and "grpc".
-        pid: process id of the server.
-    """
-
-    addresses: dict[str, str]
-    pid: int
-
-    @property
-    def url(self) -> str:
-        """The HTTP base URL."""
-        return f"http://{self.addresses['http']}"
-
-
 @contextmanager
-def running_server(
-    run: Path, *options: str, program: Sequence[str] = ()
-) -> Iterator[ServerProcess]:
-    """Serve a run folder on free ports until the context ends.
-
-    Args:
-        run: the run folder.
-        options: options of `pipe serve`.
-        program: the command, by default `pipe serve`.
+def running_server(run: Path) -> Iterator[str]:
+    """Serve a run folder on a free port until the context ends; yield the HTTP base URL.
 
     Works in the main thread only, because it handles SIGTERM: the server is stopped after an
     exception and after SIGTERM, too.
@@ -58,20 +32,17 @@ def running_server(
     Raises:
         NotReadyError: the server does not start.
     """
-    pipe_serve = (str(Path(sys.executable).with_name("pipe")), "serve")
-    command = [*(program or pipe_serve), str(run), "--port", "0", "--grpc-port", "0", *options]
+    pipe = str(Path(sys.executable).with_name("pipe"))
+    command = [pipe, "serve", str(run), "--port", "0", "--grpc-port", "0"]
     # SIGTERM becomes SystemExit, so that the `finally` below stops the server.
     previous_handler = signal.signal(signal.SIGTERM, _exit)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own program)
         try:
-            line = process.stdout.readline() if process.stdout else ""
-            match = ADDRESSES.search(line)
-            if match is None:
+            match = URL.search(process.stdout.readline() if process.stdout else "")
+            if match is None or not _is_ready(match[0], process):
                 message = "the server did not start; its error message is above this line"
                 raise NotReadyError(message, f"run it by hand: pipe serve {run}")
-            server = ServerProcess(addresses=match.groupdict(), pid=process.pid)
-            _wait_until_ready(server, process, run)
-            yield server
+            yield match[0]
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_S)
@@ -80,15 +51,14 @@ def running_server(
             signal.signal(signal.SIGTERM, previous_handler)
 
 
-def _wait_until_ready(server: ServerProcess, process: "subprocess.Popen[str]", run: Path) -> None:
+def _is_ready(url: str, process: "subprocess.Popen[str]") -> bool:
     deadline_s = time.monotonic() + START_S
-    with Client(server.url) as client:
+    with Client(url) as client:
         while time.monotonic() < deadline_s and process.poll() is None:
             if client.ready():
-                return
+                return True
             time.sleep(POLL_S)
-    message = f"the server did not become ready within {START_S:.0f} s"
-    raise NotReadyError(message, f"run it by hand: pipe serve {run}")
+    return False
 
 
 def _exit(number: int, _: FrameType | None) -> None:
@@ -104,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"expected a run folder as first argument, found {found}\n")
         return 2
     try:
-        with running_server(Path(words[0])) as server:
+        with running_server(Path(words[0])) as url:
             pipe = Path(sys.executable).with_name("pipe")
-            command = [str(pipe), "bench", server.url, *words[1:]]
+            command = [str(pipe), "bench", url, *words[1:]]
             return subprocess.run(command, check=False).returncode  # noqa: S603  (our own program)
     except KeyboardInterrupt:
         return 130

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from unittest.mock import patch
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.studies.planted_faults import FAULTS, NO_FAULT, FaultyExporter
@@ -20,14 +19,11 @@ from pipework.benchmarks.studies.records.grid_results import Cell, GridResult, c
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings
-from pipework.export.parity.prove import ReferenceLogits
-from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
-from pipework.train.model.checkpoint_engine import CheckpointEngine
 
 SETTINGS = ExportSettings(speed_s=0, dev_rows=200, calibration_rows=100)
 FORMS: Sequence[tuple[str, Precision, Scaling | None]] = (
@@ -49,23 +45,6 @@ OUTCOME = re.compile(
     r"^(?P<engine>\S+) failed the parity check \((?P<limits>.*?)\): "
     r"|^the (?P<tokens>token ids) of the dev rows differ|^$"
 )
-
-
-class ReferenceCache:
-    """Computes the checkpoint's logits once per run: faults do not change them."""
-
-    def __init__(self) -> None:
-        self._compute = ReferenceLogits.of
-        self._logits: dict[str, ReferenceLogits] = {}
-
-    def __call__(
-        self, run_rows: RunRows, reference: CheckpointEngine, progress: Progress
-    ) -> ReferenceLogits:
-        """Return the logits of a run."""
-        key = run_rows.manifest.model.checkpoint[0].sha256
-        if key not in self._logits:
-            self._logits[key] = self._compute(run_rows, reference, progress)
-        return self._logits[key]
 
 
 class FailureNotes(NullProgress):
@@ -135,8 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             provenance=provenance(),
         )
 
-    with patch.object(ReferenceLogits, "of", ReferenceCache()):
-        outcomes = stored(options.out, measured).cells
+    outcomes = stored(options.out, measured).cells
     wrong = [outcome for outcome in outcomes if (outcome.text == "passed") != (NONE in outcome.row)]
     return 3 if wrong else 0
 

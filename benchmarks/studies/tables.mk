@@ -202,6 +202,7 @@ $(RESULTS)/imported-peers-serving.json: $(WORK)/exported/imported
 
 $(RESULTS)/bulk.json: $(WORK)/exported/sample
 	$(begin)
+	rm -rf $(WORK)/bulk
 	python -m pipework.benchmarks.studies.bulk --run $(WORK)/runs/sample --name "the sample" --work $(WORK)/bulk --out $(part)
 	$(end)
 

@@ -6,7 +6,8 @@ Shapes: N texts, C classes.
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor
 
 from pipework.client.address import ClientOptions, ServerUrl
-from pipework.client.protocol import (
-    MODEL_HINT,
-    Classification,
-    ModelTensors,
-    ProtocolTransport,
-)
-from pipework.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes, packed_texts
+from pipework.client.protocol import ModelTensors, ProtocolTransport
+from pipework.client.tensors import ProtocolResponse, ResponseTensor, Tensors, packed_texts
 from pipework.client.transport import (
     closed,
     error_for_status,
@@ -90,31 +86,11 @@ class GrpcTransport(ProtocolTransport):
 
     def ready(self) -> bool:
         """Return whether the server accepts requests."""
-        try:
-            return bool(self._call(self._stub.ServerReady, service_pb2.ServerReadyRequest()).ready)
-        except PipeError:
-            return False
+        return bool(self._call(self._stub.ServerReady, service_pb2.ServerReadyRequest()).ready)
 
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
-
-    def _infer(self, model: str, version: str, inputs: Tensors) -> InferOutputs:
-        response = self._infer_outputs(model, version, inputs, dict.fromkeys(OUTPUTS, 0))
-        check_datatypes({output.name: output.datatype for output in response.outputs})
-        arrays = _arrays(response)
-        return InferOutputs(
-            label_N=[label.decode() for label in arrays["label"].ravel().tolist()],
-            score_N=arrays["score"].ravel(),
-            probabilities_NC=arrays["probabilities"],
-            version=response.model_version,
-            truncated=response.parameters[TRUNCATED].string_param,
-        )
-
-    def _classify(self, model: str, version: str, inputs: Tensors, best: int) -> Classification:
-        response = self._infer_outputs(model, version, inputs, {OUTPUTS[-1]: best})
-        best_C = [element.decode() for element in _arrays(response)[OUTPUTS[-1]].ravel().tolist()]
-        return Classification(version=response.model_version, best=best_C)
 
     def _describe(self, model: str, version: str) -> ModelTensors:
         request = service_pb2.ModelMetadataRequest(name=model, version=version)
@@ -128,9 +104,9 @@ class GrpcTransport(ProtocolTransport):
         index = self._call(self._stub.RepositoryIndex, service_pb2.RepositoryIndexRequest())
         return list(dict.fromkeys(model.name for model in index.models if model.state == "READY"))
 
-    def _infer_outputs(
-        self, model: str, version: str, inputs: Tensors, outputs: dict[str, int]
-    ) -> "service_pb2.ModelInferResponse":
+    def _send(
+        self, model: str, version: str, inputs: Tensors, outputs: Mapping[str, int]
+    ) -> ProtocolResponse:
         request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
         for name, values in inputs.items():
             request.inputs.add(name=name, datatype="BYTES", shape=[len(values), 1])
@@ -142,11 +118,12 @@ class GrpcTransport(ProtocolTransport):
         if self._options.bulk:
             request.parameters["priority"].uint64_param = BULK_PRIORITY
         response = self._call(self._stub.ModelInfer, request)
-        missing = {*outputs} - {output.name for output in response.outputs}
-        if missing:
-            message = f"the response of model {model} lacks {', '.join(sorted(missing))}"
-            raise PipeError(message, MODEL_HINT)
-        return response
+        contents = zip(response.outputs, response.raw_output_contents, strict=False)
+        return ProtocolResponse(
+            version=response.model_version,
+            truncated=response.parameters[TRUNCATED].string_param,
+            tensors={output.name: _tensor(output, raw) for output, raw in contents},
+        )
 
     def _call(self, call: Call, request: object) -> Any:  # noqa: ANN401  (generated messages)
         try:
@@ -195,12 +172,15 @@ def channel_credentials() -> "grpc.ChannelCredentials":
     return grpc.ssl_channel_credentials(root_certificates=roots)
 
 
-def _arrays(response: "service_pb2.ModelInferResponse") -> dict[str, Any]:
-    outputs = zip(response.outputs, response.raw_output_contents, strict=True)
-    return {output.name: _array(output, raw) for output, raw in outputs}
+def _tensor(output: Any, raw: bytes) -> ResponseTensor:  # noqa: ANN401  (generated messages)
+    read = partial(_texts if output.datatype == "BYTES" else _numbers, raw)
+    return ResponseTensor(datatype=output.datatype, shape=output.shape, read=read)
 
 
-def _array(output: Any, raw: bytes) -> Any:  # noqa: ANN401  (generated messages)
-    if output.datatype == "BYTES":
-        return deserialize_bytes_tensor(raw).reshape(output.shape)
-    return np.frombuffer(raw, "<f4").reshape(output.shape)
+def _texts(raw: bytes) -> list[str]:
+    return [text.decode() for text in deserialize_bytes_tensor(raw).tolist()]
+
+
+def _numbers(raw: bytes) -> list[float]:
+    numbers: list[float] = np.frombuffer(raw, "<f4").tolist()
+    return numbers

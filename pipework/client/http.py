@@ -4,24 +4,17 @@ Shapes: N texts, C classes.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, RootModel
 
 from pipework.client.address import HttpConnection, ServerUrl, read
-from pipework.client.protocol import (
-    MODEL_HINT,
-    Classification,
-    ModelTensors,
-    ProtocolTransport,
-)
-from pipework.client.tensors import OUTPUTS, InferOutputs, Tensors, check_datatypes
-from pipework.client.transport import not_one_model
-from pipework.closeable import Closeable
+from pipework.client.protocol import ModelTensors, ProtocolTransport
+from pipework.client.tensors import ProtocolResponse, ResponseTensor, Tensors
+from pipework.client.transport import Transport, not_one_model
 from pipework.errors import PipeError
 from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.tasks.predictions import Prediction
@@ -45,15 +38,14 @@ class _Tensor(_Part):
     shape: list[int]
     data: list[str] | list[float] = []
 
+    def tensor(self) -> ResponseTensor:
+        return ResponseTensor(datatype=self.datatype, shape=self.shape, read=lambda: self.data)
+
 
 class _Response(_Part):
     model_version: str | None = None
     parameters: dict[str, Any] | None = None
     outputs: list[_Tensor]
-
-    @property
-    def by_name(self) -> dict[str, _Tensor]:
-        return {output.name: output for output in self.outputs}
 
 
 class _Metadata(_Part):
@@ -80,35 +72,11 @@ class HttpTransport(ProtocolTransport):
 
     def ready(self) -> bool:
         """Return whether the server accepts requests."""
-        try:
-            return self._connection.get("/v2/health/ready").status_code == HTTPStatus.OK
-        except PipeError:
-            return False
+        return self._connection.get("/v2/health/ready").status_code == HTTPStatus.OK
 
     def close(self) -> None:
         """Close the connections."""
         self._connection.close()
-
-    def _infer(self, model: str, version: str, inputs: Tensors) -> InferOutputs:
-        response = self._infer_outputs(model, version, inputs, [{"name": name} for name in OUTPUTS])
-        tensors = response.by_name
-        check_datatypes({name: tensors[name].datatype for name in OUTPUTS})
-        values = {name: tensors[name].data for name in OUTPUTS}
-        return InferOutputs(
-            label_N=[str(label) for label in values["label"]],
-            score_N=np.array(values["score"], np.float32),
-            probabilities_NC=np.array(values["probabilities"], np.float32).reshape(
-                tensors["probabilities"].shape
-            ),
-            version=response.model_version or "",
-            truncated=str((response.parameters or {}).get(TRUNCATED, "")),
-        )
-
-    def _classify(self, model: str, version: str, inputs: Tensors, best: int) -> Classification:
-        output = {"name": OUTPUTS[-1], "parameters": {"classification": best}}
-        response = self._infer_outputs(model, version, inputs, [output])
-        best_C = [str(element) for element in response.by_name[OUTPUTS[-1]].data]
-        return Classification(version=response.model_version or "", best=best_C)
 
     def _describe(self, model: str, version: str) -> ModelTensors:
         metadata = read(_Metadata, self._connection.get(model_path(model, version)))
@@ -121,9 +89,9 @@ class HttpTransport(ProtocolTransport):
         index = read(_Index, self._connection.post("/v2/repository/index", "{}"))
         return list(dict.fromkeys(entry.name for entry in index.root if entry.state == "READY"))
 
-    def _infer_outputs(
-        self, model: str, version: str, inputs: Tensors, outputs: Sequence[dict[str, Any]]
-    ) -> _Response:
+    def _send(
+        self, model: str, version: str, inputs: Tensors, outputs: Mapping[str, int]
+    ) -> ProtocolResponse:
         parts = [
             {
                 "name": name,
@@ -133,15 +101,18 @@ class HttpTransport(ProtocolTransport):
             }
             for name, values in inputs.items()
         ]
-        body = json.dumps({"inputs": parts, "outputs": outputs})
-        response = read(
-            _Response, self._connection.post(f"{model_path(model, version)}/infer", body)
+        wanted = [
+            {"name": name, "parameters": {"classification": best} if best else {}}
+            for name, best in outputs.items()
+        ]
+        body = json.dumps({"inputs": parts, "outputs": wanted})
+        path = f"{model_path(model, version)}/infer"
+        response = read(_Response, self._connection.post(path, body))
+        return ProtocolResponse(
+            version=response.model_version or "",
+            truncated=str((response.parameters or {}).get(TRUNCATED, "")),
+            tensors={output.name: output.tensor() for output in response.outputs},
         )
-        missing = [output["name"] for output in outputs if output["name"] not in response.by_name]
-        if missing:
-            message = f"the response of model {model} lacks {missing[0]}"
-            raise PipeError(message, MODEL_HINT)
-        return response
 
 
 def model_path(model: str, version: str) -> str:
@@ -165,7 +136,7 @@ class _Status(_Part):
     models: list[_Model]
 
 
-class RestTransport(Closeable):
+class RestTransport(Transport):
     """Transport to `pipe serve` over its own REST API."""
 
     def __init__(self, connection: HttpConnection, url: ServerUrl) -> None:
@@ -200,10 +171,7 @@ class RestTransport(Closeable):
 
     def ready(self) -> bool:
         """Return whether the server accepts requests."""
-        try:
-            return self._connection.get(READY_PATH).status_code == HTTPStatus.OK
-        except PipeError:
-            return False
+        return self._connection.get(READY_PATH).status_code == HTTPStatus.OK
 
     def close(self) -> None:
         """Close the connections."""

@@ -5,7 +5,7 @@ Shapes: N texts, C classes.
 
 import struct
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -14,13 +14,13 @@ from pipework.client.address import ServerUrl
 from pipework.client.tensors import (
     OUTPUTS,
     InferOutputs,
+    ProtocolResponse,
     Tensors,
     label_names,
     predictions,
     tensors,
 )
-from pipework.client.transport import name_hint, not_one_model, one_line
-from pipework.closeable import Closeable
+from pipework.client.transport import Transport, name_hint, not_one_model, one_line
 from pipework.errors import InputError, PipeError, UnknownModelError
 from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.tasks.predictions import Prediction
@@ -44,15 +44,7 @@ class ModelTensors:
         return TEXT in self.inputs and {*OUTPUTS} <= {*self.outputs}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Classification:
-    """The classes of one text as `value:index:label`, and the version that responded."""
-
-    version: str
-    best: Sequence[str]
-
-
-class ProtocolTransport(Closeable):
+class ProtocolTransport(Transport):
     """Base class of transports for the protocol. Subclasses send the tensors."""
 
     def __init__(self, url: ServerUrl) -> None:
@@ -69,7 +61,8 @@ class ProtocolTransport(Closeable):
         model = self._model(request.model or self._url.model, version)
         for _ in range(ATTEMPTS):
             with _reading_response(model):
-                outputs = self._infer(model, version, inputs)
+                response = self._infer(model, version, inputs, dict.fromkeys(OUTPUTS, 0))
+                outputs = InferOutputs.of(response)
                 outputs.check(len(inputs[TEXT]))
             names_C = self._names(model, version, inputs, outputs)
             if names_C is not None:
@@ -83,12 +76,13 @@ class ProtocolTransport(Closeable):
         return TrainingReadOptions.of_inputs(self._describe(model, self._url.version).inputs)
 
     @abstractmethod
-    def _infer(self, model: str, version: str, inputs: Tensors) -> InferOutputs:
-        """Return the outputs for N texts."""
+    def _send(
+        self, model: str, version: str, inputs: Tensors, outputs: Mapping[str, int]
+    ) -> ProtocolResponse:
+        """Send a request for these outputs and return the response.
 
-    @abstractmethod
-    def _classify(self, model: str, version: str, inputs: Tensors, best: int) -> Classification:
-        """Return the `best` top classes of one text.
+        The value of an output is 0 for its tensor, or the number of the best classes of each text,
+        for a tensor of `value:index:label`.
 
         Raises:
             InputError: the server does not support classifications.
@@ -101,6 +95,16 @@ class ProtocolTransport(Closeable):
     @abstractmethod
     def _models(self) -> Sequence[str]:
         """Return the names of the models that are ready."""
+
+    def _infer(
+        self, model: str, version: str, inputs: Tensors, outputs: Mapping[str, int]
+    ) -> ProtocolResponse:
+        response = self._send(model, version, inputs, outputs)
+        missing = sorted({*outputs} - {*response.tensors})
+        if missing:
+            message = f"the response of model {model} lacks {', '.join(missing)}"
+            raise PipeError(message, MODEL_HINT)
+        return response
 
     def _model(self, name: str, version: str) -> str:
         with self._lock:  # so that concurrent first requests check the model once
@@ -134,13 +138,12 @@ class ProtocolTransport(Closeable):
         with self._lock:
             if (model, outputs.version) not in self._labels:
                 first = {name: values[:1] for name, values in inputs.items()}
-                classes = outputs.probabilities_NC.shape[1]
+                best = {OUTPUTS[-1]: outputs.probabilities_NC.shape[1]}
                 try:
                     with _reading_response(model):
-                        classification = self._classify(model, version, first, classes)
-                        self._labels[model, classification.version] = label_names(
-                            classification.best
-                        )
+                        response = self._infer(model, version, first, best)
+                        names = label_names(response.tensors[OUTPUTS[-1]].read())
+                        self._labels[model, response.version] = names
                 except InputError:  # not about the text: the server has accepted that already
                     self._labels[model, outputs.version] = ()
             return self._labels.get((model, outputs.version))

@@ -6,8 +6,9 @@ The protocol has no metadata for class names. If the server supports classificat
 Shapes: N texts, C classes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,27 @@ SUM_TOLERANCE = 1e-3  # of the sum of single-label probabilities, which should b
 Tensors = Mapping[str, Sequence[bytes]]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResponseTensor:
+    """An output of a response; `datatype` is "" if the server sends none.
+
+    `read` returns the elements in a row, text as `str`; it raises ValueError or struct.error.
+    """
+
+    datatype: str
+    shape: Sequence[int]
+    read: Callable[[], Sequence[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProtocolResponse:
+    """A response of the protocol; `version` and the parameter `truncated` may be ""."""
+
+    version: str
+    truncated: str
+    tensors: Mapping[str, ResponseTensor]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class InferOutputs:
     """The output tensors of a response.
@@ -44,6 +66,28 @@ class InferOutputs:
     probabilities_NC: NDArray[np.float32]
     version: str = ""
     truncated: str = ""
+
+    @classmethod
+    def of(cls, response: ProtocolResponse) -> "InferOutputs":
+        """Read the tensors of a response that has all of them.
+
+        Raises:
+            ValueError: one has another datatype or shape, or cannot be read.
+        """
+        for name, expected in DATATYPES.items():
+            found = response.tensors[name].datatype
+            if found not in ("", expected):
+                message = f"expected {name} as {expected}, found {found:.20}"
+                raise ValueError(message)
+        label, score, probabilities = (response.tensors[name] for name in OUTPUTS)
+        values = np.array(probabilities.read(), np.float32)
+        return cls(
+            label_N=[str(name) for name in label.read()],
+            score_N=np.array(score.read(), np.float32),
+            probabilities_NC=values.reshape(probabilities.shape),
+            version=response.version,
+            truncated=response.truncated,
+        )
 
     @property
     def truncated_rows(self) -> list[int]:
@@ -63,18 +107,6 @@ class InferOutputs:
             raise ValueError(message)
         if not {*self.truncated_rows} <= {*range(count)}:
             message = f"{TRUNCATED}: expected indices of {count} texts, found {self.truncated:.50}"
-            raise ValueError(message)
-
-
-def check_datatypes(found: Mapping[str, str]) -> None:
-    """Check the datatypes of the outputs, by name; "" if the server sends none.
-
-    Raises:
-        ValueError: one is different.
-    """
-    for name, expected in DATATYPES.items():
-        if found[name] not in ("", expected):
-            message = f"expected {name} as {expected}, found {found[name]:.20}"
             raise ValueError(message)
 
 

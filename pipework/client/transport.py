@@ -1,9 +1,10 @@
-"""The interface of transports, and the errors that they share."""
+"""The base class of transports, and the errors that they share."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Protocol
 
+from pipework.closeable import Closeable
 from pipework.errors import (
     DeadlineError,
     InputError,
@@ -27,28 +28,20 @@ ERROR_TYPES: dict[HTTPStatus, type[PipeError]] = {
 }
 
 
-class Transport(Protocol):
-    """A connection to a server. Thread-safe."""
+class Transport(Closeable):
+    """A connection to a server. Thread-safe. Its methods raise the errors of `Client`."""
 
+    @abstractmethod
     def predict(self, request: PredictRequest) -> list[Prediction]:
-        """Send a request and return its predictions.
+        """Send a request and return its predictions."""
 
-        Raises:
-            PipeError: see `Client`.
-        """
-
+    @abstractmethod
     def read_options(self) -> TrainingReadOptions | None:
-        """Return how to read data files for the model; None if the server does not report it.
+        """Return how to read data files for the model; None if the server does not report it."""
 
-        Raises:
-            PipeError: see `Client`.
-        """
-
+    @abstractmethod
     def ready(self) -> bool:
-        """Return whether the server accepts requests; False if it cannot be reached."""
-
-    def close(self) -> None:
-        """Close the connection."""
+        """Return whether the server accepts requests."""
 
 
 def unreachable(url: str, error: object, *, answered: bool = False) -> PipeError:

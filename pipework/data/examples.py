@@ -40,6 +40,11 @@ class Example:
     label: Label | None = None
     line: int | None = field(default=None, compare=False)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the row, as a tuple for each kind of task; empty without a label."""
+        return (self.label,) if isinstance(self.label, str) else self.label or ()
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:

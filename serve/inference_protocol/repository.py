@@ -3,18 +3,18 @@
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_model_repository.md
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict
 from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.datastructures import Headers
 
 from pipework.errors import TooLargeError
 from pipework.serve.http.auth import check_origin
 from pipework.serve.http.openapi import error_responses, request_body
 from pipework.serve.inference_protocol.infer_request import JsonParameters, ProtocolError
-from pipework.serve.models.registry import Entry, Models
+from pipework.serve.models.registry import Change, Entry, Models
 from pipework.wire.schemas import explain
 
 REPOSITORY = "/v2/repository"
@@ -46,11 +46,6 @@ def build_repository_router(models: Models, *, keys: bool) -> APIRouter:
     """Create the routes of /v2/repository; `keys`: an API key is required."""
     router = APIRouter(tags=["Open Inference Protocol"])
 
-    def check_control(headers: Headers) -> None:
-        models.check_control()
-        if not keys:  # a web page of another site has none
-            check_origin(headers)
-
     @router.post(
         REPOSITORY + "/index",
         summary="List models and versions with their states",
@@ -61,33 +56,35 @@ def build_repository_router(models: Models, *, keys: bool) -> APIRouter:
         options = _parsed(IndexRequest, await request.body())
         return [_listed(entry) for entry in models.index() if entry.ready or not options.ready]
 
-    @router.post(
-        REPOSITORY + "/models/{name}/load",
-        summary="Load new versions of a model",
-        responses=error_responses(400, 403, 404, 408, 413, 415, 503),
-        response_class=Response,
-        openapi_extra={"requestBody": request_body(ControlRequest, _CONTROL, required=False)},
-    )
-    async def load(request: Request, name: str) -> Response:
-        check_control(request.headers)
-        check_nothing_sent(_parsed(ControlRequest, await request.body()).parameters)
-        await models.load(name)
-        return Response()
-
-    @router.post(
-        REPOSITORY + "/models/{name}/unload",
-        summary="Unload a model until it is loaded again",
-        responses=error_responses(400, 403, 404, 408, 413, 415, 503),
-        response_class=Response,
-        openapi_extra={"requestBody": request_body(ControlRequest, _CONTROL, required=False)},
-    )
-    async def unload(request: Request, name: str) -> Response:
-        check_control(request.headers)
-        _parsed(ControlRequest, await request.body())
-        await models.unload(name)
-        return Response()
-
+    summaries = {
+        Change.LOAD: "Load new versions of a model",
+        Change.UNLOAD: "Unload a model until it is loaded again",
+    }
+    for change, summary in summaries.items():
+        router.post(
+            f"{REPOSITORY}/models/{{name}}/{change}",
+            summary=summary,
+            responses=error_responses(400, 403, 404, 408, 413, 415, 503),
+            response_class=Response,
+            openapi_extra={"requestBody": request_body(ControlRequest, _CONTROL, required=False)},
+        )(_control(models, change, keys=keys))
     return router
+
+
+def _control(
+    models: Models, change: Change, *, keys: bool
+) -> Callable[[Request, str], Awaitable[Response]]:
+    async def control(request: Request, name: str) -> Response:
+        models.check_control()
+        if not keys:  # a web page of another site has none
+            check_origin(request.headers)
+        parameters = _parsed(ControlRequest, await request.body()).parameters
+        if change is Change.LOAD:
+            check_nothing_sent(parameters)
+        await models.request(change, name)
+        return Response()
+
+    return control
 
 
 def check_nothing_sent(parameters: Iterable[str]) -> None:
@@ -113,10 +110,4 @@ def _parsed(form: type[B], body: bytes) -> B:
 
 
 def _listed(entry: Entry) -> dict[str, str]:
-    fields = {
-        "name": entry.name,
-        "version": entry.version,
-        "state": entry.state,
-        "reason": entry.reason,
-    }
-    return {key: value for key, value in fields.items() if value}
+    return {name: value for name, value in asdict(entry).items() if value}

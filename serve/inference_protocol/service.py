@@ -33,14 +33,13 @@ from pipework.serve.inference_protocol.stream import (
     UnreadResponses,
     in_order,
 )
-from pipework.serve.models.registry import Models
+from pipework.serve.models.registry import Change, Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import (
     GRPC,
     TIMING,
     RequestContext,
     RequestOptions,
-    StageTimings,
 )
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, run_for_logits
 
@@ -123,10 +122,9 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     ) -> proto.ModelInferResponse:
         """Run inference; the stage times are in the trailing metadata."""
         answer, observed = await self._infer(request, context)
-        timing = observed.timings or StageTimings()
-        context.set_trailing_metadata(
-            ((TIMING.lower(), timing.server_timing()), *request_id_metadata())
-        )
+        timings = observed.timings
+        times = () if timings is None else ((TIMING.lower(), timings.server_timing()),)
+        context.set_trailing_metadata((*times, *request_id_metadata()))
         return answer
 
     async def ModelStreamInfer(
@@ -171,14 +169,14 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         """Load new versions of a model, if clients may."""
         self._models.check_control()
         check_nothing_sent(request.parameters)
-        await self._models.load(request.model_name)
+        await self._models.request(Change.LOAD, request.model_name)
         return proto.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(
         self, request: proto.RepositoryModelUnloadRequest, _: Context
     ) -> proto.RepositoryModelUnloadResponse:
         """Unload a model, if clients may."""
-        await self._models.unload(request.model_name)
+        await self._models.request(Change.UNLOAD, request.model_name)
         return proto.RepositoryModelUnloadResponse()
 
     async def _infer(

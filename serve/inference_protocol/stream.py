@@ -234,7 +234,8 @@ class ReceiveLimit:
     def __init__(self, most: int, body_s: float) -> None:
         """Receive at most `most` messages at a time, but at least one more than FAST_CALLS."""
         self._fast = _SharedSlots(FAST_CALLS)
-        self._slow: dict[_Receiving, None] = {}
+        self._slow: dict[asyncio.Timeout, None] = {}
+        self._refused = set[asyncio.Timeout]()
         self._most_slow = max(1, most - FAST_CALLS)
         self._body_s = body_s
 
@@ -246,31 +247,38 @@ class ReceiveLimit:
             DeadlineError: the message was not received in time.
         """
         await self._fast.acquire(peer)
-        receiving = _Receiving(self._slow_down)
+        limit = asyncio.timeout(self._body_s)
+        slow = asyncio.get_running_loop().call_later(SLOW_S, self._slow_down, limit)
         try:
-            return await read()
-        except asyncio.CancelledError:
-            receiving.raise_error()
-            raise
+            async with limit:
+                return await read()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise self._error(limit) from error
         finally:
-            receiving.timer.cancel()
-            if receiving.slow:
-                self._slow.pop(receiving, None)
+            slow.cancel()
+            if limit in self._refused:
+                self._refused.remove(limit)
+            elif limit in self._slow:
+                del self._slow[limit]
             else:
                 self._fast.release()
 
-    def _slow_down(self, receiving: "_Receiving") -> None:
+    def _slow_down(self, limit: asyncio.Timeout) -> None:
         self._fast.release()
-        self._slow[receiving] = None
-        receiving.slow = True
-        late = DeadlineError(f"the message was not received within {self._body_s:g} s")
-        loop = asyncio.get_running_loop()
-        receiving.timer = loop.call_later(self._body_s - SLOW_S, receiving.end, late)
+        self._slow[limit] = None
         if len(self._slow) > self._most_slow:
             oldest = next(iter(self._slow))
             del self._slow[oldest]
+            self._refused.add(oldest)
+            oldest.reschedule(asyncio.get_running_loop().time())
+
+    def _error(self, limit: asyncio.Timeout) -> PipeError:
+        if limit in self._refused:
             message = f"more than {self._most_slow} messages are being received"
-            oldest.end(TooBusyError(message, RETRY_AFTER_S))
+            return TooBusyError(message, RETRY_AFTER_S)
+        return DeadlineError(f"the message was not received within {self._body_s:g} s")
 
 
 class _SharedSlots:
@@ -313,31 +321,3 @@ class _SharedSlots:
         turns.pop(turn, None)
         if not turns:
             self._waiting.pop(peer, None)
-
-
-class _Receiving:
-    """A message that is being received by the current task.
-
-    Attributes:
-        slow: whether it takes long.
-        timer: makes it slow, then ends it.
-    """
-
-    def __init__(self, slow_down: "Callable[[_Receiving], None]") -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._error: PipeError | None = None
-        self.slow = False
-        self.timer = asyncio.get_running_loop().call_later(SLOW_S, slow_down, self)
-
-    def end(self, error: PipeError) -> None:
-        """Cancel the task, which raises an error."""
-        self._error = error
-        self._task.cancel()
-
-    def raise_error(self) -> None:
-        """Raise the error if `end` has cancelled the task, and nothing else has."""
-        if self._error is not None and self._task.uncancel() == 0:
-            error, self._error = self._error, None
-            raise error from None

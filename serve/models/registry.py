@@ -110,23 +110,14 @@ class Models(Closeable):
         """
         self._controlled_source()
 
-    async def load(self, name: str) -> None:
-        """Load new versions of a model on request of a client.
+    async def request(self, change: Change, name: str) -> None:
+        """Load new versions of a model, or unload it, on request of a client.
 
         Raises:
-            PipeError: see `RepositoryWatcher.load` and `check_control`.
+            PipeError: see `apply`.
         """
         self.check_control()
-        await asyncio.to_thread(self.change, Change.LOAD, name)
-
-    async def unload(self, name: str) -> None:
-        """Unload a model on request of a client.
-
-        Raises:
-            PipeError: see `RepositoryWatcher.unload` and `check_control`.
-        """
-        self.check_control()
-        await asyncio.to_thread(self.change, Change.UNLOAD, name)
+        await asyncio.to_thread(self.change, change, name)
 
     def apply(self, change: Change, name: str) -> None:
         """Load or unload a model in this process. Blocks until done.

@@ -147,7 +147,7 @@ class WorkerGroup:
         """Load or unload a model in all workers. Blocks until done.
 
         Raises:
-            PipeError: of the first worker that failed; see `Models.load` and `Models.unload`.
+            PipeError: of the first worker that failed; see `Models.apply`.
         """
         others = [worker for worker in range(self._files.workers) if worker != self._number]
         with self._files.lock(), ThreadPoolExecutor(len(others)) as pool:

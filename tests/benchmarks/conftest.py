@@ -15,8 +15,8 @@ from pipework import console
 from pipework.benchmarks.load.slo import judge, parse_slo
 from pipework.benchmarks.results_schema.comparison import (
     ComparedLevel,
+    ComparedServer,
     ComparisonResult,
-    ComparisonSide,
     Quantity,
     Ratio,
     RatioVerdict,
@@ -327,13 +327,7 @@ def loaded(served, open_level) -> BenchResult:
 @pytest.fixture
 def comparison(served) -> ComparisonResult:
     """A server compared with itself: each ratio is 1."""
-    side = ComparisonSide(
-        target=served.target,
-        model=served.model,
-        workload=served.workload,
-        provenance=served.provenance,
-        command=served.command,
-    )
+    side = ComparedServer(target=served.target, model=served.model)
     levels = tuple(
         ComparedLevel(
             name=f"{level.concurrency} client{'s' * (level.concurrency > 1)}",
@@ -342,7 +336,16 @@ def comparison(served) -> ComparisonResult:
         )
         for level in served.levels
     )
-    return ComparisonResult(before=side, after=side, rounds=5, tolerance=0.02, levels=levels)
+    return ComparisonResult(
+        command=served.command,
+        before=side,
+        after=side,
+        provenance=served.provenance,
+        workload=served.workload,
+        rounds=5,
+        tolerance=0.02,
+        levels=levels,
+    )
 
 
 def _equal_ratio(level: Level, quantity: Quantity) -> Ratio:

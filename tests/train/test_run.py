@@ -3,23 +3,21 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
 
 from pipework.data.examples import Example
 from pipework.data.splits import split_source
-from pipework.errors import CheckFailedError, ConfigError, RunFolderError
+from pipework.errors import CheckFailedError, RunFolderError
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.kinds import Metric
-from pipework.text.encoding import open_encoder
 from pipework.train.config.run_config import load_config
 from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.resume import CheckpointManager
-from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.run import train, train_trial
 from tests.train.learning import NoteRecorder, learn
 
@@ -47,12 +45,6 @@ def test_the_run_folder_keeps_its_contract(trained_run):
     lines = [json.loads(line) for line in (trained_run / "log.jsonl").read_text().splitlines()]
     assert {"loss", "learning_rate", "examples_per_s", "gradient_norm"} <= lines[0].keys()
     assert any(line["group"] == "dev" for line in lines)
-
-
-def test_the_checkpoint_is_a_standard_folder(trained_run):
-    manifest = read_manifest(trained_run)
-    model = AutoModelForSequenceClassification.from_pretrained(trained_run / "checkpoint")
-    assert tuple(model.config.id2label.values()) == manifest.task.labels
 
 
 def test_the_final_checkpoint_has_the_best_dev_score(trained_run):
@@ -168,16 +160,6 @@ def test_the_test_split_does_not_affect_the_weights(small, tmp_path):
     assert all(np.array_equal(a[key], b[key]) for key in a)
 
 
-def test_padding_and_batching_do_not_change_the_logits(trained_run):
-    manifest = read_manifest(trained_run)
-    encoder = open_encoder(trained_run, manifest)
-    texts = [Example(text="word " * (n % 13)) for n in range(50)]
-    encodings = encoder.encode(texts)
-    together = open_reference(trained_run, manifest).infer(encodings).values
-    alone = open_reference(trained_run, manifest).alone().infer(encodings).values
-    np.testing.assert_allclose(together, alone, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "rows", [1, 9, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (7, 8, 17))]
 )
@@ -219,33 +201,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_without_a_manifest(small, tmp_p
         train(small(), tmp_path / "run", NullProgress())
     assert not (tmp_path / "run" / "manifest.json").exists()
     assert "Traceback" in (tmp_path / "run" / "train.log").read_text()
-
-
-def test_a_length_beyond_the_checkpoint_is_an_error_before_the_first_step(
-    small, trained_run, tmp_path
-):
-    base = published(trained_run, tmp_path)
-    named = [f"model.name={base}", "model.max_length=999"]
-    path = tmp_path / "c.toml"
-    small()
-    path.write_text(path.read_text().replace('preset = "tiny"\n', ""))
-    with pytest.raises(ConfigError, match=r"model\.max_length 999: .* has 64 positions"):
-        train(load_config(str(path), named), tmp_path / "run", NullProgress())
-
-
-def test_a_checkpoint_without_encoder_weights_is_refused(small, trained_run, tmp_path):
-    base = published(trained_run, tmp_path)
-    path = base / "model.safetensors"
-    save_file(
-        {key.replace("bert.encoder", "other.encoder"): v for key, v in load_file(path).items()},
-        path,
-        metadata={"format": "pt"},
-    )
-    small()
-    config = tmp_path / "c.toml"
-    config.write_text(config.read_text().replace('preset = "tiny"\n', ""))
-    with pytest.raises(ConfigError, match=r"encoder weights missing: bert\.encoder"):
-        train(load_config(str(config), [f"model.name={base}"]), tmp_path / "run", NullProgress())
 
 
 def test_a_checkpoint_by_name_is_fine_tuned(small, trained_run, tmp_path):

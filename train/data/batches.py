@@ -4,6 +4,7 @@ Shapes: N rows, B rows of a batch.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,7 @@ def length_grouped(
         yield batches[index]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class StepBatches:
     """The batches of a whole run, grouped into windows of `accumulate` batches, one per step.
 
@@ -47,39 +49,34 @@ class StepBatches:
     `numbered`, row r of epoch e has the index e x N + r.
     """
 
-    def __init__(
-        self,
-        lengths_N: NDArray[np.int64],
-        *,
-        batch_size: int,
-        accumulate: int,
-        seed: int,
-        numbered: bool = False,
-    ) -> None:
-        self._lengths_N = lengths_N
-        self._batch_size = batch_size
-        self._accumulate = accumulate
-        self._seed = seed
-        self._numbered = numbered
-        batches = -(-len(lengths_N) // batch_size)
-        self.per_epoch = -(-batches // accumulate)
+    lengths_N: NDArray[np.int64]
+    batch_size: int
+    accumulate: int
+    seed: int
+    numbered: bool = False
+
+    @property
+    def per_epoch(self) -> int:
+        """The number of steps of an epoch."""
+        batches = -(-len(self.lengths_N) // self.batch_size)
+        return -(-batches // self.accumulate)
 
     def rows_until(self, step: int) -> int:
         """Return the number of rows in the first `step` steps, repeated rows included."""
         epochs, rest = divmod(step, self.per_epoch)
-        rows = len(self._lengths_N)
-        return epochs * rows + min(rows, rest * self._batch_size * self._accumulate)
+        rows = len(self.lengths_N)
+        return epochs * rows + min(rows, rest * self.batch_size * self.accumulate)
 
     def start(self, step: int) -> Iterator[list[Rows]]:
         """Yield the windows after the first `step` steps, without end."""
         epoch, done = divmod(step, self.per_epoch)
         while True:
-            random = np.random.default_rng((self._seed, epoch))
-            first_row = epoch * len(self._lengths_N) if self._numbered else 0
-            grouped = length_grouped(self._lengths_N, self._batch_size, random)
+            random = np.random.default_rng((self.seed, epoch))
+            first_row = epoch * len(self.lengths_N) if self.numbered else 0
+            grouped = length_grouped(self.lengths_N, self.batch_size, random)
             batches = [batch + first_row for batch in grouped]
-            for first in range(done * self._accumulate, len(batches), self._accumulate):
-                yield batches[first : first + self._accumulate]
+            for first in range(done * self.accumulate, len(batches), self.accumulate):
+                yield batches[first : first + self.accumulate]
             epoch, done = epoch + 1, 0
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipework.data.examples import Example, Source
+from pipework.data.examples import Source
 from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError
 
@@ -26,7 +26,7 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
         labels = configured
     else:
         # Read the rows held out for dev too: a rare label may occur only there.
-        names = {label for example in source.whole().rows() for label in _labels(example)}
+        names = {label for example in source.whole().rows() for label in example.labels}
         numeric = all(name.isdecimal() for name in names)
         labels = tuple(sorted(names, key=int if numeric else str))
     minimum = task.fewest_labels
@@ -34,9 +34,3 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
         message = f"expected {minimum} or more distinct labels, found {len(labels)}: {labels[:10]}"
         raise ConfigError(message, "set task.labels, or check data.columns.label")
     return labels
-
-
-def _labels(example: Example) -> tuple[str, ...]:
-    if isinstance(example.label, str):
-        return (example.label,)
-    return example.label or ()

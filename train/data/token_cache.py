@@ -218,9 +218,7 @@ def write_array(stream: BinaryIO, array: NDArray[Any]) -> None:
 
 def row_bytes(example: Example) -> int:
     """Estimate the size of a row in its file: the fields that were read, with separators."""
-    label = example.label or ""
-    labels = label if isinstance(label, str) else ",".join(label)
-    texts = (example.text, example.text_pair or "", labels)
+    texts = (example.text, example.text_pair or "", ",".join(example.labels))
     return sum(len(text.encode()) + 1 for text in texts if text)
 
 

@@ -158,10 +158,6 @@ def _with_vocabulary(
         strip_accents = _strips_accents(settings, vocabulary)
     tokenizer = _bert_tokenizer(settings, vocabulary, strip_accents=strip_accents)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    return _with_template(tokenizer)
-
-
-def _with_template(tokenizer: Tokenizer) -> Tokenizer:
     ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends

@@ -69,13 +69,9 @@ def _leaks(sources: Mapping[str, Source]) -> Iterator[tuple[object, ...]]:
         found: dict[int, tuple[object, ...]] = {}
         for row in later.get(name) or sources[name].rows():
             text = folded_text(row)
-            place = (name, row.line, _label(row))
+            place = (name, row.line, ", ".join(row.labels))
             if text in places:
                 yield (*place, *places[text], row.text, row.text_pair or "")
             elif text in wanted:
                 found.setdefault(text, place)
         places |= found
-
-
-def _label(row: Example) -> str:
-    return ", ".join(row.label) if isinstance(row.label, tuple) else row.label or ""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from html import escape
 
 from pipework.html import page
@@ -35,11 +36,7 @@ def tables(
     yield "", columns, [(name, *map(show, splits)) for name, show in ROWS]
     stats = [split.values for split in splits]
     if any(stats):
-        yield (
-            "values",
-            columns,
-            [(name, *(_value(part, name) for part in stats)) for name in VALUES],
-        )
+        yield "values", columns, [(name, *map(partial(_value, name), stats)) for name in VALUES]
     labels = _rows_by_label(report.splits)
     if labels:
         shown = labels[:most_labels]
@@ -67,12 +64,16 @@ def _rows_by_label(splits: Mapping[str, SplitReport]) -> Rows:
     for split in splits.values():
         rows.update(split.labels)
     return [
-        (label, *(f"{split.labels.get(label, 0):,}" for split in splits.values()))
+        (label, *map(partial(_rows_with, label), splits.values()))
         for label, _ in rows.most_common()
     ]
 
 
-def _value(stats: ValueStats | None, name: str) -> str:
+def _rows_with(label: str, split: SplitReport) -> str:
+    return f"{split.labels.get(label, 0):,}"
+
+
+def _value(name: str, stats: ValueStats | None) -> str:
     return "" if stats is None else f"{getattr(stats, name):.4g}"
 
 

@@ -5,6 +5,7 @@ Shapes: N rows of dev.
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeVar
 
@@ -31,53 +32,44 @@ class Evaluator(Protocol):
         """Return the same evaluation in every process."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ClassifierEvaluator:
-    """Evaluates a classifier on the rows of a split."""
+    """Evaluates a classifier on the rows of `loader`, whose `label_array` is `truth`."""
 
-    def __init__(
-        self,
-        loader: BatchLoader,
-        truth: NDArray[np.generic],
-        task: Task,
-        *,
-        world: World,
-        progress: Progress,
-    ) -> None:
-        """Evaluate on the rows of `loader`; `truth` is their `scoring.evaluation.label_array`."""
-        self._loader = loader
-        self._truth = truth
-        self._task = task
-        self._world = world
-        self._progress = progress
+    loader: BatchLoader
+    truth: NDArray[np.generic]
+    task: Task
+    world: World
+    progress: Progress
 
     def evaluate(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Evaluation:
         """Return the same evaluation in every process."""
         # Rounding to bf16 would change the rank order of close values of a regression.
-        exact = self._task.has_values
+        exact = self.task.has_values
         with exact_float32() if exact else nullcontext():
             outputs = self.outputs(model, None if exact else autocast)
-        return self._world.lead(lambda: self._score(outputs))
+        return self.world.lead(lambda: self._score(outputs))
 
     def _score(self, outputs: Outputs | None) -> Evaluation:
         assert outputs is not None, "rank 0 gathers all outputs"
-        task = self._task.with_thresholds(outputs.values, self._truth)
-        return task.evaluate(outputs, self._truth)
+        task = self.task.with_thresholds(outputs.values, self.truth)
+        return task.evaluate(outputs, self.truth)
 
     def outputs(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Outputs | None:
         """Return all outputs in rank 0, None in the others; each rank computes its own rows."""
 
         def compute(batch: Rows) -> Values:
-            device = self._world.device.type
+            device = self.world.device.type
             with torch.autocast(device, autocast, enabled=autocast is not None):
-                values: Values = model(**self._loader.inputs(batch)).float().cpu().numpy()
+                values: Values = model(**self.loader.inputs(batch)).float().cpu().numpy()
             return values
 
-        own = compute_batches(model, self._loader, compute, self._world, self._progress)
-        parts = self._world.gather(own)
+        own = compute_batches(model, self.loader, compute, self.world, self.progress)
+        parts = self.world.gather(own)
         if parts is None:
             return None
         batches = [*chain(*parts)]
-        offsets = self._task.row_offsets(self._loader.lengths.tolist())
+        offsets = self.task.row_offsets(self.loader.lengths.tolist())
         rows = rows_of(offsets, np.concatenate([batch for batch, _ in batches]))
         gathered = np.concatenate([values for _, values in batches])
         values = np.empty_like(gathered)

@@ -85,7 +85,7 @@ class Loop:
         self._should_stop = run.should_stop
         self._ended = False
         windows = self._windows = StepBatches(
-            spec.step.loader.lengths,
+            lengths_N=spec.step.loader.lengths,
             batch_size=settings.batch_size,
             accumulate=settings.accumulate,
             seed=settings.seed,

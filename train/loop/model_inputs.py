@@ -5,6 +5,7 @@ Shapes: B rows of a batch, T tokens of its longest row.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +25,9 @@ Inputs = dict[str, torch.Tensor]
 class BatchLoader(Protocol):
     """Loads batches of a split."""
 
-    lengths: NDArray[np.int64]
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of tokens of each row."""
 
     def inputs(self, rows_B: Rows) -> Inputs:
         """Return the model inputs of a batch, on the device."""
@@ -39,59 +42,58 @@ class Vocabulary:
     special_ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TokenLoader:
-    """Loads token ids, padded to the longest row of a batch."""
+    """Loads token ids, padded to the longest row of a batch; masks a share `token_dropout`."""
 
-    def __init__(
-        self,
-        rows: TokenRows,
-        vocabulary: Vocabulary,
-        device: torch.device,
-        *,
-        token_dropout: float = 0.0,
-    ) -> None:
-        """Read rows from a token cache and mask a share `token_dropout` of their tokens."""
-        self._rows = rows
-        self._token_dropout = token_dropout
-        self._vocabulary = vocabulary
-        self._device = device
-        self.lengths = rows.lengths
+    rows: TokenRows
+    vocabulary: Vocabulary
+    device: torch.device
+    token_dropout: float = 0.0
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of tokens of each row."""
+        return self.rows.lengths
 
     def inputs(self, rows_B: Rows) -> Inputs:
         """Return ids, mask and, if present, type ids and entity spans, int64."""
-        arrays = pad(self._rows.encodings(rows_B), self._vocabulary.padding).inputs()
-        inputs = arrays_to_device(arrays, self._device)
-        if self._token_dropout:
+        arrays = pad(self.rows.encodings(rows_B), self.vocabulary.padding).inputs()
+        inputs = arrays_to_device(arrays, self.device)
+        if self.token_dropout:
             inputs["input_ids"] = self._drop_tokens(inputs["input_ids"])
         return inputs
 
     def _drop_tokens(self, ids_BT: torch.Tensor) -> torch.Tensor:
-        special = torch.tensor(self._vocabulary.special_ids, device=self._device)
-        drop_BT = torch.rand(ids_BT.shape, device=self._device) < self._token_dropout
-        return ids_BT.masked_fill(drop_BT & ~torch.isin(ids_BT, special), self._vocabulary.mask_id)
+        special = torch.tensor(self.vocabulary.special_ids, device=self.device)
+        drop_BT = torch.rand(ids_BT.shape, device=self.device) < self.token_dropout
+        return ids_BT.masked_fill(drop_BT & ~torch.isin(ids_BT, special), self.vocabulary.mask_id)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class StateLoader:
-    """Loads cached states of a frozen encoder, for `HeadOnly`."""
+    """Loads states of a frozen encoder that were computed from `rows`, for `HeadOnly`."""
 
-    def __init__(self, features: EncoderStates, rows: TokenSet, device: torch.device) -> None:
-        """Read the states that were computed from the rows of a token cache."""
-        self._features = features
-        self._rows = rows
-        self._device = device
-        self.lengths = rows.lengths
+    features: EncoderStates
+    rows: TokenSet
+    device: torch.device
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of tokens of each row."""
+        return self.rows.lengths
 
     def inputs(self, rows_B: Rows) -> Inputs:
         """Return states float32 [B, T, H], mask and, if present, entity spans."""
-        states_BTH, mask_BT = self._features.batch(rows_B, self._device)
+        states_BTH, mask_BT = self.features.batch(rows_B, self.device)
         inputs = {"states": states_BTH, "attention_mask": mask_BT}
-        if len(self._rows.spans):
+        if len(self.rows.spans):
             lengths_B = self.lengths[rows_B]
             start_B = (
-                lengths_B.max() - lengths_B if self._features.left else np.zeros_like(lengths_B)
+                lengths_B.max() - lengths_B if self.features.left else np.zeros_like(lengths_B)
             )
-            spans_B4 = self._rows.spans[rows_B].astype(np.int64) + start_B[:, None]
-            inputs["entity_spans"] = torch.from_numpy(spans_B4).to(self._device)
+            spans_B4 = self.rows.spans[rows_B].astype(np.int64) + start_B[:, None]
+            inputs["entity_spans"] = torch.from_numpy(spans_B4).to(self.device)
         return inputs
 
 

@@ -29,41 +29,40 @@ class _Sums:
     count: int
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PretrainEvaluator:
     """Evaluates a pretraining model on a split, with the same masked tokens each time."""
 
-    def __init__(self, loader: PackedLoader, *, world: World, progress: Progress) -> None:
-        """Evaluate on the rows of `loader`."""
-        self._loader = loader
-        self._world = world
-        self._progress = progress
+    loader: PackedLoader
+    world: World
+    progress: Progress
 
     def evaluate(self, model: torch.nn.Module, autocast: torch.dtype | None) -> Evaluation:
         """Return the same evaluation in every process; each computes its share of the rows."""
         assert isinstance(model, PretrainModel), "expected a pretraining model"
         compute = partial(self._compute, model, autocast)
-        batches = compute_batches(model, self._loader, compute, self._world, self._progress)
+        batches = compute_batches(model, self.loader, compute, self.world, self.progress)
         masked, order = (self._sum([sums[kind] for _, sums in batches]) for kind in (0, 1))
-        return _evaluation(len(self._loader.lengths), masked, order)
+        return _evaluation(len(self.loader.lengths), masked, order)
 
     def _compute(
         self, model: PretrainModel, autocast: torch.dtype | None, rows: Rows
     ) -> tuple[_Sums, _Sums]:
-        inputs: Inputs = self._loader.inputs(rows)
+        inputs: Inputs = self.loader.inputs(rows)
         targets_M, swapped_N = inputs.pop("targets"), inputs.pop("swapped")
-        device = self._world.device
+        device = self.world.device
         with torch.autocast(device.type, autocast, enabled=autocast is not None):
             logits_MV, logits_N2 = model.predict(**inputs)
-        none = _Sums(loss=0.0, correct=0, count=0)
-        return _sums(logits_MV, targets_M), none if logits_N2 is None else _sums(
-            logits_N2, swapped_N
-        )
+        order = _Sums(loss=0.0, correct=0, count=0)
+        if logits_N2 is not None:
+            order = _sums(logits_N2, swapped_N)
+        return _sums(logits_MV, targets_M), order
 
     def _sum(self, parts: list[_Sums]) -> _Sums:
         return _Sums(
-            loss=self._world.sum(sum(part.loss for part in parts)),
-            correct=round(self._world.sum(sum(part.correct for part in parts))),
-            count=round(self._world.sum(sum(part.count for part in parts))),
+            loss=self.world.sum(sum(part.loss for part in parts)),
+            correct=round(self.world.sum(sum(part.correct for part in parts))),
+            count=round(self.world.sum(sum(part.count for part in parts))),
         )
 
 

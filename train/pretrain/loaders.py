@@ -56,7 +56,7 @@ def open_loaders(run: TrainingRun, tokenizer: str, padding: Padding) -> Pretrain
 
     def loader(rows: Corpus, seed: int) -> PackedLoader:
         return PackedLoader(
-            rows,
+            corpus=rows,
             special_tokens=SpecialTokens.of(loaded),
             masker=masker,
             padding=padding,

@@ -124,6 +124,7 @@ class _Row:
     swapped: Sequence[int]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PackedLoader:
     """Loads batches of a corpus.
 
@@ -131,28 +132,21 @@ class PackedLoader:
     resumed run has the same batches, with any number of processes.
     """
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        *,
-        special_tokens: SpecialTokens,
-        masker: Masker,
-        padding: Padding,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        """Read rows from a token cache."""
-        self._corpus = corpus
-        self._special_tokens = special_tokens
-        self._masker = masker
-        self.padding = padding
-        self._seed = seed
-        self._device = device
-        self.lengths = corpus.lengths
+    corpus: Corpus
+    special_tokens: SpecialTokens
+    masker: Masker
+    padding: Padding
+    seed: int
+    device: torch.device
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Number of tokens of each row, int64 [R]."""
+        return self.corpus.lengths
 
     def inputs(self, rows_B: Rows) -> Inputs:
         """Return what `Pretrainer` takes, for rows as numbered `Windows` count them."""
-        rows = [self._row(*divmod(int(row), len(self._corpus))) for row in rows_B]
+        rows = [self._row(*divmod(int(row), len(self.corpus))) for row in rows_B]
         width = max(len(row.input_T) for row in rows)
         targets_RT = _stack([row.targets_T for row in rows], width, NO_TARGET)
         places_M = np.flatnonzero(targets_RT != NO_TARGET)
@@ -172,13 +166,13 @@ class PackedLoader:
         if self.padding.type_ids:
             types = [row.types_T for row in rows]
             arrays["token_type_ids"] = _stack(types, width, self.padding.pad_type_id)
-        return arrays_to_device(arrays, self._device)
+        return arrays_to_device(arrays, self.device)
 
     def _row(self, epoch: int, row: int) -> _Row:
-        random = np.random.default_rng((self._seed, epoch, row))
+        random = np.random.default_rng((self.seed, epoch, row))
         ids, units, types, pairs, swapped = [], [], [], [], []
         start = 0
-        for index in self._corpus.of_row(row):
+        for index in self.corpus.of_row(row):
             texts, begins = self._texts(index)
             if len(texts) > 1:
                 swapped.append(int(random.integers(2)))
@@ -186,11 +180,11 @@ class PackedLoader:
                 if swapped[-1]:
                     texts.reverse()
                     begins.reverse()
-            ids.append(self._special_tokens.ids(texts))
-            units.append(self._special_tokens.units(begins))
-            types.append(self._special_tokens.type_ids(texts))
+            ids.append(self.special_tokens.ids(texts))
+            units.append(self.special_tokens.units(begins))
+            types.append(self.special_tokens.type_ids(texts))
             start += len(ids[-1])
-        input_T, targets_T = self._masker.mask(np.concatenate(ids), np.concatenate(units), random)
+        input_T, targets_T = self.masker.mask(np.concatenate(ids), np.concatenate(units), random)
         return _Row(
             input_T=input_T,
             targets_T=targets_T,
@@ -202,7 +196,7 @@ class PackedLoader:
 
     def _texts(self, index: int) -> tuple[list[Ids], list[NDArray[np.bool_]]]:
         """Return the ids of the one or two segments of an input, and which tokens start units."""
-        corpus, middle = self._corpus, int(self._corpus.middles[index])
+        corpus, middle = self.corpus, int(self.corpus.middles[index])
         span = slice(int(corpus.offsets[index]), int(corpus.offsets[index + 1]))
         ids_T, begins_T = corpus.ids[span].astype(np.int64), np.array(corpus.units[span])
         if not middle:

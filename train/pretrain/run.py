@@ -51,7 +51,7 @@ def _train(
     for name in unused_parameters(model, loaders.train.inputs(np.array([0]))):
         model.get_parameter(name).requires_grad_(False)
     step = StepSpec(model=model, layers=model.layers(), loader=loaders.train, losses=_of_model)
-    evaluator = PretrainEvaluator(loaders.dev, world=run.world, progress=run.progress)
+    evaluator = PretrainEvaluator(loader=loaders.dev, world=run.world, progress=run.progress)
     loop = LoopSpec(model=model, step=step, evaluator=evaluator, numbered=True)
     state, _ = run_loop(run, loop, prepared.fingerprint, snapshot)
     return loaders, state

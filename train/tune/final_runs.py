@@ -80,7 +80,8 @@ def compare(runs: Runs, split: str, source: Source, progress: Progress) -> Split
     """Score the final runs on a split; the two runs of each seed are a pair."""
     examples = list(source.rows())
     distinct = {run: _infer(run, examples, progress) for run in chain(*runs.values())}
-    unchanged, winner = ([distinct[run] for run in runs[name]] for name in (UNCHANGED, WINNER))
+    unchanged = [distinct[run] for run in runs[UNCHANGED]]
+    winner = [distinct[run] for run in runs[WINNER]]
     truth = label_array(examples, winner[0].task, str(source.path))
     interval = paired_runs_interval(unchanged, winner, truth)
     return SplitComparison(

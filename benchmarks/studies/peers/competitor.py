@@ -15,7 +15,6 @@ from pipework.git import CHECKOUT
 from pipework.wire.schemas import PREDICT_PATH
 
 HOST = "127.0.0.1"
-ROOT = CHECKOUT
 SERVERS = Path(__file__).parent / "servers"  # scripts that do not import pipework
 TEXTS, NUMBER = '"$TEXTS"', '"$N"'
 # The prediction for one text: probability by label, for all labels or only the best.
@@ -42,20 +41,11 @@ class LaunchContext:
     port: int
     cores: int
 
-    def hide(self, word: str) -> str:
-        """Return a word of a command with the paths of this machine replaced by names."""
-        names = {
-            self.scratch: "SCRATCH",
-            self.model: "MODEL",
-            self.run: "RUN",
-            self.infinity: "INFINITY",
-            SERVERS: "servers",
-            Path(sys.prefix): "VENV",
-            ROOT: "CHECKOUT",
-        }
-        for path, name in names.items():
-            word = word.replace(str(path), name)
-        return word.replace(str(self.port), "PORT")
+    def hide(self, text: str) -> str:
+        """Return a text without the paths of this machine."""
+        for path in (self.scratch, self.model, self.run, self.infinity, CHECKOUT):
+            text = text.replace(str(path), path.name)
+        return text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,11 +87,6 @@ class Competitor:
         """Return the body of a request with these texts."""
         filled = self.template(len(texts)).replace(TEXTS, json.dumps(list(texts)))
         return filled.encode()
-
-
-def pipeline_rows(rows: list[list[dict[str, Any]]]) -> list[Probabilities]:
-    """Convert the output of a transformers pipeline: for each text its labels, best first."""
-    return [{str(item["label"]): float(item["score"]) for item in row} for row in rows]
 
 
 def own_server() -> Iterator[Competitor]:

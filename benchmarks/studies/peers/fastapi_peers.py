@@ -13,12 +13,9 @@ from pipework.benchmarks.studies.peers.competitor import (
     Launch,
     LaunchContext,
     Probabilities,
-    pipeline_rows,
 )
 from pipework.benchmarks.studies.peers.environments import Environment
 from pipework.benchmarks.studies.peers.model_folder import GRAPH
-
-PATH, BODY = "/classify", '{"texts": "$TEXTS"}'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,37 +54,32 @@ def fastapi_setups(cores: int) -> Iterator[FastApiSetup]:
 def transformers_peers(cores: int, dtype: str) -> Iterator[Competitor]:
     """Yield a torch pipeline in float32 or bfloat16 with every setup."""
     short = {"float32": "fp32", "bfloat16": "bf16"}[dtype]
-    for setup in fastapi_setups(cores):
-        yield Competitor(
-            peer=f"transformers pipeline, torch {short}, FastAPI",
-            settings=setup.words(cores),
-            environment=Environment.OWN,
-            launch=partial(_launch, "transformers_app", setup, {"PEER_DTYPE": dtype}),
-            path=PATH,
-            body=BODY,
-            parse=_pipeline_rows,
-        )
+    name = f"transformers pipeline, torch {short}, FastAPI"
+    return _peers(name, cores, {"PEER_DTYPE": dtype})
 
 
 def onnxruntime_peers(cores: int, precision: str) -> Iterator[Competitor]:
     """Yield onnxruntime in fp32 or int8 on padded batches with every setup."""
+    name = f"onnxruntime {precision}, padded, FastAPI"
+    return _peers(name, cores, {"PEER_GRAPH": GRAPH[precision]})
+
+
+def _peers(name: str, cores: int, model: dict[str, str]) -> Iterator[Competitor]:
     for setup in fastapi_setups(cores):
         yield Competitor(
-            peer=f"onnxruntime {precision}, padded, FastAPI",
+            peer=name,
             settings=setup.words(cores),
             environment=Environment.OWN,
-            launch=partial(_launch, "onnxruntime_app", setup, {"PEER_GRAPH": GRAPH[precision]}),
-            path=PATH,
-            body=BODY,
-            parse=_plain_rows,
+            launch=partial(_launch, setup, model),
+            path="/classify",
+            body='{"texts": "$TEXTS"}',
+            parse=_rows,
         )
 
 
-def _launch(
-    module: str, setup: FastApiSetup, model: dict[str, str], context: LaunchContext
-) -> Launch:
+def _launch(setup: FastApiSetup, model: dict[str, str], context: LaunchContext) -> Launch:
     words = (
-        *(sys.executable, "-m", "uvicorn", "--factory", f"{module}:app"),
+        *(sys.executable, "-m", "uvicorn", "--factory", "fastapi_app:app"),
         *("--app-dir", str(SERVERS), "--host", HOST, "--port", str(context.port)),
         *("--workers", str(setup.workers), "--no-access-log", "--log-level", "warning"),
         # While a worker loads its model it does not respond to the supervisor, which would kill it.
@@ -104,11 +96,7 @@ def _launch(
     return Launch(words=words, variables=variables | model)
 
 
-def _pipeline_rows(response: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
-    return pipeline_rows(response["predictions"])
-
-
-def _plain_rows(response: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
+def _rows(response: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
     return [
         {str(name): float(score) for name, score in row.items()} for row in response["predictions"]
     ]

@@ -12,7 +12,6 @@ from pipework.benchmarks.studies.peers.competitor import (
     Launch,
     LaunchContext,
     Probabilities,
-    pipeline_rows,
 )
 from pipework.benchmarks.studies.peers.environments import Environment
 from pipework.benchmarks.studies.peers.model_folder import GRAPH, GRAPHS
@@ -88,4 +87,4 @@ def link_model_files(model: Path, graph: str, folder: Path) -> None:
 
 
 def _rows(response: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
-    return pipeline_rows(response["data"])
+    return [{str(item["label"]): float(item["score"]) for item in row} for row in response["data"]]

@@ -83,16 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="only servers whose names contain one of these, for example pipework",
     )
     options = parser.parse_args(arguments)
-    plan = PeerServingPlan(
-        run=options.run.resolve(),
-        name=options.name,
-        infinity=options.infinity.resolve(),
-        seconds=options.seconds,
-        search_seconds=options.search_seconds,
-        rounds=options.rounds,
-        only=options.only,
-    )
     words = command(parser, options)
+    values = {name: value for name, value in vars(options).items() if name != "out"}
+    # Servers are started in other folders.
+    values |= {name: values[name].resolve() for name in ("run", "infinity")}
+    plan = PeerServingPlan(**values)
     result = stored(options.out, lambda progress: compare(plan, words, progress))
     rows = (", ".join(row[1:]) for row in result.table_rows())
     for line in (*rows, *result.notes()):

@@ -64,11 +64,5 @@ def test_equal_targets_are_told_apart(comparison):
     assert comparison.model_copy(update={"after": after}).names == (url, "http://other")
 
 
-def test_the_provenance_is_that_of_the_second_side(comparison):
-    provenance = comparison.after.provenance.model_copy(update={"pipework": "9"})
-    after = comparison.after.model_copy(update={"provenance": provenance})
-    assert comparison.model_copy(update={"after": after}).provenance.pipework == "9"
-
-
 def test_a_comparison_is_read_from_its_json(comparison):
     assert ComparisonResult.model_validate_json(comparison.model_dump_json()) == comparison

@@ -1,15 +1,17 @@
 """Real jobs of a few rows: whole, killed, as shards; differences and a wrong plan are reported."""
 
-import json
 from typing import ClassVar
 
 import pyarrow.parquet as pq
 import pytest
 
-from pipework.benchmarks.studies import bulk
-from pipework.benchmarks.studies.bulk import finished_rows, main, other_cores, write_rows
+from pipework.benchmarks.studies import bulk, bulk_rates
+from pipework.benchmarks.studies.bulk import BulkStudy, finished_rows, main
+from pipework.benchmarks.studies.bulk_rates import other_cores, write_rows
 from pipework.benchmarks.studies.records.bulk_results import BulkRates, WorkRate
 from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.errors import CheckFailedError
+from pipework.progress import NullProgress
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def study(run, work, **options):
         str(work / "result.json"),
     ]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bulk, "ENGINE_S", 0.1)
+        patched.setattr(bulk_rates, "ENGINE_S", 0.1)
         patched.setattr(bulk, "KILL_SHARE", 0.1)  # early kills: the job must not end before
         return main([*places, *words])
 
@@ -62,31 +64,41 @@ def test_killed_and_sharded_jobs_have_the_parts_of_the_whole_job(work):
     assert rows[1][2].startswith("9,000 rows, each once; parts equal; ")
 
 
-def test_parts_that_differ_and_lost_rows_are_reported(exported_run, work, tmp_path, capsys):
-    for path in work.glob("*.json"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    for name in ("in", "whole"):
-        (tmp_path / name).symlink_to(work / name)
-    job = json.loads((work / "killed.json").read_text())
-    changed = {**job, "sha256": "0" * 64, "rows": 9001}
-    (tmp_path / "killed.json").write_text(json.dumps(changed))
+def test_parts_that_differ_and_lost_rows_are_reported(
+    exported_run, work, tmp_path, monkeypatch, capsys
+):
+    result = read_stored(work / "result.json")
+    whole, killed, shards = result.jobs
+    changed = killed.model_copy(update={"sha256": "0" * 64, "rows": 9001})
+    other = result.model_copy(update={"jobs": (whole, changed, shards)})
+    monkeypatch.setattr(bulk, "measure", lambda *_: other)
     assert study(exported_run, tmp_path) == 3
     assert "differ from those of the uninterrupted job: 2 times killed" in capsys.readouterr().err
     row = [*read_stored(tmp_path / "result.json").table_rows()][1]
     assert row[3].startswith("9,001 rows, NOT each once; parts DIFFER")
 
 
-def test_a_job_that_ends_before_the_last_kill_is_reported(
-    exported_run, work, tmp_path, monkeypatch, capsys
-):
-    for name in ("in", "whole", "whole.json"):
-        (tmp_path / name).symlink_to(work / name)
+def test_a_work_folder_is_used_once(exported_run, work, capsys):
+    assert study(exported_run, work) == 2
+    assert f"{work / 'in'} has the rows of another study" in capsys.readouterr().err
+
+
+def test_a_job_that_ends_before_the_last_kill_is_reported(exported_run, tmp_path, monkeypatch):
     monkeypatch.setattr(bulk.time, "sleep", lambda _: None)
     monkeypatch.setattr(bulk.random.Random, "uniform", lambda *_: 0)
+    write_rows(tmp_path / "in", 100, seed=0)
     monkeypatch.setattr(bulk, "temporary_files", lambda _: set())  # wait until it ends
-    assert study(exported_run, tmp_path) == 3
-    assert "the job ended before kill 1 of 2" in capsys.readouterr().err
-    assert not (tmp_path / "result.json").exists()
+    started = BulkStudy(
+        run=exported_run,
+        name="x",
+        work=tmp_path,
+        rows=100,
+        kills=2,
+        rate_rows=1,
+        progress=NullProgress(),
+    )
+    with pytest.raises(CheckFailedError, match="the job ended before kill 1 of 2"):
+        started.killed(1.0)
 
 
 def test_a_round_counts_the_inputs_of_all_calls(monkeypatch):
@@ -97,10 +109,10 @@ def test_a_round_counts_the_inputs_of_all_calls(monkeypatch):
             self.calls.append(len(chunk))
 
     clock = iter([0.0, 0.0, *[0.0] * 5, 9.0, 5.0])  # the limit, the start, calls, the end
-    monkeypatch.setattr(bulk.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(bulk_rates.time, "perf_counter", lambda: next(clock))
     cpu = iter([1.0, 3.0])
-    monkeypatch.setattr(bulk.time, "process_time", lambda: next(cpu))
-    rounds = bulk.Rounds()
+    monkeypatch.setattr(bulk_rates.time, "process_time", lambda: next(cpu))
+    rounds = bulk_rates.Rounds()
     rounds.measure(Engine(), ["a", "b", "c"], 2)
     assert Engine.calls == [2, 1, 2, 1, 2]
     assert (rounds.per_s, rounds.per_cpu_s) == ([1.6], [4.0])
@@ -128,15 +140,13 @@ def test_rows_are_numbered_and_in_row_groups_of_many_sizes(tmp_path):
     assert numbers == [*range(30_000)]
     texts = files[0].read()["text"].to_pylist()
     assert len(set(texts)) > 7000
-    write_rows(tmp_path / "in", 5, seed=0)
-    assert len([*(tmp_path / "in").iterdir()]) == 4
 
 
 def test_the_processors_of_other_programs_are_counted(monkeypatch):
     times, values = iter([10.0, 13.0]), []
-    monkeypatch.setattr(bulk, "_other_cpu_s", lambda: next(times))
+    monkeypatch.setattr(bulk_rates, "_other_cpu_s", lambda: next(times))
     moments = iter([100.0, 102.0])
-    monkeypatch.setattr(bulk.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(bulk_rates.time, "monotonic", lambda: next(moments))
     with other_cores(values):
         pass
     assert values == [1.5]

@@ -1,16 +1,14 @@
 """The part that both transports of the protocol share, with a server in memory."""
 
-import numpy as np
 import pytest
 
 from pipework.client.address import ServerUrl
 from pipework.client.protocol import (
     ATTEMPTS,
-    Classification,
     ModelTensors,
     ProtocolTransport,
 )
-from pipework.client.tensors import OUTPUTS, InferOutputs
+from pipework.client.tensors import OUTPUTS, ProtocolResponse, ResponseTensor
 from pipework.errors import InputError, PipeError, UnknownModelError
 from pipework.tasks.predictions import SingleLabel
 from pipework.wire.schemas import PredictRequest
@@ -18,6 +16,10 @@ from pipework.wire.schemas import PredictRequest
 TEXTS = ModelTensors(inputs=("text",), outputs=OUTPUTS)
 IDS = ModelTensors(inputs=("input_ids",), outputs=("logits",))
 LABELS = ("rain", "sun")
+
+
+def tensor(shape, values):
+    return ResponseTensor(datatype="", shape=shape, read=lambda: values)
 
 
 class MemoryTransport(ProtocolTransport):
@@ -32,24 +34,27 @@ class MemoryTransport(ProtocolTransport):
     def _version(self):
         return self.versions.pop(0) if len(self.versions) > 1 else self.versions[0]
 
-    def _infer(self, model, version, inputs):
+    def _send(self, model, version, inputs, outputs):
+        if any(outputs.values()):
+            return self._classify(inputs, *outputs.values())
         self.inferred.append((model, version, inputs))
         rows = self.rows or len(inputs["text"])
-        return InferOutputs(
-            label_N=[LABELS[1]] * rows,
-            score_N=np.full(rows, 0.75, np.float32),
-            probabilities_NC=np.tile(np.array([0.25, 0.75], np.float32), (rows, 1)),
-            version=self._version(),
-        )
+        tensors = {
+            "label": tensor([rows, 1], [LABELS[1]] * rows),
+            "score": tensor([rows, 1], [0.75] * rows),
+            "probabilities": tensor([rows, 2], [0.25, 0.75] * rows),
+        }
+        return ProtocolResponse(version=self._version(), truncated="", tensors=tensors)
 
-    def _classify(self, model, version, inputs, best):  # noqa: ARG002
+    def _classify(self, inputs, best):
         self.classified += 1
         assert {len(values) for values in inputs.values()} == {1}
         if not self.names:
             message = "classification is not supported"
             raise InputError(message)
         named = [f"0.5:{index}:{label}" for index, label in enumerate(LABELS)]
-        return Classification(version=self._version(), best=named[:best])
+        tensors = {"probabilities": tensor([1, best], named[:best])}
+        return ProtocolResponse(version=self._version(), truncated="", tensors=tensors)
 
     def _describe(self, model, version):  # noqa: ARG002
         self.described += 1

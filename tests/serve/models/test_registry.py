@@ -7,7 +7,7 @@ import pytest
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError, UnknownModelError
 from pipework.serve.models.open_models import open_predictor
-from pipework.serve.models.registry import ControlError, Entry, Models, State
+from pipework.serve.models.registry import Change, ControlError, Entry, Models, State
 from pipework.serve.models.repository import Policy
 
 
@@ -36,9 +36,9 @@ def test_the_index_is_in_the_order_of_the_versions(models):
 
 
 def test_fixed_models_are_neither_loaded_nor_unloaded(models):
-    for control in (models.load, models.unload):
+    for change in Change:
         with pytest.raises(ControlError, match="serves one run folder"):
-            asyncio.run(control("topics"))
+            asyncio.run(models.request(change, "topics"))
 
 
 def test_a_version_without_engines_is_neither_ready_nor_alive(models):

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,7 @@ from pipework.serve.config import RepositorySettings, ServeSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.models.leases import Entry, State
 from pipework.serve.models.open_models import open_models, open_predictor
-from pipework.serve.models.registry import ControlError, Models
+from pipework.serve.models.registry import Change, ControlError, Models
 from pipework.serve.models.repository_watcher import LoadError, RepositoryWatcher
 from pipework.text.encoding import TextEncoder
 
@@ -35,7 +36,7 @@ def models(shelf):
 
 
 def load(models, name="topics"):
-    asyncio.run(models.load(name))
+    asyncio.run(models.request(Change.LOAD, name))
 
 
 def states(models):
@@ -223,7 +224,7 @@ def test_an_unloaded_model_is_not_served_until_it_is_loaded(shelf):
     shelf.add(1, name="other")
     with opened(shelf, poll_s=0.02) as models:
         (old,) = models.versions("topics")
-        asyncio.run(models.unload("topics"))
+        asyncio.run(models.request(Change.UNLOAD, "topics"))
         assert not old.alive
         shelf.add(2)
         wait_for(lambda: [one[1] for one in states(models)] == ["1", "2"])
@@ -239,7 +240,7 @@ def test_an_unloaded_model_is_not_served_until_it_is_loaded(shelf):
 
 
 def test_a_server_whose_models_are_all_unloaded_is_alive_and_not_ready(models):
-    asyncio.run(models.unload("topics"))
+    asyncio.run(models.request(Change.UNLOAD, "topics"))
     models.check_alive()
     with pytest.raises(NotReadyError, match="no model is served"):
         models.check_ready()
@@ -248,7 +249,8 @@ def test_a_server_whose_models_are_all_unloaded_is_alive_and_not_ready(models):
 
 
 def test_unloading_waits_for_leases_on_the_model(models):
-    unloading = threading.Thread(target=lambda: asyncio.run(models.unload("topics")))
+    unload = partial(models.apply, Change.UNLOAD, "topics")
+    unloading = threading.Thread(target=unload)
     with models.lease("topics") as one:
         unloading.start()
         wait_for(lambda: states(models)[0][2] == "UNAVAILABLE" or not models.names)
@@ -273,7 +275,7 @@ def test_requests_are_served_while_a_version_is_opened(shelf, models, monkeypatc
     shelf.add(2)
 
     async def ask():
-        loading = asyncio.create_task(models.load("topics"))
+        loading = asyncio.create_task(models.request(Change.LOAD, "topics"))
         await asyncio.to_thread(begun.wait, 20)
         assert await label(models) == ("1", "weather")
         assert ("topics", "2", "LOADING", "") in states(models)
@@ -287,9 +289,9 @@ def test_requests_are_served_while_a_version_is_opened(shelf, models, monkeypatc
 
 @pytest.mark.parametrize("name", ["../topics", "..", "topics/1", "/etc", "", "topics\0"])
 def test_model_names_cannot_leave_the_repository(models, name):
-    for control in (models.load, models.unload):
+    for change in Change:
         with pytest.raises(UnknownModelError, match="the repository has no model"):
-            asyncio.run(control(name))
+            asyncio.run(models.request(change, name))
 
 
 def test_versions_cannot_leave_the_repository(models):

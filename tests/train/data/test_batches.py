@@ -21,7 +21,7 @@ def lengths(rows):
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @pytest.mark.parametrize("rows", range(1, 2 * BATCH + 2))
 def test_every_row_is_used_once_per_epoch_with_any_number_of_processes(rows, processes):
-    windows = StepBatches(lengths(rows), batch_size=BATCH, accumulate=2, seed=0)
+    windows = StepBatches(lengths_N=lengths(rows), batch_size=BATCH, accumulate=2, seed=0)
     seen = []
     for window in islice(windows.start(0), windows.per_epoch):
         assert len(window) <= 2
@@ -59,13 +59,13 @@ def test_all_processes_get_similar_lengths():
 
 
 def test_rows_until_counts_repeated_rows():
-    windows = StepBatches(lengths(23), batch_size=BATCH, accumulate=2, seed=0)
+    windows = StepBatches(lengths_N=lengths(23), batch_size=BATCH, accumulate=2, seed=0)
     learned = [count_rows(window) for window in islice(windows.start(0), 7)]
     assert [windows.rows_until(step) for step in (0, 3, 7)] == [0, 23, sum(learned)]
 
 
 def test_a_run_can_start_at_any_step():
-    windows = StepBatches(lengths(23), batch_size=BATCH, accumulate=2, seed=3)
+    windows = StepBatches(lengths_N=lengths(23), batch_size=BATCH, accumulate=2, seed=3)
     whole = [[batch.tolist() for batch in window] for window in islice(windows.start(0), 12)]
     for step in range(12):
         rest = [[b.tolist() for b in window] for window in islice(windows.start(step), 12 - step)]
@@ -73,7 +73,7 @@ def test_a_run_can_start_at_any_step():
 
 
 def test_epochs_differ_and_the_last_window_may_be_shorter():
-    windows = StepBatches(lengths(23), batch_size=BATCH, accumulate=4, seed=0)
+    windows = StepBatches(lengths_N=lengths(23), batch_size=BATCH, accumulate=4, seed=0)
     assert windows.per_epoch == 2  # six batches: four and two
     first, last, next_epoch = islice(windows.start(0), 3)
     assert (len(first), len(last)) == (4, 2)

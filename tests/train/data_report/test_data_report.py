@@ -12,7 +12,6 @@ from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part
 from pipework.text.encoding import TextEncoder
-from pipework.train.config.run_config import recipes
 from pipework.train.data_report import file_stats
 from pipework.train.data_report.data_report import (
     cached_report,
@@ -266,10 +265,6 @@ def test_files_with_the_same_name_in_two_folders_are_separate(tmp_path):
     assert len(report.splits) == 2
     assert [pair.rows for pair in report.shared] == [1]
     assert any("has labels that" in finding for finding in report.findings)
-
-
-def test_the_main_recipes_exist():
-    assert {"sample", "mrpc", "thucnews"} <= recipes().keys()
 
 
 @pytest.mark.parametrize("override", ["train.epochs=3", "columns.body=1"])

@@ -52,7 +52,7 @@ def test_each_row_is_computed_once_and_results_are_in_order(rows, processes):
         )
         object.__setattr__(world, "gathered", gathered)
         evaluator = ClassifierEvaluator(
-            loader, np.zeros(rows), SINGLE, world=world, progress=NullProgress()
+            loader=loader, truth=np.zeros(rows), task=SINGLE, world=world, progress=NullProgress()
         )
         outputs = evaluator.outputs(RowNumberModel(), None)
     assert loader.loads.tolist() == [1] * rows
@@ -62,7 +62,11 @@ def test_each_row_is_computed_once_and_results_are_in_order(rows, processes):
 def test_the_training_mode_of_the_model_is_restored():
     model = RowNumberModel().train()
     evaluator = ClassifierEvaluator(
-        NumberedRows(4), np.zeros(4, int), SINGLE, world=World.alone(), progress=NullProgress()
+        loader=NumberedRows(4),
+        truth=np.zeros(4, int),
+        task=SINGLE,
+        world=World.alone(),
+        progress=NullProgress(),
     )
     evaluator.evaluate(model, None)
     assert model.training

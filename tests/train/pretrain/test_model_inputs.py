@@ -38,7 +38,7 @@ def loader_fixture(tmp_path):
     )
     return (
         PackedLoader(
-            rows,
+            corpus=rows,
             special_tokens=SpecialTokens.of(tokenizer),
             masker=Masker(
                 settings=PretrainSettings(),
