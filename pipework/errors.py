@@ -51,6 +51,18 @@ class PipeError(Exception):
         self.hint = hint
         self.details = details
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the message and the attributes; subclasses have other arguments."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[PipeError], args: tuple[object, ...], attributes: dict[str, object]
+) -> PipeError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
+
 
 class ConfigError(PipeError):
     """A config file, an override or an option is invalid."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from pipework import console
-from pipework.errors import ChangedFileError
+from pipework.errors import RunFolderError
 from pipework.export.doctor import DoctorReport
 from pipework.progress import counted
 from pipework.run_folder.engine_record import (
@@ -18,6 +18,7 @@ from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine, faster_engines
+from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.evaluation import Evaluation, SplitMetrics
 from pipework.tasks.kinds import Metric
 from pipework.tasks.task import Task
@@ -199,12 +200,13 @@ def _show_engines(manifest: Manifest) -> None:
 
 
 def _damaged(run: Path, manifest: Manifest) -> Iterator[str]:
-    """Describe the engines with missing or changed files."""
+    """Describe the engines with missing or changed files, or of an unknown format."""
     for engine in manifest.engines:
         try:
+            runtime_of(engine.format)
             verify_files(run, engine.files)
-        except ChangedFileError as error:
-            yield f"{engine.name} is damaged: {error}; {error.hint}"
+        except RunFolderError as error:
+            yield f"{engine.name} cannot be used: {error}; {error.hint}"
 
 
 def _engine_row(engine: EngineRecord, manifest: Manifest) -> tuple[str, ...]:

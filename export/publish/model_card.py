@@ -194,7 +194,7 @@ def _speed_notes(engines: Sequence[PublishedEngine]) -> Iterator[str]:
     if kinds:
         yield f"\nTexts/s were measured on {'; '.join(kinds)}."
     if warning := unreliable_ranking(speeds):
-        yield f"They are not reliable: {warning}."
+        yield f"Warning: {warning}."
 
 
 def _data(manifest: Manifest) -> Iterator[str]:

@@ -69,12 +69,18 @@ def plots(drawn: Iterable[tuple[str, str, str]]) -> str:
 
 
 def line_plot(lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
-    """Return lines through points (step, value) as SVG.
+    """Return lines through points (step, value) as SVG, without infinite values.
 
     This takes a millisecond, so a page can be written at each evaluation of a run;
     `pipework.html.svg` takes 0.1 s.
     """
-    shown = {name: points[:: -(len(points) // POINTS + 1)] for name, points in lines.items()}
+    finite = {
+        name: [(step, value) for step, value in points if math.isfinite(value)]
+        for name, points in lines.items()
+    }
+    shown = {name: points[:: -(len(points) // POINTS + 1)] for name, points in finite.items()}
+    if not any(shown.values()):
+        return ""
     steps, values = zip(*(point for points in shown.values() for point in points), strict=True)
     low, high, last = min(values), max(values), max(steps)
     span = high - low or abs(high) or 1.0

@@ -48,13 +48,17 @@ def _task(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     fields: dict[str, Any] = dict(value)
+    kind = fields.get("kind", DEFAULT_KIND)
     try:
-        return task_type(fields.get("kind", DEFAULT_KIND)).model_validate(fields)
+        return task_type(kind).model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         message = first["msg"].removeprefix("Value error, ")
         if where := ".".join(map(str, first["loc"])):
             message = f"{where}: {message}"
+        raise ValueError(message) from error
+    except ValueError as error:
+        message = f"kind: {error}, found {kind!r}"
         raise ValueError(message) from error
 
 

@@ -271,8 +271,10 @@ class ReceiveLimit:
         if len(self._slow) > self._most_slow:
             oldest = next(iter(self._slow))
             del self._slow[oldest]
-            self._refused.add(oldest)
-            oldest.reschedule(asyncio.get_running_loop().time())
+            now = asyncio.get_running_loop().time()
+            if (oldest.when() or 0) > now:  # else it ends by itself
+                self._refused.add(oldest)
+                oldest.reschedule(now)
 
     def _error(self, limit: asyncio.Timeout) -> PipeError:
         if limit in self._refused:

@@ -132,15 +132,16 @@ class WorkerGroup:
         """Answer calls of other workers, and apply the changes since the models were opened."""
         self._path.unlink(missing_ok=True)  # of an earlier worker with this number
         # In threads, and not of a pool: calls of clients, which wait for the lock, may fill it.
-        listener = Listener(str(self._path))
-        Thread(target=self._answer_forever, args=(listener,), name="change", daemon=True).start()
+        self._listener = Listener(str(self._path))
+        Thread(target=self._answer_forever, name="change", daemon=True).start()
         await asyncio.to_thread(self._catch_up)
         self._writing = asyncio.create_task(self._write_forever())
         self._ready()
 
     async def ended(self) -> None:
         """Answer no more calls."""
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):  # a new worker with this number has taken the path
+            self._listener.close()
         self._writing.cancel()
 
     def change(self, change: Change, name: str) -> None:
@@ -177,10 +178,10 @@ class WorkerGroup:
             return error
         return None
 
-    def _answer_forever(self, listener: Listener) -> None:
+    def _answer_forever(self) -> None:
         while True:
             try:
-                with listener.accept() as connection:
+                with self._listener.accept() as connection:
                     change, name = connection.recv()
                     connection.send(self._applied(change, name))
             except (OSError, EOFError):  # the caller has ended, or too many files are open

@@ -1,11 +1,15 @@
+import pickle
 from errno import EACCES
 
 import pytest
 
 from pipework.errors import (
+    CheckFailedError,
     ConfigError,
     MissingDependencyError,
     PipeError,
+    StoppedError,
+    TooBusyError,
     as_pipe_error,
     failure_reason,
     without_password,
@@ -81,3 +85,16 @@ def test_a_url_is_printed_without_its_password(url, expected):
 )
 def test_the_reason_of_an_error_is_one_line(error, expected):
     assert failure_reason(error) == expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TooBusyError("full", 3),
+        StoppedError("stopped", "run it again", 15),
+        CheckFailedError("differs", "see the report", "a table"),
+    ],
+)
+def test_an_error_is_pickled_with_its_attributes(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

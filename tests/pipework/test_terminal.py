@@ -70,10 +70,10 @@ def test_show_names_a_damaged_engine(exported_run, tmp_path, capsys):
     run = shutil.copytree(exported_run, tmp_path / "run")
     manifest = read_manifest(run)
     show_manifest(run, manifest)
-    assert "damaged" not in capsys.readouterr().out
+    assert "cannot be used" not in capsys.readouterr().out
     (run / manifest.engines[0].files[0].path).unlink()
     show_manifest(run, manifest)
-    assert "onnx-fp32 is damaged: " in capsys.readouterr().out
+    assert "onnx-fp32 cannot be used: " in capsys.readouterr().out
 
 
 def test_show_lists_the_layers_in_a_higher_precision(manifest, tmp_path, capsys):

@@ -74,7 +74,7 @@ def _rows_with(label: str, split: SplitReport) -> str:
 
 
 def _value(name: str, stats: ValueStats | None) -> str:
-    return "" if stats is None else f"{getattr(stats, name):.4g}"
+    return "" if stats is None else f"{getattr(stats, name):g}"
 
 
 def _numbers(numbers: Sequence[int]) -> str:

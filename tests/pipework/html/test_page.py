@@ -1,3 +1,4 @@
+import math
 from html.parser import HTMLParser
 
 import pytest
@@ -84,3 +85,6 @@ def test_the_axes_of_a_curve_have_round_values():
     assert values == ["", "0", "0.0002", "0.0004", "0.0006", "0.0008", "15", "30", "45", "step 61"]
     assert ">10,000<" in page.line_plot({"speed": [(1, 9000), (2, 12000)]})
     assert ">3<" in page.line_plot({"constant": [(1, 3.0), (2, 3.0)]})
+    infinite = {"loss": [(1, math.inf), (2, math.nan)]}
+    assert page.line_plot(infinite) == ""
+    assert "nan" not in page.line_plot({**infinite, "dev": [(1, 3.0), (2, math.nan), (3, 4.0)]})
