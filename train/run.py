@@ -65,7 +65,9 @@ def _open_run(
     with ExitStack() as stack:
         folder = run_folder(out, config, progress, resume=resume)
         snapshot = world.lead(lambda: stack.enter_context(folder))
-        logger = stack.enter_context(_logger(out, config, snapshot, world))
+        logger = NullLogger()
+        if world.leads:
+            logger = stack.enter_context(_logger(out, config, snapshot))
         stack.enter_context(limited_memory(config.train, world.device))
         seed_everything(config.train.seed)
         run = TrainingRun(out=out, config=config, world=world, progress=progress, logger=logger)
@@ -109,9 +111,7 @@ def _complete(out: Path, config: Config) -> Manifest:
     return manifest
 
 
-def _logger(out: Path, config: Config, snapshot: Snapshot | None, world: World) -> NullLogger:
-    if not world.leads:
-        return NullLogger()
+def _logger(out: Path, config: Config, snapshot: Snapshot | None) -> RunLogger:
     state = TrainState() if snapshot is None else snapshot.state
     report = config.train.report
     return RunLogger(out, step=state.step, elapsed_s=state.elapsed_s, report=report)

@@ -12,6 +12,7 @@ import gc
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from math import floor
 
@@ -92,14 +93,14 @@ def closed_loop(target: Target, spec: LoadSpec, progress: Progress) -> MeasuredL
 
     Requests in flight at the end have at most 30 s to finish.
     """
-    concurrency = spec.load.concurrency
-    assert concurrency is not None, "the load of a closed loop is a number of clients"
+    return drive(target, spec, partial(_send_in_turn, spec.load.connections), progress)
 
-    async def send(caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun) -> None:
-        shared = repeat_requests(requests)
-        await asyncio.gather(*(_client(caller, shared, run) for _ in range(concurrency)))
 
-    return drive(target, spec, send, progress)
+async def _send_in_turn(
+    clients: int, caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun
+) -> None:
+    shared = repeat_requests(requests)
+    await asyncio.gather(*(_client(caller, shared, run) for _ in range(clients)))
 
 
 async def _client(caller: Caller, requests: Iterator[PreparedRequest], run: LevelRun) -> None:
@@ -123,11 +124,8 @@ def open_loop(target: Target, spec: LoadSpec, progress: Progress, *, seed: int) 
     poisson = spec.load.arrivals is Arrivals.POISSON
     times_s = _poisson(rate, seed) if poisson else _constant(rate)
 
-    async def send(caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun) -> None:
-        await _send_all(caller, requests, times_s, run)
-
     reported_load = replace(spec.load, rate=round(rate, 3))
-    return drive(target, replace(spec, load=reported_load), send, progress)
+    return drive(target, replace(spec, load=reported_load), partial(_send_at, times_s), progress)
 
 
 def replay(
@@ -137,33 +135,29 @@ def replay(
 
     All requests are reported; there is no warm-up.
     """
-    times_s = [at_s / speed for at_s in trace.at_s]
-
-    async def send(caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun) -> None:
-        await _send_all(caller, requests, iter(times_s), run)
-        await run.wait_until_over()
-
+    times_s = (at_s / speed for at_s in trace.at_s)
     duration_s = trace.duration_s / speed
-    load = OfferedLoad(rate=round(len(times_s) / duration_s, 3), arrivals=Arrivals.TRACE)
+    load = OfferedLoad(rate=round(trace.rate * speed, 3), arrivals=Arrivals.TRACE)
     duration = LevelDuration(warmup_s=0.0, duration_s=duration_s)
     spec = LoadSpec(workload=trace.workload, load=load, duration=duration)
-    return drive(target, spec, send, progress)
+    return drive(target, spec, partial(_send_at, times_s), progress)
 
 
-async def _send_all(
-    caller: Caller, requests: Sequence[PreparedRequest], times_s: Iterator[float], run: LevelRun
+async def _send_at(
+    times_s: Iterator[float], caller: Caller, requests: Sequence[PreparedRequest], run: LevelRun
 ) -> None:
+    """Send requests at these seconds after the start, until the level is over."""
     tasks: set[asyncio.Task[None]] = set()
     with PreciseTimer() as timer:
         for offset_s, request in zip(times_s, repeat_requests(requests), strict=False):
             intended_s = run.start_s + offset_s
             await timer.sleep_until(min(intended_s, run.end_s))
             if intended_s >= run.end_s:
-                await run.wait_until_over()
                 break
             task = asyncio.create_task(_send(caller, request, intended_s, run))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
+    await run.wait_until_over()
     await asyncio.gather(*tasks)
 
 

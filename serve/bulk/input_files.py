@@ -94,27 +94,6 @@ class StoredFile:
         return hashlib.sha256(self.read(item.start, item.end)).hexdigest()
 
 
-class RangeInMemory:
-    """A file for reading whose bytes from `start` on are partly in memory, and read only once."""
-
-    closed = False
-
-    def __init__(self, stream: IO[bytes], start: int, data: bytes) -> None:
-        self._stream = stream
-        self._start = start
-        self._data = data
-        self.seek = stream.seek
-        self.tell = stream.tell
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, at most `size`."""
-        at = self._stream.tell() - self._start
-        if size < 0 or at < 0 or at + size > len(self._data):
-            return self._stream.read(size)
-        self._stream.seek(size, 1)
-        return self._data[at : at + size]
-
-
 def _version(info: Mapping[str, Any]) -> str | None:
     """Return what a file system knows about the content of a file."""
     for name in ETAGS:

@@ -11,7 +11,7 @@ from pipework.data.records import check_unicode, numbered_records, parse_record
 from pipework.errors import ConfigError, InputError
 from pipework.record import Record
 from pipework.run_folder.manifest import Input
-from pipework.serve.bulk.input_files import RangeInMemory, StoredFile, WorkItem, unreadable
+from pipework.serve.bulk.input_files import StoredFile, WorkItem, unreadable
 
 WINDOW = 2048  # rows
 WINDOW_BYTES = 4 * 2**20  # of the values of the rows
@@ -40,6 +40,27 @@ class RowWindow:
     examples: list[Example] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     kept: Any = None
+
+
+class RangeInMemory:
+    """A file for reading whose bytes from `start` on are partly in memory, and read only once."""
+
+    closed = False
+
+    def __init__(self, stream: IO[bytes], start: int, data: bytes) -> None:
+        self._stream = stream
+        self._start = start
+        self._data = data
+        self.seek = stream.seek
+        self.tell = stream.tell
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes, at most `size`."""
+        at = self._stream.tell() - self._start
+        if size < 0 or at < 0 or at + size > len(self._data):
+            return self._stream.read(size)
+        self._stream.seek(size, 1)
+        return self._data[at : at + size]
 
 
 @dataclass(frozen=True, kw_only=True)

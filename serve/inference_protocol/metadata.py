@@ -121,7 +121,7 @@ def statistics(models: Sequence[Predictor]) -> StatisticsResponse:
 
 
 def _of(model: Predictor) -> ModelStatistics:
-    totals, stages = model.totals, model.totals.timings
+    totals = model.totals
     return ModelStatistics(
         name=model.name,
         version=model.version,
@@ -131,10 +131,10 @@ def _of(model: Predictor) -> ModelStatistics:
         inference_stats=InferStatistics(
             success=Duration.of(totals.answered, totals.answered_s),
             fail=Duration.of(totals.failed, totals.failed_s),
-            queue=Duration.of(totals.answered, stages.queue_s),
-            compute_input=Duration.of(totals.answered, stages.tokenize_s),
-            compute_infer=Duration.of(totals.answered, stages.infer_s),
-            compute_output=Duration.of(totals.answered, stages.decode_s),
+            queue=Duration.of(totals.answered, totals.seconds["queue"]),
+            compute_input=Duration.of(totals.answered, totals.seconds["tokenize"]),
+            compute_infer=Duration.of(totals.answered, totals.seconds["infer"]),
+            compute_output=Duration.of(totals.answered, totals.seconds["decode"]),
         ),
     )
 

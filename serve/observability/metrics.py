@@ -143,10 +143,9 @@ def _stages(totals: dict[tuple[str, str], Totals]) -> Metric:
     )
     bounds = [*map(floatToGoString, BUCKETS_S), "+Inf"]
     for labels, total in totals.items():
-        seconds = total.timings.by_stage()
         for stage, counts in total.histograms.items():
             buckets = list(zip(bounds, accumulate(map(float, counts)), strict=True))
-            family.add_metric((*labels, stage), buckets, seconds[stage])
+            family.add_metric((*labels, stage), buckets, total.seconds[stage])
     return family
 
 

@@ -4,6 +4,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -15,7 +16,7 @@ BUCKETS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
-Histogram = tuple[int, ...]
+STAGES = tuple(StageTimings().by_stage())
 
 
 class RefusalReason(StrEnum):
@@ -58,7 +59,7 @@ class EngineLoad:
     crashes: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Totals:
     """Requests of a model version and the time they took.
 
@@ -67,9 +68,8 @@ class Totals:
         failed: failed requests.
         texts: texts of the successful requests.
         truncated: those of these texts that were longer than the model reads.
-        answered_s: seconds of the successful requests, from tokenization to decoding.
         failed_s: seconds of the failed requests.
-        timings: seconds of the successful requests per stage.
+        seconds: seconds of the successful requests by stage.
         histograms: by stage, the number of successful requests per bucket of BUCKETS_S. A bucket
             counts durations above the previous bound, up to and including its own. The last number
             counts durations above all bounds.
@@ -80,11 +80,17 @@ class Totals:
     failed: int = 0
     texts: int = 0
     truncated: int = 0
-    answered_s: float = 0.0
     failed_s: float = 0.0
-    timings: StageTimings = field(default_factory=StageTimings)
-    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=StageTimings().by_stage)
+    histograms: dict[str, list[int]] = field(
+        default_factory=lambda: {stage: [0] * (len(BUCKETS_S) + 1) for stage in STAGES}
+    )
     last_s: float = 0.0
+
+    @property
+    def answered_s(self) -> float:
+        """Seconds of the successful requests, from tokenization to decoding."""
+        return sum(self.seconds.values())
 
 
 class Statistics:
@@ -92,40 +98,28 @@ class Statistics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answered = self._failed = self._texts = self._truncated = 0
-        self._failed_s = self._last_s = 0.0
-        self._seconds = dict.fromkeys(StageTimings().by_stage(), 0.0)
-        self._histograms = {stage: [0] * (len(BUCKETS_S) + 1) for stage in self._seconds}
+        self._totals = Totals()
 
     @property
     def totals(self) -> Totals:
-        """The counts so far."""
+        """A copy of the counts so far."""
         with self._lock:
-            return Totals(
-                answered=self._answered,
-                failed=self._failed,
-                texts=self._texts,
-                truncated=self._truncated,
-                answered_s=sum(self._seconds.values()),
-                failed_s=self._failed_s,
-                timings=StageTimings(**{f"{stage}_s": s for stage, s in self._seconds.items()}),
-                histograms={stage: tuple(counts) for stage, counts in self._histograms.items()},
-                last_s=self._last_s,
-            )
+            return deepcopy(self._totals)
 
     def record_success(self, texts: int, timings: StageTimings, *, truncated: int = 0) -> None:
         """Count a successful request and its texts, `truncated` of which were truncated."""
+        totals = self._totals
         with self._lock:
-            self._answered += 1
-            self._texts += texts
-            self._truncated += truncated
-            self._last_s = time.time()
+            totals.answered += 1
+            totals.texts += texts
+            totals.truncated += truncated
+            totals.last_s = time.time()
             for stage, seconds in timings.by_stage().items():
-                self._seconds[stage] += seconds
-                self._histograms[stage][bisect_left(BUCKETS_S, seconds)] += 1
+                totals.seconds[stage] += seconds
+                totals.histograms[stage][bisect_left(BUCKETS_S, seconds)] += 1
 
     def record_failure(self, seconds: float) -> None:
         """Count a failed request that took this many seconds."""
         with self._lock:
-            self._failed += 1
-            self._failed_s += seconds
+            self._totals.failed += 1
+            self._totals.failed_s += seconds

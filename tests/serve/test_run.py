@@ -62,14 +62,6 @@ def test_a_server_starts_in_time_and_answers(server) -> None:
     assert answer.json()["predictions"][0]["label"] == "sport"
 
 
-def test_the_process_loads_no_torch_and_uses_little_memory(server) -> None:
-    maps = server.proc("maps")
-    assert "onnxruntime" in maps
-    assert "torch" not in maps
-    (line,) = [line for line in server.proc("status").splitlines() if line.startswith("VmRSS")]
-    assert int(line.split()[1]) < 400 * 1024
-
-
 def test_a_response_is_not_delayed_by_nagles_algorithm(server) -> None:
     with httpx.Client(base_url=server.url) as client:
         times_s = []

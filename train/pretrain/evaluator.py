@@ -53,10 +53,10 @@ class PretrainEvaluator:
         device = self.world.device
         with torch.autocast(device.type, autocast, enabled=autocast is not None):
             logits_MV, logits_N2 = model.predict(**inputs)
-        none = _Sums(loss=0.0, correct=0, count=0)
-        return _sums(logits_MV, targets_M), none if logits_N2 is None else _sums(
-            logits_N2, swapped_N
-        )
+        order = _Sums(loss=0.0, correct=0, count=0)
+        if logits_N2 is not None:
+            order = _sums(logits_N2, swapped_N)
+        return _sums(logits_MV, targets_M), order
 
     def _sum(self, parts: list[_Sums]) -> _Sums:
         return _Sums(

@@ -12,9 +12,8 @@ from pipework.train.prepare import PreparedRun
 from pipework.train.pretrain.evaluator import PretrainEvaluator
 from pipework.train.pretrain.loaders import PretrainLoaders
 from pipework.train.pretrain.model import PretrainModel, open_pretrain_model
-from pipework.train.pretrain.report import PretrainPage, html
-from pipework.train.report.curves import PAGE, read_curves
-from pipework.train.run_folder import CONFIG
+from pipework.train.pretrain.report import html
+from pipework.train.report.curves import PAGE
 from pipework.train.run_record import (
     finish,
     model_record,
@@ -59,14 +58,8 @@ def finalize(
     summary = ", ".join(f"{name} {value:.4f}" for name, value in scored)
     run.logger.log_text(f"best dev at step {state.best_step}: {summary}")
     if run.config.train.report:
-        page = PretrainPage(
-            manifest=manifest,
-            config=(run.out / CONFIG).read_text(encoding="utf-8"),
-            report=report,
-            evaluation=evaluation,
-            corpus=loaders.corpus,
-        )
-        write_atomically(run.out / PAGE, html(page, read_curves(run.out)).encode())
+        page = html(run.out, manifest, report, evaluation, loaders.corpus)
+        write_atomically(run.out / PAGE, page.encode())
     finish(run, manifest)
     return manifest, failures
 

@@ -1,6 +1,6 @@
 """The report of a pretraining run as one self-contained HTML page."""
 
-from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 from pipework.html import page as frame
@@ -10,8 +10,9 @@ from pipework.tasks.kinds import Loss, Metric
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.tables import data_section
 from pipework.train.pretrain.corpus import Corpus
-from pipework.train.report.curves import Curves
+from pipework.train.report.curves import Curves, read_curves
 from pipework.train.report.page import curve_plots, settings, top
+from pipework.train.run_folder import CONFIG
 
 SCORE_CAPTIONS = {
     Metric.MASKED_ACCURACY: "of the masked tokens of dev are predicted correctly",
@@ -23,48 +24,37 @@ LOSS_CAPTIONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PretrainPage:
-    """The data shown on the page, in addition to the log of the run.
+def html(
+    run: Path, manifest: Manifest, report: DataReport, evaluation: Evaluation, corpus: Corpus
+) -> str:
+    """Return the page of a finished run as HTML.
 
-    Attributes:
-        manifest: of the finished run.
-        config: the text of its config.toml.
+    Args:
+        run: the run folder, with its config and log.
+        manifest: its manifest.
         report: the statistics of its data files.
-        evaluation: scores of the best checkpoint on dev.
+        evaluation: the scores of the best checkpoint on dev.
         corpus: the rows of train.
     """
-
-    manifest: Manifest
-    config: str
-    report: DataReport
-    evaluation: Evaluation
-    corpus: Corpus
-
-
-def html(page: PretrainPage, curves: Curves) -> str:
-    """Return the page as HTML."""
+    curves = read_curves(run)
     plots = curve_plots(curves, "The same tokens are masked in every evaluation.", Metric)
     parts = (
-        top(page.manifest),
-        _tiles(page, curves),
+        top(manifest),
+        _tiles(evaluation, corpus, curves),
         frame.section("Training curves", frame.plots(plots)),
-        data_section(page.report),
-        settings(page.manifest, page.config),
+        data_section(report),
+        settings(manifest, (run / CONFIG).read_text(encoding="utf-8")),
     )
-    return frame.render_page(f"{page.manifest.identity.name}: pretraining run", parts)
+    return frame.render_page(f"{manifest.identity.name}: pretraining run", parts)
 
 
-def _tiles(page: PretrainPage, curves: Curves) -> str:
+def _tiles(evaluation: Evaluation, corpus: Corpus, curves: Curves) -> str:
     tiles = [
-        (f"{score:.1%}", "", SCORE_CAPTIONS[metric])
-        for metric, score in page.evaluation.scores.items()
+        (f"{score:.1%}", "", SCORE_CAPTIONS[metric]) for metric, score in evaluation.scores.items()
     ]
-    tiles += [
-        (f"{loss:.3f}", "", LOSS_CAPTIONS[name]) for name, loss in page.evaluation.losses.items()
-    ]
-    rows, tokens = len(page.corpus), int(page.corpus.lengths.sum())
-    fill = tokens / (rows * int(page.corpus.lengths.max()))
+    tiles += [(f"{loss:.3f}", "", LOSS_CAPTIONS[name]) for name, loss in evaluation.losses.items()]
+    rows, tokens = len(corpus), int(corpus.lengths.sum())
+    fill = tokens / (rows * int(corpus.lengths.max()))
     tiles.append((f"{tokens:,}", "", f"training tokens in {rows:,} rows, {fill:.1%} filled"))
     if (speed := curves.get("train/examples_per_s")) is not None:
         rate = fmean(value for _, value in speed) * tokens / rows

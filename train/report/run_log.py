@@ -40,18 +40,6 @@ class NullLogger:
     def page(self, figures: Mapping[str, str]) -> None:
         """Update the page of the unfinished run; `figures` are values by name."""
 
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Do nothing."""
-
 
 class RunLogger(NullLogger):
     """Writes the logs of a run; a context manager that also logs the traceback of an error."""
@@ -119,6 +107,10 @@ class RunLogger(NullLogger):
     def log_text(self, line: str) -> None:
         """Log a line to train.log."""
         self._log.info(line)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
 
     def __exit__(
         self,

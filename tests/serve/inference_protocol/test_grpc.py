@@ -91,44 +91,6 @@ def wait_until(holds):
         time.sleep(0.01)
 
 
-def test_server_metadata(client, server, name):
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready(name)
-    assert not client.is_model_ready("other")
-    http = f"{server.url}/v2/models/{name}"
-    metadata = client.get_model_metadata(name, as_json=True)
-    assert client.is_model_ready(name, metadata["versions"][0])
-    described = httpx.get(http).json()
-    for one in (*metadata["inputs"], *metadata["outputs"]):
-        one["shape"] = [int(width) for width in one["shape"]]  # 64 bits are strings in this JSON
-    assert metadata == described
-    config = client.get_model_config(name).config
-    assert [one.name for one in config.output] == [one["name"] for one in described["outputs"]]
-    assert config.max_batch_size == httpx.get(f"{http}/config").json()["max_batch_size"]
-    extensions = httpx.get(f"{server.url}/v2").json()["extensions"]
-    assert client.get_server_metadata().extensions == extensions
-
-
-@pytest.mark.parametrize("rows", [True, False])
-@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
-def test_predictions_are_those_of_the_rest_api(client, server, name, rows, compression):
-    outputs = [triton.InferRequestedOutput(one) for one in ("probabilities", "label")]
-    found = client.infer(
-        name,
-        [tensor(TEXTS, rows=rows)],
-        outputs=outputs,
-        request_id="7",
-        compression_algorithm=compression,
-    )
-    assert (found.get_response().id, found.get_response().model_name) == ("7", name)
-    labels = [label.decode() for label in found.as_numpy("label").ravel()]
-    assert labels == expected(server, TEXTS)
-    assert found.as_numpy("probabilities").shape == (4, 3)
-    assert found.as_numpy("logits") is None
-    assert client.infer(name, [tensor(TEXTS)]).as_numpy("logits").shape == (4, 3)
-
-
 def test_the_stage_times_are_in_the_trailing_metadata(stub, name):
     _, call = stub.ModelInfer.with_call(request(name))
     timing = dict(call.trailing_metadata())["server-timing"]

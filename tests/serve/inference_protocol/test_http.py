@@ -15,7 +15,6 @@ BROKEN = {
     "datatype": "BYTES",
     "parameters": {"binary_data_size": 5},
 }
-TEXTS = ["rain", "goal team", "bank of the 雨", ""]
 
 
 @pytest.fixture
@@ -40,53 +39,6 @@ def tensor(texts, *, binary=True, name="text", rows=True):
 def expected(server, texts):
     answer = httpx.post(f"{server.url}/v1/predict", json={"texts": texts}).json()
     return answer["predictions"]
-
-
-def test_server_metadata(client, name):
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready(name)
-    extensions = client.get_server_metadata()["extensions"]
-    assert {"binary_tensor_data", "classification", "statistics"} <= {*extensions}
-    metadata = client.get_model_metadata(name)
-    (version,) = metadata["versions"]
-    assert client.is_model_ready(name, version)
-    assert metadata["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1, 1]}]
-    shapes = {one["name"]: (one["datatype"], one["shape"]) for one in metadata["outputs"]}
-    assert shapes == {
-        "label": ("BYTES", [-1, 1]),
-        "score": ("FP32", [-1, 1]),
-        "probabilities": ("FP32", [-1, 3]),
-        "logits": ("FP32", [-1, 3]),
-    }
-    config = client.get_model_config(name)
-    assert config["input"] == [{"name": "text", "data_type": "TYPE_STRING", "dims": [1]}]
-    assert config["max_batch_size"] == 1024
-
-
-@pytest.mark.parametrize("binary_in", [True, False])
-@pytest.mark.parametrize("binary_out", [True, False, None])
-@pytest.mark.parametrize("rows", [True, False])
-def test_predictions_are_those_of_the_rest_api(client, server, name, binary_in, binary_out, rows):
-    outputs = None
-    if binary_out is not None:
-        outputs = [
-            triton.InferRequestedOutput(one, binary_data=binary_out)
-            for one in ("probabilities", "label")
-        ]
-    given = tensor(TEXTS, binary=binary_in, rows=rows)
-    found = client.infer(name, [given], outputs=outputs, request_id="7")
-    assert found.get_response()["id"] == "7"
-    predictions = expected(server, TEXTS)
-    labels = found.as_numpy("label").ravel().tolist()  # bytes, or what JSON makes of them
-    expected_labels = [one["label"] for one in predictions]
-    assert labels in (expected_labels, [label.encode() for label in expected_labels])
-    metadata = client.get_model_metadata(name)
-    probabilities_NC = found.as_numpy("probabilities")
-    assert probabilities_NC.shape == (4, metadata["outputs"][2]["shape"][1])
-    best = [max(one["scores"].values()) for one in predictions]
-    np.testing.assert_allclose(probabilities_NC.max(1), best, rtol=1e-6)
-    assert (found.as_numpy("logits") is None) == (binary_out is not None)
 
 
 def test_errors_have_a_message_and_a_status(client, server, name):

@@ -105,30 +105,6 @@ def test_other_requests_have_an_id_but_are_not_observed(app: ObservedApp) -> Non
     assert app.requests == []
 
 
-def test_the_status_has_models_and_recent_latency(app: ObservedApp) -> None:
-    app.request("POST", "/v1/predict", json={"texts": ["goal", "rain"]})
-    status = app.request("GET", "/v1/status").json()
-    ((version,),) = [model["versions"] for model in status["models"]]
-    assert (version["version"], version["engine"], version["precision"]) == ("7", "onnx", "fp32")
-    assert (version["inputs"], version["kind"], version["classes"]) == (
-        ["text"],
-        "single_label",
-        3,
-    )
-    assert version["totals"]["texts"] >= 2
-    assert status["recent"]["texts_per_s"] == 2 / status["recent"]["window_s"]
-    assert 0 < status["recent"]["p50_ms"] <= status["recent"]["p99_ms"]
-
-
-def test_the_status_has_the_thresholds_of_a_multi_label_model(
-    multi_run: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Models([open_predictor(multi_run)]) as models:
-        status = ObservedApp(models, caplog).request("GET", "/v1/status").json()
-    thresholds = status["models"][0]["versions"][0]["thresholds"]
-    assert thresholds == {"weather": 0.75, "sport": 0.75, "money": 0.25}
-
-
 def test_a_request_to_a_closed_model_is_counted_once(
     run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
