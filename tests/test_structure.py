@@ -21,11 +21,11 @@ def load():
 REPORT = load()
 # What is still above the budgets and the limit of imported names. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 130,
+    "pipework": 129,
     "train": 810,
     "export": 1_399,
     "serve": 2_381,
-    "benchmarks": 89,
+    "benchmarks": 88,
     "benchmarks/studies": 717,
     "tests": 10_441,
 }
