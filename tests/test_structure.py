@@ -21,13 +21,13 @@ def load():
 REPORT = load()
 # What is still above the budgets and the limit of imported names. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 130,
+    "pipework": 129,
     "train": 810,
     "export": 1_399,
     "serve": 2_381,
-    "benchmarks": 89,
-    "benchmarks/studies": 752,
-    "tests": 10_450,
+    "benchmarks": 88,
+    "benchmarks/studies": 717,
+    "tests": 10_441,
 }
 MANY_NAMES: dict[str, int] = {
 }  # fmt: skip

@@ -13,6 +13,19 @@ from pipework.machine import cpu_limit
 from pipework.record import Record
 
 SCHEMA_VERSION: Literal[1] = 1
+# Packages that affect speed.
+PACKAGES = (
+    "fastapi",
+    "numpy",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "openvino",
+    "tensorrt",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "uvicorn",
+)
 
 
 class Machine(Record):
@@ -33,20 +46,6 @@ class Provenance(Record):
     git_commit: str | None
     machine: Machine
     versions: dict[str, str]
-
-
-PACKAGES = (
-    "fastapi",
-    "numpy",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "openvino",
-    "tensorrt",
-    "tokenizers",
-    "torch",
-    "transformers",
-    "uvicorn",
-)
 
 
 def provenance() -> Provenance:

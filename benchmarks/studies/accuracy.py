@@ -10,7 +10,11 @@ from pathlib import Path
 from statistics import mean
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.studies.records.training_results import TrainingResult, recorded_settings
+from pipework.benchmarks.studies.records.training_results import (
+    Setting,
+    TrainingResult,
+    recorded_settings,
+)
 from pipework.benchmarks.studies.script import report_errors, stored, study_parser
 from pipework.data.splits import split_source
 from pipework.errors import ConfigError
@@ -22,8 +26,6 @@ from pipework.train.config.train import TrainSettings
 from pipework.train.report.curves import last_line
 from pipework.train.report.linear_baseline import linear_baseline
 from pipework.train.report.verdict import metric_in_words
-
-Setting = str | int | float | bool | None
 
 
 @report_errors
@@ -87,17 +89,15 @@ def minutes(run: Path) -> float:
     return float(last_line(run).get("elapsed_s", 0)) / 60
 
 
-def _settings(
-    manifest: Manifest, train: TrainSettings
-) -> dict[str, str | int | float | bool | None]:
-    model: dict[str, str | int | float | bool | None] = {
+def _settings(manifest: Manifest, train: TrainSettings) -> dict[str, Setting]:
+    return {
         "family": manifest.model.family,
         "head": manifest.model.head,
         "parameters": manifest.model.parameters,
         "train_rows": manifest.data.splits["train"].rows,
         "max_length": manifest.input.max_length,
+        **recorded_settings(train),
     }
-    return {**model, **recorded_settings(train)}
 
 
 def _floor(option: str) -> tuple[str, float]:

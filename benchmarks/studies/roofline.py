@@ -21,12 +21,12 @@ from pipework import console
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.studies.records.engine_results import Roof, RoofedEngine, RooflineResult
+from pipework.benchmarks.studies.records.grid_results import column_of
 from pipework.benchmarks.studies.roofs import (
     EncoderShape,
     MatmulGraph,
     bandwidth_gb_s,
     roof_gflops,
-    roof_name,
     write_graph,
 )
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
@@ -109,7 +109,7 @@ def roofline(plan: RooflinePlan, words: tuple[str, ...], progress: Progress) -> 
         for record in chosen:
             measured.append(_measure_pair(run, manifest, record, encoder, batches, plan.seconds))
             progress.advance(1)
-    roofs = {roof_name(record): record for record in chosen}
+    roofs = {column_of(record)[0]: record for record in chosen}
     return RooflineResult(
         model=plan.name,
         texts=workload.source,
@@ -180,7 +180,7 @@ def _compare(
         roof_gflops=round(operations / median(matmul_s) / GIGA, 1),
         gflop_per_text=round(operations / texts / GIGA, 5),
         flop_per_byte=round(operations / moved, 2),
-        roof=roof_name(record),
+        roof=column_of(record)[0],
     )
 
 

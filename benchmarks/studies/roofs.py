@@ -237,12 +237,6 @@ CALLS = 5
 GIGA = 1e9
 
 
-def roof_name(variant: Variant) -> str:
-    """Return the name of an engine's roof: runtime and arithmetic."""
-    scaling = () if variant.scaling is None else (variant.scaling.value,)
-    return " ".join((variant.format, variant.precision, *scaling))
-
-
 def roof_gflops(variant: Variant, manifest: Manifest) -> float:
     """Return the peak rate of a variant on this machine, in 10^9 operations per second.
 

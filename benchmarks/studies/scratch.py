@@ -18,7 +18,7 @@ import numpy as np
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.studies.accuracy import minutes, runs_of
 from pipework.benchmarks.studies.records.experiment_results import Arm, Difference, ExperimentResult
-from pipework.benchmarks.studies.records.training_results import recorded_settings
+from pipework.benchmarks.studies.records.training_results import Setting, recorded_settings
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.data.splits import split_source
 from pipework.export.inference import evaluate_run
@@ -115,7 +115,7 @@ def _arm(name: str, step: Step, runs: Path, before: Arm | None, progress: Progre
     )
 
 
-def _settings(run: Path) -> dict[str, str | int | float | bool | None]:
+def _settings(run: Path) -> dict[str, Setting]:
     config = run_config(run)
     model = recorded_settings(config.model)
     train = recorded_settings(config.train)

@@ -19,26 +19,20 @@ from pipework.benchmarks.studies.records.grid_results import Cell, GridResult, c
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings
+from pipework.export.plan import all_variants
 from pipework.export.run import export
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress, Progress
-from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import Precision, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
 
 SETTINGS = ExportSettings(speed_s=0, dev_rows=200, calibration_rows=100)
-FORMS: Sequence[tuple[str, Precision, Scaling | None]] = (
-    ("onnx", Precision.FP32, None),
-    ("onnx", Precision.FP16, None),
-    ("onnx", Precision.INT8, Scaling.DYNAMIC),
-    ("onnx", Precision.INT8, Scaling.STATIC),
-    ("openvino", Precision.FP32, None),
-    *((("openvino", Precision.BF16, None),) if computes_bf16() else ()),
-    ("openvino", Precision.INT8, Scaling.STATIC),
-)
+# Engines that can be computed on any machine with a processor.
 VARIANTS = tuple(
-    Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
-    for format_, precision, scaling in FORMS
-    for layout in Layout
+    variant
+    for variant in all_variants()
+    if variant.format in {"onnx", "openvino"}
+    and (variant.precision is not Precision.BF16 or computes_bf16())
 )
 NONE = "none"
 OUTCOME = re.compile(

@@ -20,6 +20,7 @@ from pipework.errors import ConfigError, PipeError, without_password
 from pipework.wire.headers import BULK, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 from pipework.wire.schemas import ErrorResponse
 
+M = TypeVar("M", bound=BaseModel)
 MAX_PORT = 65_535
 MAX_TIMEOUT_S = MAX_TIMEOUT_MS / 1e3  # of servers
 KEY = re.compile(r"[!-~]*")  # printable ASCII without spaces, as in an HTTP header
@@ -118,9 +119,6 @@ def check_key(key: str) -> None:
     if not KEY.fullmatch(key):
         message = "API key: expected printable ASCII characters without spaces and line ends"
         raise ConfigError(message, "check the end of the key: PIPEWORK_API_KEY, or key=")
-
-
-M = TypeVar("M", bound=BaseModel)
 
 
 class HttpConnection(Closeable):

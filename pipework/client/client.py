@@ -27,7 +27,11 @@ from pipework.wire.schemas import PredictRequest, TextInput, explain
 KEY_VARIABLE = "PIPEWORK_API_KEY"
 SERVER_NAME = "pipework"
 T = TypeVar("T")
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0  # pauses between retries
+FIRST_PAUSE_S = 0.5  # between retries
+LONGEST_PAUSE_S = 30.0
+# Texts per request, and concurrent requests: enough to fill a server's batches.
+TEXTS = 32
+REQUESTS = 4
 
 
 class Client(Closeable):
@@ -234,10 +238,6 @@ def _pause_s(error: TooBusyError | NotReadyError, attempt: int) -> float:
     return min(LONGEST_PAUSE_S, max(backoff_s, retry_after_s))
 
 
-TEXTS, REQUESTS = (
-    32,
-    4,
-)  # texts per request and concurrent requests: enough to fill a server's batches
 Answers = Iterator[tuple[Example, Prediction]]
 
 

@@ -15,9 +15,11 @@ SPLIT_HINT = "split the texts into several requests"  # of too many texts, or to
 READY_PATH = "/readyz"
 STATUS_PATH = "/v1/status"
 TOP_K = "a whole number of at least 1"
+ENTITIES = 2
 SHOWN_NUMBER = 10**9  # errors do not show larger numbers, which may have thousands of digits
 # JSON values of a request: a text with a pair and two entities has 10, and there are a few others.
-VALUES_PER_TEXT, OTHER_VALUES = 16, 1024
+VALUES_PER_TEXT = 16
+OTHER_VALUES = 1024
 ESCAPES = (b"\\\\", b'\\"')  # longer ones first, so that the second is an escaped quote
 
 
@@ -27,7 +29,6 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-ENTITIES = 2
 _Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 _Spans = Annotated[list[_Span], Field(min_length=ENTITIES, max_length=ENTITIES)]
 

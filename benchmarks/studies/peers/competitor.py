@@ -29,17 +29,17 @@ class LaunchContext:
         run: the run folder.
         model: the same model in the layout of transformers, with ONNX graphs in `onnx/`.
         infinity: the virtual environment of infinity.
+        cores: number of cores the server may use.
         scratch: an empty folder for the server.
         port: a free port.
-        cores: number of cores the server may use.
     """
 
     run: Path
     model: Path
     infinity: Path
-    scratch: Path
-    port: int
     cores: int
+    scratch: Path = Path()
+    port: int = 0
 
     def hide(self, text: str) -> str:
         """Return a text without the paths of this machine."""

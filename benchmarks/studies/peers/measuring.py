@@ -7,7 +7,7 @@ Shapes: N texts, C labels.
 
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -133,19 +133,13 @@ class Bench:
     """The inputs that are the same for all servers.
 
     Attributes:
-        run: the run folder.
-        model: the same model in the layout of transformers.
-        infinity: the virtual environment of infinity.
-        cores: number of cores of this machine.
+        context: the run, its model and the cores; each server has another folder and port.
         reference: expected predictions.
         workloads: workload by load.
         progress: reports each level.
     """
 
-    run: Path
-    model: Path
-    infinity: Path
-    cores: int
+    context: LaunchContext
     reference: Reference
     workloads: Mapping[ClientLoad, Workload]
     progress: Progress
@@ -161,7 +155,7 @@ class Bench:
         trials: list[PeerMeasurement] = []
         failed: str | None = None
         with TemporaryDirectory() as scratch:
-            context = self._place(Path(scratch))
+            context = replace(self.context, scratch=Path(scratch), port=_free_port())
             try:
                 with PeerServer(competitor, context) as server:
                     answers = None if number else self.reference.check(server)
@@ -205,16 +199,6 @@ class Bench:
             errors=level.errors,
             memory_mib=round(server.memory_mib(), 1),
             start_s=round(server.start_s, 2),
-        )
-
-    def _place(self, scratch: Path) -> LaunchContext:
-        return LaunchContext(
-            run=self.run,
-            model=self.model,
-            infinity=self.infinity,
-            scratch=scratch,
-            port=_free_port(),
-            cores=self.cores,
         )
 
 

@@ -63,28 +63,25 @@ class PeerServer(Closeable):
         Raises:
             NotReadyError: the request fails, or the response has another format.
         """
+        peer = self._competitor.peer
         content = self._competitor.request(texts)
         headers = {"Content-Type": "application/json"}
         try:
             response = self._client.post(self._competitor.path, content=content, headers=headers)
         except httpx.HTTPError as error:
-            message = f"{self._competitor.peer} does not respond: {type(error).__name__}: {error}"
+            message = f"{peer} does not respond: {type(error).__name__}: {error}"
             raise NotReadyError(message) from error
+        body = " ".join(response.text.split())[:300]
         if response.status_code != HTTPStatus.OK:
-            body = " ".join(response.text.split())[:300]
-            message = f"{self._competitor.peer} responds with HTTP {response.status_code}: {body}"
+            message = f"{peer} responds with HTTP {response.status_code}: {body}"
             raise NotReadyError(message)
         try:
             rows = self._competitor.parse(json.loads(response.content))
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            message = (
-                f"unexpected response of {self._competitor.peer}: {error!r}: {response.text[:300]}"
-            )
+            message = f"unexpected response of {peer}: {error!r}: {body}"
             raise NotReadyError(message) from error
         if len(rows) != len(texts):
-            message = (
-                f"{self._competitor.peer} returned {len(rows)} predictions for {len(texts)} texts"
-            )
+            message = f"{peer} returned {len(rows)} predictions for {len(texts)} texts"
             raise NotReadyError(message)
         return rows
 

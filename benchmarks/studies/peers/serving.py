@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from pipework import console
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.studies.peers.competitor import Competitor, own_server
+from pipework.benchmarks.studies.peers.competitor import Competitor, LaunchContext, own_server
 from pipework.benchmarks.studies.peers.fastapi_peers import onnxruntime_peers, transformers_peers
 from pipework.benchmarks.studies.peers.infinity_peers import infinity_peers
 from pipework.benchmarks.studies.peers.measuring import Bench, Reference, installed
@@ -123,11 +123,14 @@ def compare(plan: PeerServingPlan, words: tuple[str, ...], progress: Progress) -
         for load in (SEVERAL, SINGLE)
     }
     with TemporaryDirectory() as scratch:
-        bench = Bench(
+        context = LaunchContext(
             run=plan.run,
             model=write_model_folder(plan.run, Path(scratch) / "model"),
             infinity=plan.infinity,
             cores=cores,
+        )
+        bench = Bench(
+            context=context,
             reference=Reference.of(plan.run),
             workloads=workloads,
             progress=progress,

@@ -98,8 +98,7 @@ class RoofedEngine(Record):
     the turns. `roof_texts_per_s` and `roof_gflops` are rates of the matmul-only graph; operations
     are multiplications and additions, in 10^9 per second. `flop_per_byte` divides the operations by
     the bytes that the products read and write without caches, so it is a lower bound. `roof` is the
-    name of the engine's roof in the result. `flop_per_byte` and `roof` are None in results that
-    predate them.
+    name of the engine's roof in the result.
     """
 
     engine: str
@@ -108,8 +107,8 @@ class RoofedEngine(Record):
     share: float
     roof_gflops: float
     gflop_per_text: float
-    flop_per_byte: float | None = None
-    roof: str | None = None
+    flop_per_byte: float
+    roof: str
 
     @property
     def gflops(self) -> float:
@@ -121,7 +120,7 @@ class RooflineResult(StudyResult):
     """The engines of a run compared with their matrix products, fastest first.
 
     `bandwidth_gb_s` is the rate at which all cores together copy memory, in 10^9 bytes per second,
-    reads and writes counted. It is None, and `roofs` is empty, in results that predate them.
+    reads and writes counted.
     """
 
     TABLE: ClassVar[str] = "roofline"
@@ -131,20 +130,18 @@ class RooflineResult(StudyResult):
     texts: str
     batch_tokens: int
     engines: tuple[RoofedEngine, ...]
-    roofs: tuple[Roof, ...] = ()
-    bandwidth_gb_s: float | None = None
+    roofs: tuple[Roof, ...]
+    bandwidth_gb_s: float
     command: tuple[str, ...]
 
-    def attainable(self, engine: RoofedEngine) -> float | None:
-        """Return the attainable rate of an engine in 10^9 operations/s, None if not measured.
+    def attainable(self, engine: RoofedEngine) -> float:
+        """Return the attainable rate of an engine in 10^9 operations/s.
 
         It is the minimum of the compute roof and the memory-bandwidth roof without caches. An
         engine whose layers fit into a cache may exceed the latter.
         """
-        roofs = [roof for roof in self.roofs if roof.name == engine.roof]
-        if not roofs or self.bandwidth_gb_s is None or engine.flop_per_byte is None:
-            return None
-        return min(roofs[0].gflops, self.bandwidth_gb_s * engine.flop_per_byte)
+        roofs = {roof.name: roof.gflops for roof in self.roofs}
+        return min(roofs[engine.roof], self.bandwidth_gb_s * engine.flop_per_byte)
 
     def table_rows(self) -> Iterator[tuple[str, ...]]:
         """Yield a row for each engine."""
@@ -158,7 +155,7 @@ class RooflineResult(StudyResult):
                 f"{engine.share:.0%}",
                 f"{engine.roof_gflops:,.0f}",
                 f"{engine.gflops:,.0f}",
-                "-" if engine.flop_per_byte is None else f"{engine.flop_per_byte:,.0f}",
-                "-" if roof is None else f"{roof:,.0f}",
-                "-" if roof is None else f"{engine.gflops / roof:.0%}",
+                f"{engine.flop_per_byte:,.0f}",
+                f"{roof:,.0f}",
+                f"{engine.gflops / roof:.0%}",
             )

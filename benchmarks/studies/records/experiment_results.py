@@ -5,10 +5,8 @@ from statistics import mean
 from typing import ClassVar, Literal
 
 from pipework.benchmarks.studies.records.study_result import StudyResult
-from pipework.benchmarks.studies.records.training_results import plus_minus
+from pipework.benchmarks.studies.records.training_results import Setting, plus_minus
 from pipework.record import Record
-
-Setting = str | int | float | bool | None
 
 
 class Difference(Record):

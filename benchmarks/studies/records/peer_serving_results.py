@@ -136,13 +136,10 @@ class PeerServingResult(StudyResult):
         """The measured loads."""
         return tuple(dict.fromkeys(trial.load for trial in self.trials))
 
-    def tried(self, peer: str) -> tuple[Candidate, ...]:
-        """Return all settings of a peer."""
-        return tuple(candidate for candidate in self.candidates if candidate.peer == peer)
-
     def candidate(self, peer: str, settings: str) -> Candidate:
         """Return the candidate with these settings."""
-        return next(tried for tried in self.tried(peer) if tried.settings == settings)
+        named = (each for each in self.candidates if each.peer == peer)
+        return next(each for each in named if each.settings == settings)
 
     def figures(self, peer: str, load: ClientLoad) -> Figures | None:
         """Return the medians of a peer under a load, None if it was not measured in any round."""

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from pipework.benchmarks.studies.records.study_result import StudyResult
 
+Setting = str | int | float | bool | None
 PIPEWORK = "pipework"  # its name in the `peer` fields of stored results
 
 
@@ -34,7 +35,7 @@ class TrainingResult(StudyResult):
     seeds: tuple[int, ...]
     rows: int
     minutes: float
-    settings: dict[str, str | int | float | bool | None]
+    settings: dict[str, Setting]
     floors: dict[str, float]
     commands: tuple[str, ...]
 
@@ -61,7 +62,7 @@ def plus_minus(values: Sequence[float]) -> str:
     return f" ± {stdev(values):.2f}" if len(values) > 1 else ""
 
 
-def recorded_settings(settings: BaseModel) -> dict[str, str | int | float | bool | None]:
+def recorded_settings(settings: BaseModel) -> dict[str, Setting]:
     """Return the settings that are not None as JSON scalars; lists become comma-separated text."""
     values = settings.model_dump(mode="json", exclude_none=True)
     return {

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipework.benchmarks.studies.roofs import EncoderShape, roof_gflops, roof_name
+from pipework.benchmarks.studies.records.grid_results import column_of
+from pipework.benchmarks.studies.roofs import EncoderShape, roof_gflops
 from pipework.errors import ConfigError
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
@@ -23,8 +24,8 @@ FP32 = Variant(format="onnx", precision=Precision.FP32, layout=Layout.PACKED)
 
 
 def test_engines_with_the_same_runtime_and_arithmetic_share_a_roof() -> None:
-    assert roof_name(INT8) == "openvino int8 static"
-    assert roof_name(FP32) == roof_name(FP32.model_copy(update={"layout": Layout.PADDED}))
+    assert column_of(INT8) == ("openvino int8 static", True)
+    assert column_of(FP32)[0] == column_of(FP32.model_copy(update={"layout": Layout.PADDED}))[0]
 
 
 @pytest.mark.parametrize("variant", [FP32, INT8], ids=lambda variant: variant.label)

@@ -120,17 +120,6 @@ def test_a_missing_document_is_reported(tmp_path):
         update([tmp_path / "README.md"], filled(), check=True)
 
 
-def test_the_stored_results_of_this_project_are_all_readable():
-    read_all(readme.RESULTS)
-
-
-def test_the_check_raises_an_error_with_exit_code_3(trained, tmp_path):
-    path = tmp_path / "README.md"
-    path.write_text(TEXT, encoding="utf-8")
-    with pytest.raises(CheckFailedError):
-        update([path], filled(trained), check=True)
-
-
 def test_every_table_is_in_a_document():
     texts = [(ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS]
     assert {name for text in texts for name in OPEN.findall(text)} == set(generators([]))
