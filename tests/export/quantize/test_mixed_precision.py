@@ -14,6 +14,7 @@ from pipework.export.run import export
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines.openvino import PRECISION_PATH, shared_core
+from pipework.tasks.outputs import Outputs
 from pipework.train.model.checkpoint import FOLDER, records
 
 DYNAMIC = Variant(
@@ -72,19 +73,23 @@ def fallback_precision(run, engine):
     return shared_core().read_model(path).get_rt_info(PRECISION_PATH).value
 
 
+def negated(outputs):
+    return Outputs(-outputs.values, outputs.offsets)
+
+
 @pytest.mark.slow
 def test_layers_fall_back_to_bf16_first(run, noting, monkeypatch):
     monkeypatch.setattr(OpenVinoConverter, "fallback_precision", lambda _: Precision.BF16)
     judged = []
 
-    def logits(runner, graph, encodings, *, real=CandidateRunner.logits):
-        found_NC = real(runner, graph, encodings)
+    def infer(runner, graph, encodings, *, real=CandidateRunner.infer):
+        found = real(runner, graph, encodings)
         if graph.name == "fp32.onnx" or len(encodings) <= SENSITIVITY_ROWS:
-            return found_NC
+            return found
         judged.append(runner.fallback_precision)
-        return -found_NC if len(judged) == 1 else found_NC  # as if one layer repaired it
+        return negated(found) if len(judged) == 1 else found  # as if one layer repaired it
 
-    monkeypatch.setattr(CandidateRunner, "logits", logits)
+    monkeypatch.setattr(CandidateRunner, "infer", infer)
     (engine,) = export(run, noting, [OPENVINO], settings=QUICK)
     assert engine.proven
     (layer,) = engine.built.kept
@@ -102,15 +107,15 @@ def test_float32_is_tried_if_bf16_layers_are_not_enough(run, noting, monkeypatch
     monkeypatch.setattr(OpenVinoConverter, "fallback_precision", lambda _: Precision.BF16)
     judged = []
 
-    def logits(runner, graph, encodings, *, real=CandidateRunner.logits):
-        found_NC = real(runner, graph, encodings)
+    def infer(runner, graph, encodings, *, real=CandidateRunner.infer):
+        found = real(runner, graph, encodings)
         if graph.name == "fp32.onnx" or len(encodings) <= SENSITIVITY_ROWS:
-            return found_NC
+            return found
         judged.append(runner.fallback_precision)
         repaired = judged.count(Precision.FP32) > 1  # by the first layer in float32
-        return found_NC if repaired else -found_NC
+        return found if repaired else negated(found)
 
-    monkeypatch.setattr(CandidateRunner, "logits", logits)
+    monkeypatch.setattr(CandidateRunner, "infer", infer)
     (engine,) = export(run, noting, [OPENVINO], settings=QUICK)
     assert engine.proven
     assert judged == [Precision.BF16] * 5 + [Precision.FP32] * 2
@@ -129,13 +134,14 @@ def test_float32_is_used_if_bf16_fallback_layers_do_not_help(run, noting, monkey
     monkeypatch.setattr(OpenVinoConverter, "fallback_precision", lambda _: Precision.BF16)
     compared = []
 
-    def logits(runner, graph, encodings, *, real=CandidateRunner.logits):
+    def infer(runner, graph, encodings, *, real=CandidateRunner.infer):
         if len(encodings) > SENSITIVITY_ROWS:
             compared.append((graph.name, runner.fallback_precision))
-        found_NC = real(runner, graph, encodings)
-        return -found_NC if degraded and runner.fallback_precision is Precision.BF16 else found_NC
+        found = real(runner, graph, encodings)
+        lower = degraded and runner.fallback_precision is Precision.BF16
+        return negated(found) if lower else found
 
-    monkeypatch.setattr(CandidateRunner, "logits", logits)
+    monkeypatch.setattr(CandidateRunner, "infer", infer)
     (engine,) = export(run, noting, [OPENVINO], settings=QUICK)
     assert engine.proven
     assert engine.built.kept == ()
