@@ -13,8 +13,8 @@ from pipework.export.convert.converter import GRAPH, ConvertedGraph
 from pipework.export.convert.converters import converter_of, graph_converter
 from pipework.export.convert.fusions import count_fusions
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
-from pipework.export.parity.stored_weights import check_stored_weights
 from pipework.export.quantize.onnx2int8 import LayerPrecisions, onnx_to_int8
+from pipework.export.quantize.stored_weights import check_stored_weights
 from pipework.export.rows.run_rows import RunRows, graph_feeds, reads_first_only
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineBuild, Precision, Variant

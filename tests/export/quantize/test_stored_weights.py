@@ -9,7 +9,7 @@ from pipework.errors import CheckFailedError
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
-from pipework.export.parity.stored_weights import check_stored_weights
+from pipework.export.quantize.stored_weights import check_stored_weights
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
