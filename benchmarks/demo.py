@@ -147,7 +147,9 @@ def _wait_until_ready(server: subprocess.Popen[str], url: str) -> None:
     deadline_s = monotonic() + START_S
     with Client(url) as client:
         while not client.ready():
-            if server.poll() is not None or monotonic() > deadline_s:
+            if server.poll() is not None:
+                raise StageError(["pipe", "serve"], server.returncode or 1)
+            if monotonic() > deadline_s:
                 message = f"the server was not ready after {START_S:.0f} s"
                 raise NotReadyError(message, "run `pipe serve` manually to see why")
             sleep(0.1)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from math import floor
-from time import perf_counter
+from time import perf_counter, process_time
 
 from pipework.benchmarks.load.outcome import RequestOutcome
 from pipework.benchmarks.load.process_usage import ServerMonitor
@@ -35,6 +35,7 @@ class LevelMeasurement:
 
     outcomes: Sequence[RequestOutcome]
     span_s: tuple[float, float]
+    generator_cores: float | None = None
     server: ServerUse | None = None
 
 
@@ -51,6 +52,7 @@ class LevelRun:
         self._exhausted = False
         self._seconds = floor(duration.warmup_s + duration.duration_s)
         self._monitor = monitor
+        self._generator_cores: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -76,6 +78,7 @@ class LevelRun:
         return LevelMeasurement(
             outcomes=self.outcomes,
             span_s=(self.begin_s, end_s),
+            generator_cores=self._generator_cores,
             server=None if self._monitor is None else self._monitor.usage,
         )
 
@@ -84,7 +87,11 @@ class LevelRun:
         await self._wait_until(self.begin_s)
         if self._monitor is not None:
             await asyncio.to_thread(self._monitor.begin)
+        before_s = process_time()
+        begin_s = perf_counter()
         await self._wait_until(self.end_s)
+        took_s = max(perf_counter() - begin_s, 1e-9)
+        self._generator_cores = round((process_time() - before_s) / took_s, 3)
         self._over.set()
         if self._monitor is not None:
             await asyncio.to_thread(self._monitor.end)

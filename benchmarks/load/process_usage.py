@@ -7,7 +7,7 @@ current user are found.
 from collections.abc import Sequence
 from contextlib import suppress
 from socket import gaierror, gethostbyname
-from time import perf_counter, process_time
+from time import perf_counter
 
 import psutil
 
@@ -21,7 +21,7 @@ class ServerMonitor:
         """Monitor these processes and their children."""
         self._pids = pids
         self._before: dict[int, float] = {}
-        self._begin_s = self._own_before_s = 0.0
+        self._begin_s = 0.0
         self._peak_mib = 0.0
         self.usage: ServerUse | None = None
 
@@ -30,9 +30,13 @@ class ServerMonitor:
         """Return a monitor of the server at an address, None if it runs on another machine."""
         if not _is_local(host):
             return None
+        try:
+            connections = psutil.net_connections("tcp")
+        except psutil.Error:  # some systems show them to the administrator only
+            return None
         listening = {
             connection.pid
-            for connection in psutil.net_connections("tcp")
+            for connection in connections
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
         }
         pids = sorted(pid for pid in listening if pid is not None)
@@ -42,7 +46,6 @@ class ServerMonitor:
         """Start the measurement; earlier samples are discarded."""
         self._peak_mib = 0.0
         self._before = self._cpu_times_s()
-        self._own_before_s = process_time()
         self._begin_s = perf_counter()
 
     def sample(self) -> None:
@@ -54,13 +57,11 @@ class ServerMonitor:
         """End the measurement; `usage` is None if the server has ended."""
         self.sample()
         cpu_times_s = self._cpu_times_s()
-        own_s = process_time() - self._own_before_s
         took_s = perf_counter() - self._begin_s
         spent_s = sum(after_s - self._before.get(pid, 0.0) for pid, after_s in cpu_times_s.items())
         if self._peak_mib:
             self.usage = ServerUse(
                 cores=round(spent_s / took_s, 3),
-                generator_cores=round(own_s / took_s, 3),
                 peak_mib=round(self._peak_mib, 1),
             )
 

@@ -58,7 +58,7 @@ def _generator(result: BenchResult) -> Iterator[ResultNote]:
     busy = [
         tables.load_label(level)
         for level in result.levels
-        if level.server is not None and (level.server.generator_cores or 0) > BUSY_CORES
+        if (level.generator_cores or 0) > BUSY_CORES
     ]
     if busy:
         text = f"it uses a whole core at {', '.join(busy)}; the server may be faster"

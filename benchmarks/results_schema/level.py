@@ -33,11 +33,9 @@ class ServerUse(Record):
 
     `cores` is CPU seconds per second and `peak_mib` the peak resident memory, both summed over the
     listening processes and their children (shared pages count once per process).
-    `generator_cores` is CPU seconds per second of the load generator.
     """
 
     cores: float
-    generator_cores: float | None = None
     peak_mib: float
 
 
@@ -54,7 +52,8 @@ class Level(Record):
     latencies start at the intended send time, so that they include the delay of an overloaded
     server or generator. `late` counts requests sent more than 10 ms after the intended time.
 
-    `server` is None for a server on another machine. `cost_per_million` is the cost of a million
+    `generator_cores` is CPU seconds per second of the load generator after the warm-up. `server` is
+    None for a server on another machine. `cost_per_million` is the cost of a million
     texts in the currency of the price per hour.
     """
 
@@ -71,6 +70,7 @@ class Level(Record):
     requests_per_s: float
     latency_ms: Latency | None
     errors: dict[str, int]
+    generator_cores: float | None = None
     server: ServerUse | None = None
     cost_per_million: float | None = None
 

@@ -221,6 +221,11 @@ $(RESULTS)/engines-matrix-minilm.json:
 	python -m pipework.benchmarks.studies.matrix --model $(MINILM) --weights all-MiniLM-L6-v2 --out $(part)
 	$(end)
 
+# A step needs the run that it starts from or learns from.
+STEP = $(WORK)/trained/scratch-
+$(STEP)pretrained $(STEP)distilled: $(STEP)pretraining
+$(STEP)distilled $(STEP)small-distilled $(STEP)none-distilled: $(STEP)pretrained
+
 $(RESULTS)/scratch.json: $(STEPS:%=$(WORK)/trained/scratch-%)
 	$(begin)
 	python -m pipework.benchmarks.studies.scratch --runs $(WORK)/runs --out $(part)

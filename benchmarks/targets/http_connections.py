@@ -13,6 +13,8 @@ from typing import cast
 
 import httptools
 
+LENGTH_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
+
 
 class ConnectionLostError(Exception):
     """The server closed the connection before the response was complete."""
@@ -45,6 +47,8 @@ class Connection(asyncio.Protocol):
     def _reset_parser(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._body: list[bytes] = []
+        self._headers_complete = False
+        self._has_length = False
 
     @property
     def usable(self) -> bool:
@@ -79,27 +83,39 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self.close()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note a header that gives the length of the body."""
+        del value
+        self._has_length |= name.lower() in LENGTH_HEADERS
+
+    def on_headers_complete(self) -> None:
+        """Note that the body follows."""
+        self._headers_complete = True
+
     def on_body(self, body: bytes) -> None:
         """Store a part of the body."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:
         """Complete the response, and close the connection unless it is kept alive."""
-        if self._response is not None and not self._response.done():
-            response = HttpResponse(
-                status=self._parser.get_status_code(),
-                body=b"".join(self._body),
-            )
-            self._response.set_result(response)
+        self._complete()
         if not self._parser.should_keep_alive():
             self.close()
         self._reset_parser()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio's name)
-        """Fail the pending response."""
-        if self._response is not None and not self._response.done():
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Complete or fail the pending response."""
+        # A response without a length header ends with its connection.
+        if exc is None and self._headers_complete and not self._has_length:
+            self._complete()
+        elif self._response is not None and not self._response.done():
             self._response.set_exception(ConnectionLostError())
         self._transport = None
+
+    def _complete(self) -> None:
+        if self._response is not None and not self._response.done():
+            status = self._parser.get_status_code()
+            self._response.set_result(HttpResponse(status=status, body=b"".join(self._body)))
 
 
 class ConnectionPool:

@@ -2,7 +2,6 @@
 
 from pipework.benchmarks.load.slo import judge_rates, parse_slo
 from pipework.benchmarks.report.measurement_warnings import notes
-from pipework.benchmarks.results_schema.level import ServerUse
 
 
 def titles(result):
@@ -29,7 +28,7 @@ def test_a_result_without_problems_has_no_notes(served):
 
 def test_a_generator_that_uses_a_whole_core_is_the_bottleneck(served):
     levels = [
-        level.model_copy(update={"server": ServerUse(cores=1, peak_mib=1, generator_cores=cores)})
+        level.model_copy(update={"generator_cores": cores, "server": None})
         for level, cores in zip(served.levels[:4], (0.2, 0.4, 0.7, 0.95), strict=True)
     ]
     assert titles(served.model_copy(update={"levels": tuple(levels[:3])})) == []

@@ -69,6 +69,10 @@ def raw_server(response):
     return listening.getsockname()[1]
 
 
+def test_a_response_without_length_ends_with_its_connection():
+    assert send(raw_server(b"HTTP/1.1 200 OK\r\n\r\nall of it"), 1) == [200]
+
+
 def test_a_truncated_response_is_a_lost_connection():
     (error,) = send(raw_server(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nnot all"), 1)
     assert isinstance(error, ConnectionLostError)
