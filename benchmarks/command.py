@@ -18,6 +18,40 @@ SERVER_OPTIONS = (AGAINST, "--concurrency", RATE, "--arrivals", TRACE, SLO, "--p
 NOT_WITH_TRACE = ("--file", "--words", "--batch", AGAINST)
 NOT_REPEATED = ("target", "json", "html")
 URLS = ("http://", "https://", "grpc://", "grpcs://")
+Number = TypeVar("Number", int, float)
+Value = TypeVar("Value", str, float)
+TextsFile = Annotated[Path | None, typer.Option(help="data file with the texts to send")]
+Columns = Annotated[str, typer.Option(help="columns of --file: text=NAME,text_pair=NAME")]
+Words = Annotated[float, typer.Option(help="mean length of synthetic texts in words")]
+Batch = Annotated[int | None, typer.Option(help="texts per request")]
+Clients = Annotated[str, typer.Option(help="closed-loop levels: numbers of clients")]
+Rates = Annotated[str | None, typer.Option(help="open-loop levels: requests/s, e.g. 50,100")]
+ArrivalProcess = Annotated[Arrivals, typer.Option(help="arrival process of open-loop requests")]
+Slo = Annotated[
+    list[str] | None,
+    typer.Option(help="objective, e.g. p99=50ms: check it at --rate, or find the largest rate"),
+]
+TraceFile = Annotated[
+    Path | None,
+    typer.Option(help="replay recorded requests (jsonl) at their recorded times or at --rate"),
+]
+Price = Annotated[
+    list[float] | None,
+    typer.Option(help="server price per hour, to report costs; twice: for TARGET and --against"),
+]
+Against = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="baseline server, measured alternately with TARGET"),
+]
+Template = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="""JSON request of another endpoint: '{"inputs": "$TEXTS"}'; twice: as --price"""
+    ),
+]
+TargetArgument = Annotated[str, typer.Argument(help="URL of a server, or a run folder")]
+Json = Annotated[Path | None, typer.Option(help="write the result to this file")]
+Html = Annotated[Path | None, typer.Option(help="write a page with plots to this file")]
 
 
 def check_options(target: str, options: Collection[str]) -> None:
@@ -60,41 +94,6 @@ if TYPE_CHECKING:
     from pipework.benchmarks.plan import BaselineServer, BenchPlan
     from pipework.benchmarks.report.report import Result
     from pipework.data.examples import Source
-
-Number = TypeVar("Number", int, float)
-Value = TypeVar("Value", str, float)
-TextsFile = Annotated[Path | None, typer.Option(help="data file with the texts to send")]
-Columns = Annotated[str, typer.Option(help="columns of --file: text=NAME,text_pair=NAME")]
-Words = Annotated[float, typer.Option(help="mean length of synthetic texts in words")]
-Batch = Annotated[int | None, typer.Option(help="texts per request")]
-Clients = Annotated[str, typer.Option(help="closed-loop levels: numbers of clients")]
-Rates = Annotated[str | None, typer.Option(help="open-loop levels: requests/s, e.g. 50,100")]
-ArrivalProcess = Annotated[Arrivals, typer.Option(help="arrival process of open-loop requests")]
-Slo = Annotated[
-    list[str] | None,
-    typer.Option(help="objective, e.g. p99=50ms: check it at --rate, or find the largest rate"),
-]
-TraceFile = Annotated[
-    Path | None,
-    typer.Option(help="replay recorded requests (jsonl) at their recorded times or at --rate"),
-]
-Price = Annotated[
-    list[float] | None,
-    typer.Option(help="server price per hour, to report costs; twice: for TARGET and --against"),
-]
-Against = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="baseline server, measured alternately with TARGET"),
-]
-Template = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="""JSON request of another endpoint: '{"inputs": "$TEXTS"}'; twice: as --price"""
-    ),
-]
-TargetArgument = Annotated[str, typer.Argument(help="URL of a server, or a run folder")]
-Json = Annotated[Path | None, typer.Option(help="write the result to this file")]
-Html = Annotated[Path | None, typer.Option(help="write a page with plots to this file")]
 
 
 def bench(

@@ -34,6 +34,10 @@ ROUNDS = 5
 SLICES = 2 * ROUNDS  # per level and server
 TOLERANCE = 0.02
 SlicePair = tuple[MeasuredLevel, MeasuredLevel]
+Prices = tuple[float | None, float | None]
+# Measures one slice: the load, whether to measure the target (else the baseline), and the number of
+# the slice, which seeds random arrivals.
+Measure = Callable[[OfferedLoad, bool, int], MeasuredLevel]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,12 +60,6 @@ class Round:
         """Pairs of consecutive slices, each of the baseline and the target."""
         (first, fourth), (second, third) = self.before, self.after
         return (first, second), (fourth, third)
-
-
-Prices = tuple[float | None, float | None]
-# Measures one slice: the load, whether to measure the target (else the baseline), and the number of
-# the slice, which seeds random arrivals.
-Measure = Callable[[OfferedLoad, bool, int], MeasuredLevel]
 
 
 def run_rounds(

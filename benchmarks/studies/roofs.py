@@ -38,6 +38,11 @@ NAMES = {
     Layout.PADDED: ("input_ids", "attention_mask"),
     Layout.PACKED: ("input_ids", "position_ids", "segment_ids", "text_index"),
 }
+ROWS, WIDTH = 64, 32
+CALLS = 5
+GIGA = 1e9
+MIB = 256  # size of each of the two arrays: several times the last-level cache
+REPEATS = 8
 
 
 class EncoderShape(BaseModel):
@@ -232,9 +237,6 @@ def _dense_bytes(input_bytes: int, output_bytes: int, states: int, width: int, o
 LARGE = EncoderShape(
     hidden_size=1024, intermediate_size=4096, num_hidden_layers=1, num_attention_heads=16
 )
-ROWS, WIDTH = 64, 32
-CALLS = 5
-GIGA = 1e9
 
 
 def roof_gflops(variant: Variant, manifest: Manifest) -> float:
@@ -292,9 +294,6 @@ def write_graph(graph: MatmulGraph, folder: Path) -> Path:
 
 # Like the copy kernel of STREAM (McCalpin 1995, https://www.cs.virginia.edu/stream/): bytes read
 # and written are counted, and the best of several repetitions is reported.
-
-MIB = 256  # size of each of the two arrays: several times the last-level cache
-REPEATS = 8
 
 
 def bandwidth_gb_s() -> float:

@@ -31,6 +31,8 @@ from pipework.train.report.verdict import metric_in_words
 KNOWN = {"SVM on TF-IDF of 1 to 3 characters": 90.36}
 SHOWN = {"preset", "vocab_size", "ngrams", "max_length", "dropout", "head"}
 EXCLUDED = {"seed", "seeds", "teacher"}  # they differ by seed, or are paths of this machine
+PRETRAINING = ("scratch-pretraining",)
+TEACHERS = ("scratch-pretrained", *PRETRAINING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +50,6 @@ class Step:
     after: tuple[str, ...] = ()
 
 
-PRETRAINING = ("scratch-pretraining",)
-TEACHERS = ("scratch-pretrained", *PRETRAINING)
 STEPS: Mapping[str, Step] = {
     "tiny": Step(folder="scratch-tiny"),
     "cnn head": Step(folder="scratch-cnn", against="tiny"),

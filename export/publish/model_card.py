@@ -13,7 +13,7 @@ from pipework.data.kept_rows import kept_source
 from pipework.predict.text_model import EngineModel
 from pipework.progress import Progress, counted
 from pipework.record import Record
-from pipework.run_folder.engine_record import Parity, Speed, unreliable_ranking
+from pipework.run_folder.engine_record import Parity, Speed
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.bootstrap import Interval, TaskOutputs, score_interval
 from pipework.scoring.evaluation import label_array
@@ -193,8 +193,11 @@ def _speed_notes(engines: Sequence[PublishedEngine]) -> Iterator[str]:
     )
     if kinds:
         yield f"\nTexts/s were measured on {'; '.join(kinds)}."
-    if warning := unreliable_ranking(speeds):
-        yield f"Warning: {warning}."
+    if unsteady := [speed.variation for speed in speeds if not speed.is_steady]:
+        yield (
+            f"They are not reliable: the rounds varied by up to {max(unsteady):.0%}, because other "
+            "programs used the machine."
+        )
 
 
 def _data(manifest: Manifest) -> Iterator[str]:

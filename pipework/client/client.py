@@ -32,6 +32,7 @@ LONGEST_PAUSE_S = 30.0
 # Texts per request, and concurrent requests: enough to fill a server's batches.
 TEXTS = 32
 REQUESTS = 4
+Answers = Iterator[tuple[Example, Prediction]]
 
 
 class Client(Closeable):
@@ -236,9 +237,6 @@ def _pause_s(error: TooBusyError | NotReadyError, attempt: int) -> float:
     backoff_s = FIRST_PAUSE_S * (1 << attempt) * random.uniform(0.5, 1)  # noqa: S311  (jitter, not security)
     retry_after_s = error.retry_after_s if isinstance(error, TooBusyError) else 0
     return min(LONGEST_PAUSE_S, max(backoff_s, retry_after_s))
-
-
-Answers = Iterator[tuple[Example, Prediction]]
 
 
 def predict_all(client: Client, examples: Iterable[Example], progress: Progress) -> Answers:

@@ -14,6 +14,8 @@ from pipework.errors import PipeError
 
 log = logging.getLogger(__name__)
 RESERVE_S = 2  # part of the grace period for the last error responses and for closing the engines
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+RERAISE_S = 0.01
 
 
 def drain_s(grace_s: int) -> int:
@@ -60,10 +62,6 @@ class GracePeriod:
                 with suppress(OSError, PipeError):  # it cannot be written
                     stream.flush()
             os._exit(0)
-
-
-STOPPING = (signal.SIGTERM, signal.SIGINT)
-RERAISE_S = 0.01
 
 
 @contextmanager

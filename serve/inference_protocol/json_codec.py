@@ -42,6 +42,7 @@ _HINT = (
 MAX_DIMENSION = 2**31 - 1  # numbers with thousands of digits are slow to parse and to print
 # fail_fast: an error object for each element of a large list takes minutes and gigabytes.
 _Strings = Annotated[list[str], Field(fail_fast=True)]
+NamedTensor = tuple[str, NDArray[np.generic], bool]
 
 
 class _Part(BaseModel):
@@ -211,9 +212,6 @@ def classify(
         for row, ranks in zip(values_NC.tolist(), ranks_NK.tolist(), strict=True)
     ]
     return np.array(words, np.object_).reshape(ranks_NK.shape)
-
-
-NamedTensor = tuple[str, NDArray[np.generic], bool]
 
 
 def requested_tensors(request: ParsedRequest, answer: OutputTensors) -> Iterator[NamedTensor]:

@@ -13,7 +13,7 @@ from tests.commands import pipe
 
 PIPE = Path(sys.executable).with_name("pipe")
 FROZEN = {
-    "bench": "target against compare file columns words batch concurrency rate arrivals trace slo"
+    "bench": "target against file columns words batch concurrency rate arrivals trace slo"
     " price template seconds json html",
     "check": "inputs overrides rows as_json",
     "doctor": "as_json",

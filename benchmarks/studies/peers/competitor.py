@@ -19,6 +19,7 @@ SERVERS = Path(__file__).parent / "servers"  # scripts that do not import pipewo
 TEXTS, NUMBER = '"$TEXTS"', '"$N"'
 # The prediction for one text: probability by label, for all labels or only the best.
 Probabilities = dict[str, float]
+JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,9 +115,6 @@ def _rows(response: Any) -> list[Probabilities]:  # noqa: ANN401  (JSON)
         {str(name): float(score) for name, score in row["scores"].items()}
         for row in response["predictions"]
     ]
-
-
-JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
