@@ -118,7 +118,7 @@ class BenchPlan:
             raise ConfigError(message, self._longer_hint(needed / rate))
 
     def _level_s(self, rate: float) -> float:
-        """Return the duration of a rate's level in seconds; that of a trace follows from it."""
+        """Return the duration of a rate's level in seconds; a trace determines its own."""
         return self.duration_s if self.trace is None else len(self.trace.at_s) / rate
 
     def _longer_hint(self, seconds: float) -> str:
@@ -134,7 +134,7 @@ class BenchPlan:
 
     @property
     def open_loop_rates(self) -> tuple[float, ...]:
-        """Rates of all open-loop levels without those of a search; a trace has its own rate."""
+        """Rates of all open-loop levels, without a search; a trace has its own rate."""
         if self.trace is not None and not self.rates:
             return (self.trace.rate,)
         return self.rates
@@ -148,7 +148,7 @@ class BenchPlan:
 
     @property
     def loads(self) -> tuple[OfferedLoad, ...]:
-        """Loads of all levels without those of a search."""
+        """Loads of all levels, without a search."""
         closed = (OfferedLoad(concurrency=clients) for clients in self.client_counts)
         opened = (OfferedLoad(rate=rate, arrivals=self.arrivals) for rate in self.open_loop_rates)
         return tuple(chain(closed, opened))

@@ -30,7 +30,7 @@ class Objective:
     Attributes:
         of_labels: the losses of logits [B, C] with respect to labels as in `Task.truth`, given the
             label smoothing and the class weights.
-        of_teachers: the losses of logits [B, C] with respect to those of teachers [K, B, C], given
+        of_teachers: the losses of logits [B, C] with respect to logits of teachers [K, B, C], given
             the temperature T; 0 where student and teachers agree. The factor T squared makes the
             size of the gradient independent of T.
     """

@@ -53,7 +53,7 @@ def finish(run: TrainingRun, manifest: Manifest) -> None:
 def model_record(
     run: TrainingRun, model: nn.Module, *, family: str, head: str, scale: TargetScale | None = None
 ) -> Model:
-    """Return the record of the best checkpoint and of those of `train.keep_every`."""
+    """Return the record of the best checkpoint and of the checkpoints of `train.keep_every`."""
     return Model(
         family=family,
         head=head,

@@ -126,7 +126,7 @@ class BulkStudy:
 
 
 def temporary_files(out: Path) -> set[str]:
-    """Return the temporary files of a job folder, also those of killed processes."""
+    """Return the temporary files of a job folder, also of killed processes."""
     with suppress(FileNotFoundError):
         return {path.name for path in (out / TEMPORARY).iterdir()}
     return set()

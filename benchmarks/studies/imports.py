@@ -2,7 +2,7 @@
 
 The models have two layers and random weights, and are saved as other programs save them. Each is
 imported, exported as a padded and a packed float32 engine, and served; the answers of the server
-are compared with those of the source.
+are compared with the source.
 """
 
 import json

@@ -102,7 +102,7 @@ def random_encoder(family: EncoderFamily, folder: Path) -> Path:
 def random_run(encoder: Path, head: Head, run: Path) -> Path:
     """Train an encoder with a new head for a few steps on a few rows of the sample; return `run`.
 
-    The logits then differ between classes like those of a real model, and a relatively large
+    The logits then differ between classes as in a real model, and a relatively large
     parity error is detected. For the entity head, the halves of each text are marked as entities.
     """
     marked = head is Head.ENTITY

@@ -1,7 +1,7 @@
 """Start `pipe serve` for a study and wait until it is ready.
 
 `python -m pipework.benchmarks.studies.pipe_serve RUN [OPTIONS]` serves a run and measures it; the
-options are those of `pipe bench`.
+options are as in `pipe bench`.
 """
 
 import re

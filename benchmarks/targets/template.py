@@ -22,7 +22,7 @@ class TemplateTarget(HttpTarget):
     """Server that receives and returns JSON.
 
     In the template, the strings "$TEXTS" and "$TEXT_PAIRS" are replaced by the arrays of the texts
-    and of their pair texts; "$TEXT" and "$TEXT_PAIR" by those of a request with one text.
+    and of their pair texts; "$TEXT" and "$TEXT_PAIR" by the texts of a request with one input.
     """
 
     template: str

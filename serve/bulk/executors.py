@@ -253,7 +253,7 @@ def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int
 
     Raises:
         ConfigError: the option is not I/N with 1 <= I <= N, or the numbers in the environment are
-            incomplete or are not those of a shard.
+            incomplete or do not belong to a shard.
     """
     if option is not None:
         number, slash, count = option.partition("/")

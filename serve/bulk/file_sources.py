@@ -21,7 +21,7 @@ def file_source(stored: StoredFile, training: ReadOptions, columns: str | None) 
     Raises:
         DataError: `columns` is invalid, or the file cannot be opened.
     """
-    # Without the suffix of the training data, the format is that of the suffix of the file.
+    # Without the suffix of the training data, the suffix of the file determines the format.
     reading = TrainingReadOptions.model_validate(training.model_dump())
     source = unlabelled_source(reading, Path(stored.name), columns)
     suffix = source.path.suffix

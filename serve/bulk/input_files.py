@@ -308,7 +308,7 @@ def _plan_text(
 
 
 def _keys(part: bytes) -> dict[str, None]:
-    """Return the keys of the rows of jsonl in their order, without those of invalid rows."""
+    """Return the keys of the rows of jsonl in their order, without invalid rows."""
     keys = dict[str, None]()
     for record in split_records(part, Format.JSONL):
         with suppress(InputError):

@@ -44,9 +44,9 @@ class BulkOptions:
         pattern: a path, folder, glob pattern or URL of the input.
         out: the job folder: a path, or a URL of an object store.
         engine: name of an engine; None for the default.
-        columns: columns that differ from those of the training data, see `Source.with_columns`.
+        columns: columns that differ from the training data, see `Source.with_columns`.
         keep: the columns that are copied to the output; None for all.
-        shard: "I/N" for the I-th of N shards, from 1; None for that of the environment.
+        shard: "I/N" for the I-th of N shards, from 1; None for the shard of the environment.
         on: the Ray cluster, see `executor`; None for this process.
     """
 

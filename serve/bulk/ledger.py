@@ -154,7 +154,7 @@ class Ledger:
         return not names <= {*FOLDERS, TEMPORARY} or bool(self.folder.names(FINISHED))
 
     def check(self, plan: BulkPlan) -> None:
-        """Compare the plan of the folder with that of this process, also on another machine.
+        """Compare the plan of the folder with the plan of this process, also on another machine.
 
         Raises:
             ConfigError: it has another plan, or none.
@@ -181,7 +181,7 @@ class Ledger:
 
         Raises:
             ChangedFileError: the input of a finished item has changed.
-            ConfigError: the entry is that of another job.
+            ConfigError: the entry belongs to another job.
         """
         name = part_name(item)
         try:

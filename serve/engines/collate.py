@@ -1,6 +1,6 @@
 """Cuts a batch into engine calls: padded micro-batches of similar lengths, or packed rows.
 
-A call has a fixed cost: small on a CPU, that of thousands of tokens on a GPU. Padding inputs into
+A call has a fixed cost: small on a CPU, as for thousands of tokens on a GPU. Padding inputs into
 one call pays only if it costs less than a second call. The cost of calls is measured on this
 machine when an engine is loaded.
 

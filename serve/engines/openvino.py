@@ -159,7 +159,7 @@ def _check_bf16(path: Path, core: "ov.Core") -> None:
     """Check that the processor computes in bf16.
 
     The precision is only a hint: a processor without bf16 would compute logits that differ from
-    those of the parity check.
+    the rows of the parity check.
     """
     if not has_bf16():
         supported = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")

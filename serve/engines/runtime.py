@@ -54,7 +54,7 @@ class Runtime(ABC):
         precisions: supported precisions.
         layouts: supported layouts.
         scalings: supported scalings of int8.
-        hub_files: paths in a published folder by precision, without those of other layouts.
+        hub_files: paths in a published folder by precision; engines of other layouts have none.
         triton: form for the backend of Triton that runs its engines, if there is one.
     """
 

@@ -155,7 +155,7 @@ class ServerConnection(asyncio.Protocol):
                 self._end(error)
             rejected = self._parser.state_changed and not self._exchanges
             self._check_received()
-            # Heads may be rejected, and so answered, at once: those of one part per tick.
+            # Heads may be rejected, and so answered, at once: the heads of one part per tick.
             if rejected or not self._server.parsing.has_time():
                 break
         if self._unparsed or len(self._exchanges) > 1:

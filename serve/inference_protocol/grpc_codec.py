@@ -1,6 +1,6 @@
 """Reads requests from gRPC messages and writes responses to gRPC messages.
 
-The messages are those of tritonclient:
+tritonclient has the messages:
 https://github.com/triton-inference-server/common/blob/main/protobuf/grpc_service.proto
 
 Shapes: N texts.

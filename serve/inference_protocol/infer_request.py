@@ -76,7 +76,7 @@ class ParsedRequest:
     priority: int = 0
 
     def options(self, transport: RequestOptions) -> RequestOptions:
-        """Combine the options of the transport with those of the request: the sooner deadline.
+        """Combine the options of the transport and of the request: the sooner deadline.
 
         https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_schedule_policy.md
         """
@@ -153,7 +153,7 @@ def read_texts(
         limits: limits for the number of texts and their lengths.
 
     Raises:
-        ProtocolError: the inputs are not those of the model.
+        ProtocolError: the model has other inputs.
         TooLargeError: there are too many texts, or a text is too long.
     """
     expected = " and ".join(names)

@@ -65,7 +65,7 @@ def open_version(folder: VersionFolder, settings: ServeSettings) -> Predictor:
 
     Raises:
         RunFolderError: a file, a digest or a parity record is wrong; the message names it.
-        CheckFailedError: its predictions differ from those of the checkpoint.
+        CheckFailedError: its predictions differ from the checkpoint's.
         MissingDependencyError: the engine's runtime is not installed.
     """
     folder.check_inside(read_classifier(folder.folder))
@@ -98,7 +98,7 @@ def open_predictor(
     Args:
         run: the run folder.
         engine: choice of the engine; by default the fastest within the default limits.
-        name: name of the model; by default that of the run.
+        name: name of the model; by default the name of the run.
         version: version of the model; see `Predictor`.
         queue: settings of the queue.
         prove: whether to check the parity of the engine here in any case, see `open_first`.

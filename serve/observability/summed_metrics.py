@@ -71,7 +71,7 @@ class WorkerCounts(BaseModel):
         return WorkerCounts(ended=tuple(counted))
 
     def of_versions(self, served: AbstractSet[tuple[str, str]]) -> "WorkerCounts":
-        """Return only the counters of these versions, and those of no version."""
+        """Return only the counters of these versions, and counters without a version."""
 
         def kept(labels: dict[str, str]) -> bool:
             version = labels.get("version", "")

@@ -67,7 +67,7 @@ class Totals:
         answered: successful requests.
         failed: failed requests.
         texts: texts of the successful requests.
-        truncated: those of these texts that were longer than the model reads.
+        truncated: the texts among these that were longer than the model reads.
         failed_s: seconds of the failed requests.
         seconds: seconds of the successful requests by stage.
         histograms: by stage, the number of successful requests per bucket of BUCKETS_S. A bucket

@@ -70,7 +70,7 @@ class Predictor(Closeable):
             record: the engine of the scheduler.
             encoder: the tokenizer of the run.
             scheduler: computes the logits.
-            name: name of the model; by default that of the run.
+            name: name of the model; by default the name of the run.
             version: version of the model; see the class.
         """
         self.scheduler = scheduler
@@ -164,7 +164,7 @@ class Predictor(Closeable):
     async def answer(
         self, texts: InputTexts, options: RequestOptions | None = None
     ) -> OutputTensors:
-        """Return predictions as tensors; cancelling and errors are those of `predict`.
+        """Return predictions as tensors; cancelling and errors are as in `predict`.
 
         Raises:
             TooLargeError: a text is longer than allowed.

@@ -162,7 +162,7 @@ class WorkerGroup:
             raise error
 
     def others(self) -> list[WorkerCounts]:
-        """Return the counts of the other workers, and those of earlier workers."""
+        """Return the counts of the other workers and of earlier workers."""
         workers = range(self._files.workers)
         return [
             self._left,

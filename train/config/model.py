@@ -10,7 +10,7 @@ from pipework.settings import Fraction, Positive, Settings
 
 
 class Preset(StrEnum):
-    """The size of an encoder trained from scratch: those of the published small BERT models.
+    """The size of an encoder trained from scratch, as of the published small BERT models.
 
     Turc et al. 2019, "Well-Read Students Learn Better", https://arxiv.org/abs/1908.08962.
     """

@@ -187,7 +187,7 @@ def _label_tuple(label: Label | None) -> Iterable[str]:
 
 
 def _rows(source: Source, rows_of_file: int) -> int:
-    """Estimate the number of rows of a source from that of its file."""
+    """Estimate the number of rows of a source from the rows of its file."""
     part = source.part
     if part is None:
         return rows_of_file

@@ -197,7 +197,7 @@ def launch(arguments: Sequence[str], processes: int) -> int:
     If a process fails, the others are stopped. SIGTERM and SIGINT are forwarded.
 
     Returns:
-        The exit code: 0, or that of the first process that failed, which has printed the error.
+        The exit code: 0, or the code of the first process that failed and printed its error.
 
     Raises:
         WorkerFailedError: a process was killed or failed with an unexpected exception.

@@ -98,7 +98,7 @@ class Loop:
         self.stepper = Stepper(spec.step, settings, rates, run.world)
 
     def run(self, state: TrainState, stop: StopSignal) -> TrainState:
-        """Train from the initial state, or from that of a restored checkpoint, to the last step.
+        """Train from the initial state, or from a restored checkpoint, to the last step.
 
         Returns:
             The final state.

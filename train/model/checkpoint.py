@@ -1,4 +1,4 @@
-"""The checkpoint folders of a run, which transformers opens too: the best, and those of steps."""
+"""The checkpoint folders of a run, which transformers opens too: the best, and kept steps."""
 
 import json
 import shutil

@@ -122,13 +122,13 @@ def open_reference(
     autocast: torch.dtype | None = None,
     kept: str | None = None,
 ) -> CheckpointEngine:
-    """Load the checkpoint of a run, or that of a step by its name, after checking its digests.
+    """Load the checkpoint of a run, or of a step by its name, after checking its digests.
 
     It runs in float32 unless an autocast type is given, and on `spare` if memory runs out.
 
     Raises:
         RunFolderError: the step has no checkpoint, a file of the checkpoint is missing or has
-            changed, or its labels differ from those of the manifest.
+            changed, or its labels differ from the manifest.
     """
     files = manifest.model.checkpoint if kept is None else manifest.model.kept.get(kept)
     if files is None:

@@ -114,7 +114,7 @@ def load(
         options: more arguments of the model.
 
     Returns:
-        The model, and the missing and unexpected weights and those of another shape.
+        The model, and the missing and unexpected weights and weights of another shape.
 
     Raises:
         ConfigError: a variable of TensorFlow matches no weight.

@@ -68,7 +68,7 @@ class ConvertedWeights:
     Attributes:
         config: the config of the checkpoint, changed where TensorFlow computes another function.
         weights: the weights by their names in transformers.
-        variables: the names of the variables by those of the weights.
+        variables: the names of the variables by the names of the weights.
     """
 
     config: PreTrainedConfig
@@ -76,7 +76,7 @@ class ConvertedWeights:
     variables: dict[str, str]
 
     def unmatched(self, unexpected: set[str]) -> list[str]:
-        """Return the variables of unexpected weights, without those of heads."""
+        """Return the variables of unexpected weights, without heads."""
         names = sorted(self.variables[name] for name in unexpected)
         return [name for name in names if not HEADS.match(name)]
 
@@ -116,7 +116,7 @@ def label_count(index: Path) -> int | None:
 
 
 def convert(index: Path, config: PreTrainedConfig) -> ConvertedWeights:
-    """Read the variables of a checkpoint, without those of the training.
+    """Read the variables of a checkpoint, without the state of the training.
 
     Raises:
         ConfigError: the checkpoint cannot be read, or is of another family or version.

@@ -1,7 +1,6 @@
 """Wrong predictions on dev: the confusion matrix, and the most confident errors.
 
-Errors are those of the model, or of the labels. The matrix is limited to the classes with the most
-errors.
+The model or the labels may be wrong. The matrix is limited to the classes with the most errors.
 
 Shapes: N rows, C labels or classes, K classes in the matrix, H and W pixels.
 """

@@ -56,7 +56,7 @@ TRIAL_SETTINGS = (
 
 
 class TrialState(StrEnum):
-    """How a trial ended; the names are those of Optuna's states."""
+    """How a trial ended; Optuna's states have these names."""
 
     COMPLETE = "complete"
     PRUNED = "pruned"
@@ -109,7 +109,7 @@ class MedianPruner(BasePruner):
     Optuna's pruner of this name compares trials at equal steps only, and trials with other batch
     sizes or epochs are evaluated at other steps. Here they are compared by the share of the steps
     that is done, so that their learning rates are at the same place of the schedule. A pruned trial
-    counts with its best score at later shares too; else the median would be that of the best.
+    counts with its best score at later shares too; else only the best would determine the median.
     """
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
@@ -311,7 +311,7 @@ def changed_config(out: Path, values: Mapping[str, str], *overrides: str) -> Con
 
 
 def delete_checkpoints(out: Path, trial: str = "*") -> None:
-    """Delete the checkpoints of a trial, or those of all trials; their logs stay."""
+    """Delete the checkpoints of a trial, or of all trials; their logs stay."""
     for folder in (out / TRIALS).glob(f"{trial}/"):
         shutil.rmtree(folder / STATE, ignore_errors=True)
         (folder / TOKENIZER).unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 The meaning of a key is read from the `Attributes` section of its class. The sections of the
 training config explain their keys in prose that also gives the reasons, so `training_keys.toml`
-has their meanings for the table. The features are those of `training_features.toml`.
+has their meanings for the table. `training_features.toml` has the features.
 """
 
 import inspect

@@ -51,7 +51,7 @@ class LaunchContext:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A command and the environment variables that it adds to those of this process."""
+    """A command and the environment variables that it adds to this process's."""
 
     words: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Measure one server at a time: check its predictions, apply the loads, read its memory.
 
-The expected predictions are those of the checkpoint in float32, one text at a time.
+The checkpoint in float32 gives the expected predictions, one text at a time.
 
 Shapes: N texts, C labels.
 """
