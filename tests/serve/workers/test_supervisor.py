@@ -220,10 +220,8 @@ def test_no_answer_is_wrong_while_workers_end(run, start_server, number, answers
     assert load.wrong == []
     assert len(ended) == ENDED
     # A connection of a killed worker is lost, and so is the next one if the kernel still puts it
-    # into the queue of that worker. Other signals let a worker answer what it has accepted, but the
-    # kernel may give it a connection between its last accept and the end of its socket:
-    # https://docs.kernel.org/networking/ip-sysctl.html (tcp_migrate_req)
-    lost = 2 * CLIENTS * ENDED if number is signal.SIGKILL else 1
+    # into the queue of that worker. Other signals let a worker answer what it has accepted.
+    lost = 2 * CLIENTS * ENDED if number is signal.SIGKILL else 0
     assert load.lost <= lost
     wait_for(lambda: serving_workers(workers, ended) == WORKERS)
     assert httpx.get(f"{workers.url}/readyz").status_code == 200
