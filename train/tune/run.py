@@ -34,14 +34,7 @@ from pipework.train.prepare import prepare
 from pipework.train.run_folder import CONFIG, Sections, check_same, check_same_settings
 from pipework.train.tune import report, trials
 from pipework.train.tune.final_runs import compare, standard_error, train_final_runs
-from pipework.train.tune.report import (
-    RESULT,
-    FinalConfig,
-    TuneResult,
-    best_final,
-    describe_trial,
-    read_result,
-)
+from pipework.train.tune.report import RESULT, TuneResult, describe_trial, read_result
 from pipework.train.tune.search_space import SearchSpace
 from pipework.train.tune.trials import (
     POLL_S,
@@ -171,10 +164,12 @@ def _write_result(
     journal: TrialJournal,
     space: SearchSpace,
     out: Path,
-    finals: tuple[FinalConfig, ...],
+    finals: tuple[report.FinalConfig, ...],
     progress: Progress,
 ) -> TuneResult:
-    compared = [[out / run for run in final.runs] for final in (finals[0], best_final(finals))]
+    compared = [
+        [out / run for run in final.runs] for final in (finals[0], report.best_final(finals))
+    ]
     result = TuneResult(
         metric=read_manifest(compared[0][0]).task.metric,
         trials=tuple(journal.finished()),
