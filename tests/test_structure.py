@@ -22,7 +22,7 @@ REPORT = load()
 # What is still above the budgets. A number here may only fall.
 OVER_BUDGET = {
     "pipework": 156,
-    "train": 860,
+    "train": 855,
     "export": 1_399,
     "serve": 2_380,
     "benchmarks": 111,
