@@ -162,8 +162,8 @@ class WorkerGroup:
         """Load or unload a model in all workers. Blocks until done.
 
         Raises:
-            PipeError: of the first worker that failed, see `Models.apply`; or workers did not finish in
-            time.
+            PipeError: of the first worker that failed, see `Models.apply`.
+            NotReadyError: workers did not finish in time.
         """
         workers = range(self._files.workers)
         with self._files.lock():
