@@ -12,6 +12,7 @@ from pipework.settings import AboveZero, NotNegative, Positive, Settings
 from pipework.wire.schemas import SPLIT_HINT
 from pipework.wire.text_tensors import MAX_CHARACTERS
 
+Share = Annotated[float, Field(gt=0, le=1)]
 Characters = Annotated[int, Field(ge=1, le=MAX_CHARACTERS)]
 
 
@@ -25,6 +26,10 @@ class QueueSettings(Settings):
         tokens: maximum tokens in the queue; further requests are rejected. The size of a single
             request is not checked here (see `limits`). Workers share this number and `requests`.
         requests: maximum accepted requests without an answer; further requests are rejected.
+        bulk_share: largest share of the queue for bulk requests. An interactive request that finds
+            the queue full displaces a bulk request, which gets 429.
+        client_share: largest share of the queue for a client (API key, else address) while others
+            wait. In a full queue, a request of another client displaces its last request.
         instances: engines per model and worker; default: two on a CPU with at least two cores,
             else one. Engines on a CPU share its cores. A single engine needs memory for the weights
             only once and computes a single request on all cores.
@@ -38,6 +43,8 @@ class QueueSettings(Settings):
     batch_tokens: Positive = 1024
     tokens: Positive = 65_536
     requests: Positive = 1024
+    bulk_share: Share = 0.5
+    client_share: Share = 0.5
     # Two engines overlap the work between engine calls.
     instances: Positive | None = None
     stuck_s: AboveZero | None = None

@@ -56,20 +56,24 @@ class ApiKeys:
         """Return the number of keys."""
         return len(self._digests)
 
-    def check(self, headers: Iterable[tuple[str, str]]) -> None:
-        """Check that the headers contain a valid key. Header names are in lower case.
+    def check(self, headers: Iterable[tuple[str, str]]) -> str:
+        """Return the digest of the valid key in the headers; "" if none is needed.
+
+        Header names are in lower case.
 
         Raises:
             UnauthorizedError: there is no valid key. The message does not contain the key sent.
         """
         if not self._digests:
-            return
+            return ""
         keys = list(islice(_sent_keys(headers), MAX_KEYS + 1))
         many = len(keys) > MAX_KEYS
-        if many or not any(self._digest(key) in self._digests for key in keys):
+        valid = [digest for digest in map(self._digest, keys) if digest in self._digests]
+        if many or not valid:
             found = f"more than {MAX_KEYS}" if many else "an unknown key" if keys else "none"
             message = f"expected an API key, found {found}"
             raise UnauthorizedError(message, _HINT)
+        return valid[0].hex()
 
     def _digest(self, key: str) -> bytes:
         return hashlib.blake2b(

@@ -69,6 +69,7 @@ class ServerConnection(asyncio.Protocol):
     """A connection. Its requests are answered one after the other.
 
     Attributes:
+        _client: address of the client.
         _exchanges: requests without a sent response, in order. The first is being answered, the
             last may be incomplete, the others are pipelined.
         _receiving: the request whose body is being received.
@@ -84,6 +85,7 @@ class ServerConnection(asyncio.Protocol):
     """
 
     _transport: asyncio.Transport
+    _client: str
 
     def __init__(self, server: ConnectionFactory) -> None:
         self._server = server
@@ -105,6 +107,8 @@ class ServerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the connection, or abort it if there are far too many."""
         self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._client = str(peer[0]) if isinstance(peer, tuple) else ""
         transport.set_write_buffer_limits(1)  # call `pause_writing` if any response is unread
         connections, limit = self._server.state.connections, self._limits.connections
         connections.add(self)
@@ -208,7 +212,10 @@ class ServerConnection(asyncio.Protocol):
         if error is None and self._over_limit and head.path not in HEALTH:
             message = f"all {self._limits.connections} allowed connections are in use"
             error = NotReadyError(message, "try again later")
-        exchange = self._handler.begin_rejected(error, head) if error else self._handler.begin(head)
+        if error is None:
+            exchange = self._handler.begin(head, self._client)
+        else:
+            exchange = self._handler.begin_rejected(error, head)
         exchange.closes |= self._over_limit
         self._receiving = exchange
         self._exchanges.append(exchange)

@@ -33,11 +33,14 @@ from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import (
     CONTEXT_HEADERS,
+    PRIORITY_FIELD,
     REQUEST_ID,
     TIMING,
+    RequestOptions,
     activate,
     new_context,
 )
+from pipework.wire.headers import BULK
 
 log = logging.getLogger(__name__)
 POST, INFER = "POST", "/infer"
@@ -89,9 +92,10 @@ class RequestHandler:
         self._observers = observers
         self.memory = memory
 
-    def begin(self, head: RequestHead) -> Exchange:
-        """Start a request. It has a response if it is rejected from its head."""
+    def begin(self, head: RequestHead, client: str = "") -> Exchange:
+        """Start a request of a client. It has a response if it is rejected from its head."""
         exchange = self._exchange(head)
+        exchange.context.client = client
         try:
             self._check_head(exchange)
             if exchange.route is not None:
@@ -182,7 +186,7 @@ class RequestHandler:
             exchange.closes = True
             raise HeadTooLongError
         if self._keys and not is_public(head.path):
-            self._keys.check(
+            exchange.context.client = self._keys.check(
                 (name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers
             )
         if not head.path.isprintable():
@@ -200,7 +204,9 @@ class RequestHandler:
         assert exchange.route is not None
         _, parameters = exchange.route
         if parameters or len(self._models.names) == 1:  # else the body has the name
-            exchange.model.acquire(**parameters).check_room()
+            bulk = exchange.head.fields.get(PRIORITY_FIELD) == BULK.encode()
+            options = RequestOptions(bulk=bulk, client=exchange.context.client)
+            exchange.model.acquire(**parameters).check_room(options)
 
     async def _response(self, exchange: Exchange) -> Response:
         head = exchange.head

@@ -81,12 +81,12 @@ class ParsedRequest:
         https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_schedule_policy.md
         """
         bulk = self.priority > 1 if self.priority else transport.bulk
-        if not self.timeout_us:
-            return RequestOptions(deadline_s=transport.deadline_s, bulk=bulk)
-        own = RequestOptions.within(min(self.timeout_us, DAY_US) / 1e6, bulk=bulk)
-        deadlines_s = [transport.deadline_s, own.deadline_s]
-        deadline_s = min(deadline for deadline in deadlines_s if deadline is not None)
-        return RequestOptions(deadline_s=deadline_s, bulk=bulk)
+        deadline_s = transport.deadline_s
+        if self.timeout_us:
+            own = RequestOptions.within(min(self.timeout_us, DAY_US) / 1e6)
+            deadlines_s = [deadline_s, own.deadline_s]
+            deadline_s = min(deadline for deadline in deadlines_s if deadline is not None)
+        return RequestOptions(deadline_s=deadline_s, bulk=bulk, client=transport.client)
 
 
 def check_tensor(

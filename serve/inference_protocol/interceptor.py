@@ -46,6 +46,7 @@ OPEN = (
 INFER = ("/ModelInfer", "/ModelStreamInfer")
 # Bytes of the last message of a stream, for the tasks that process it.
 message_bytes: ContextVar[int] = ContextVar("message_bytes", default=0)
+key_digest: ContextVar[str] = ContextVar("key_digest", default="")  # of a call
 
 
 class UnknownMethodError(InputError):
@@ -114,7 +115,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
 
     def _check_key(self, method: str, metadata: Iterable[tuple[str, str | bytes]]) -> None:
         if not method.startswith(OPEN):
-            self._keys.check((key, value) for key, value in metadata if isinstance(value, str))
+            texts = ((key, value) for key, value in metadata if isinstance(value, str))
+            key_digest.set(self._keys.check(texts))
 
     def _unary(
         self, handler: Handler, method: str

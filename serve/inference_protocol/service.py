@@ -25,13 +25,14 @@ from pipework.serve.inference_protocol.grpc_errors import (
     text_metadata,
 )
 from pipework.serve.inference_protocol.infer_request import DAY_US
-from pipework.serve.inference_protocol.interceptor import message_bytes
+from pipework.serve.inference_protocol.interceptor import key_digest, message_bytes
 from pipework.serve.inference_protocol.metadata import chosen_versions, statistics
 from pipework.serve.inference_protocol.repository import check_nothing_sent
 from pipework.serve.inference_protocol.stream import (
     UnreadResponse,
     UnreadResponses,
     in_order,
+    peer_address,
 )
 from pipework.serve.models.registry import Change, Models
 from pipework.serve.observability.observers import Observers
@@ -184,6 +185,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     ) -> tuple[proto.ModelInferResponse, RequestContext]:
         with self.observers.observe(GRPC, text_metadata(context)) as observed:
             observed.status = StatusCode.CANCELLED.name  # in case of a cancellation
+            observed.client = key_digest.get() or peer_address(context.peer())[0]
             try:
                 answer = await self._answer(request, _call_options(context))
             except Exception as error:
@@ -196,7 +198,9 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         self, request: proto.ModelInferRequest, call_options: RequestOptions
     ) -> proto.ModelInferResponse:
         with self._models.lease(request.model_name, request.model_version) as model:
-            model.check_room()  # reject a request before it is parsed if the queue is full
+            model.check_room(
+                call_options
+            )  # reject a request before it is parsed if the queue is full
             read = partial(read_message, request, model.inputs, self._settings.limits)
             parsed = await LARGE_WORK.run(request.ByteSize(), read)
             answer = await model.answer(parsed.texts, parsed.options(call_options))

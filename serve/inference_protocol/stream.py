@@ -151,10 +151,16 @@ class UnreadResponse:
             self._timer = loop.call_later(self._timeout_s - UNREAD_S, self._close)
 
 
+def peer_address(peer: str) -> tuple[str, str]:
+    """Return host and port of an address as grpc shows it."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return host.strip("[]"), port
+
+
 def close_connection(peer: str) -> None:
     """Close the connections of a client; `peer` is its address as grpc shows it."""
-    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    address = host.strip("[]"), int(port)
+    host, port = peer_address(peer)
+    address = host, int(port)
     for file in Path("/dev/fd").iterdir():
         if not file.is_socket():
             continue

@@ -37,16 +37,19 @@ class RequestOptions:
         deadline_s: time on the clock of `time.monotonic` after which the request is not computed
             any more; None for no deadline.
         bulk: low priority: interactive requests are scheduled first.
+        client: the client, which gets at most a share of the queue.
     """
 
     deadline_s: float | None = None
     bulk: bool = False
+    client: str = ""
 
     @classmethod
     def within(cls, seconds: float | None, *, bulk: bool = False) -> "RequestOptions":
-        """Return options with a deadline this many seconds from now; None for no deadline."""
+        """Return options of the current request; `seconds` until its deadline, None without."""
         deadline_s = None if seconds is None else time.monotonic() + seconds
-        return cls(deadline_s=deadline_s, bulk=bulk)
+        request = current_request()
+        return cls(deadline_s=deadline_s, bulk=bulk, client=request.client if request else "")
 
     @property
     def left_s(self) -> float | None:
@@ -113,6 +116,7 @@ class RequestContext:
     Attributes:
         endpoint: v1, v2 or grpc; None if the request is not an inference request.
         id: the id sent by the client, or a new one.
+        client: digest of the API key of the client, else its address.
         carrier: the trace context of the client (the headers of TRACE_HEADERS).
         started_s: arrival time, on the clock of `time.perf_counter`.
         started_ns: arrival time, in nanoseconds since 1970.
@@ -128,6 +132,7 @@ class RequestContext:
 
     endpoint: str | None
     id: str
+    client: str = ""
     carrier: Mapping[str, str] = field(default_factory=dict)
     started_s: float = field(default_factory=time.perf_counter)
     started_ns: int = field(default_factory=time.time_ns)

@@ -118,14 +118,14 @@ class Predictor(Closeable):
         """Number of logits per text."""
         return len(self._codec.task.labels)
 
-    def check_room(self) -> None:
+    def check_room(self, options: RequestOptions) -> None:
         """Check that a request would be accepted now.
 
         Raises:
             TooBusyError: the queue is full.
             NotReadyError: the server is stopping, or no engine is left.
         """
-        self.scheduler.check_room()
+        self.scheduler.check_room(options)
 
     def warm(self) -> None:
         """Compute a text to allocate memory and start threads before the first request.

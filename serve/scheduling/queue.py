@@ -1,9 +1,13 @@
 """Queue of requests that cuts batches for the engines. Not thread-safe: the scheduler locks it.
 
 Interactive requests come before bulk requests. Bulk requests fill the remaining room of a batch,
-and come first in one of BULK_EVERY batches. Each class is served in order of arrival. A request
-larger than a batch gets one batch at a time and then moves to the end of its class, so that small
-requests wait for one of its batches and not for all.
+and come first in one of BULK_EVERY batches. In each class, clients take turns: start-time fair
+queueing (Goyal et al. 1996) by tokens. The requests of a client are served in order of arrival. A
+request larger than a batch gets one batch at a time and then moves to the end of its class, so that
+small requests wait for one of its batches and not for all.
+
+If a client holds most of a queue that others use too, batches are smaller, and the requests of
+others are not computed together with its requests, so that the others wait less.
 
 Queued requests are shared evenly between engines, in whole requests, so that no engine is idle
 while another has a long batch.
@@ -14,13 +18,16 @@ scheduled before requests that were skipped less often.
 """
 
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import inf
 
+from pipework.serve.config import QueueSettings
 from pipework.serve.request.context import RequestOptions
+from pipework.serve.scheduling.admission import Admission
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding, truncated_rows
 
@@ -30,6 +37,7 @@ WINDOW = 4
 MAX_SKIPS = 3
 # Of a batch: with a larger share per engine, batches are filled up instead of shared.
 FILL_UP_SHARE = 0.75
+SMALL_BATCH = 8  # part of a full batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -57,6 +65,7 @@ class Job:
         left: number of inputs without outputs.
         computed: time spans in which parts were computed.
         skipped: number of batches that took later requests because of their length.
+        turn: the requests of a class are served in this order.
         parts: outputs so far, by their first input.
     """
 
@@ -69,6 +78,7 @@ class Job:
     left: int = 0
     computed: list[Span] = field(default_factory=list)
     skipped: int = 0
+    turn: float = 0.0
     parts: dict[int, Outputs] = field(default_factory=dict)
     # Engines fill parts of one request at the same time.
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -154,20 +164,35 @@ Batch = list[JobSlice]
 class BatchQueue:
     """Queued requests and the number of their tokens."""
 
-    def __init__(self, batch_tokens: int, *, group_lengths: bool = False) -> None:
+    def __init__(
+        self,
+        batch_tokens: int,
+        *,
+        group_lengths: bool = False,
+        admission: Admission | None = None,
+    ) -> None:
         """Create an empty queue.
 
         Args:
             batch_tokens: most tokens of a batch, without padding.
             group_lengths: whether a batch should have inputs of similar lengths.
+            admission: counts the queued tokens of each client.
         """
-        self._batch_tokens = batch_tokens
+        self._full_batch_tokens = self._batch_tokens = batch_tokens
+        self._admission = admission or Admission(QueueSettings())
+        self._dominant: str | None = None
+        self._now = 0.0  # the turn that is served
         self._group_lengths = group_lengths
         self._interactive: deque[Job] = deque()
         self._bulk: deque[Job] = deque()
         self._returned: deque[Batch] = deque()
         self._bulk_skipped = 0
-        self._in_flight_tokens = self.tokens = 0
+        self._in_flight_tokens = 0
+
+    @property
+    def tokens(self) -> int:
+        """Number of queued tokens."""
+        return self._admission.total.tokens
 
     def __len__(self) -> int:
         """Number of queued requests."""
@@ -178,9 +203,16 @@ class BatchQueue:
         return bool(self._returned or self._interactive or self._bulk)
 
     def add(self, job: Job) -> None:
-        """Append a request to its class."""
-        self._of(job).append(job)
-        self.tokens += job.tokens
+        """Insert a request into its class when it is the turn of its client."""
+        tokens = job.tokens
+        client = self._admission.count(job.options, tokens=tokens)
+        job.turn = max(self._now, client.finish)
+        client.finish = job.turn + tokens
+        jobs = self._of(job.options)
+        if jobs and jobs[-1].turn > job.turn:
+            jobs.insert(bisect_right(jobs, job.turn, key=_turn), job)
+        else:
+            jobs.append(job)
 
     def return_batch(self, batch: Batch) -> None:
         """Put a batch that was not computed in front of all others."""
@@ -188,9 +220,24 @@ class BatchQueue:
 
     def discard(self, job: Job) -> None:
         """Remove a request, unless batches have taken all of it."""
-        if not job.taken and job in self._of(job):
-            self._of(job).remove(job)
-            self.tokens -= job.tokens
+        jobs = self._of(job.options)
+        if not job.taken and job in jobs:
+            jobs.remove(job)
+            self._admission.count(job.options, tokens=-job.tokens)
+
+    def displaceable(self, options: RequestOptions) -> Job | None:
+        """Return the queued request that a request replaces if the queue is full.
+
+        For an interactive request this is the last bulk request, else the last request of a client
+        with more than its share.
+        """
+        bulk = bool(self._bulk) and not options.bulk
+        if not bulk and self._admission.is_greedy(options):
+            return None
+        for job in reversed(self._bulk if bulk else self._of(options)):
+            if job.next == 0 and (bulk or self._admission.is_greedy(job.options)):
+                return job
+        return None
 
     def expired(self, now_s: float) -> list[Job]:
         """Remove and return the requests past their deadline; `now_s` is `time.monotonic()`."""
@@ -201,10 +248,11 @@ class BatchQueue:
 
     def clear(self) -> list[Job]:
         """Remove and return all requests."""
+        for job in self._jobs():
+            self._admission.count(job.options, tokens=-job.tokens)
         jobs = [*self._jobs(), *(part.job for batch in self._returned for part in batch)]
         for queue in (self._interactive, self._bulk, self._returned):
             queue.clear()
-        self.tokens = 0
         return jobs
 
     def next_batch(self, engines: int = 1) -> Batch:
@@ -221,6 +269,9 @@ class BatchQueue:
         self._in_flight_tokens -= tokens(batch)
 
     def _choose(self, engines: int) -> Batch:
+        self._dominant = self._admission.dominant()
+        parts = 1 if self._dominant is None else SMALL_BATCH
+        self._batch_tokens = max(1, self._full_batch_tokens // parts)
         share = (self.tokens + self._in_flight_tokens) / engines
         if share >= FILL_UP_SHARE * self._batch_tokens:
             share = inf  # fill the batch up, even with a part of a request
@@ -236,7 +287,11 @@ class BatchQueue:
             if self._group_lengths and similar > 1:
                 similar = self._bring_forward(jobs, share, tokens(batch))
             self._fill(batch, jobs, share, similar)
-        self.tokens -= tokens(batch)
+        # A client that sends one request at a time must not pass the others for ever.
+        self._now += tokens(batch) / max(1, self._admission.clients)
+        for part in batch:
+            self._admission.count(part.job.options, tokens=-part.tokens)
+            self._now = max(self._now, part.job.turn)
         return batch
 
     def _bring_forward(self, jobs: deque[Job], share: float, taken: int) -> int:
@@ -275,6 +330,8 @@ class BatchQueue:
         room = self._batch_tokens - tokens(batch)
         while jobs and room > 0 and most > 0:
             job = jobs[0]
+            if batch and job.options.client == self._dominant != batch[0].job.options.client:
+                return
             taken = self._batch_tokens - room
             if share < inf and batch and (_beyond(share, taken, job) or job.tokens > room):
                 return
@@ -285,15 +342,20 @@ class BatchQueue:
             if not job.taken:
                 if job is batch[0].job:
                     jobs.rotate(-1)  # it got a whole batch, so the other requests come next
+                    job.turn = max(job.turn, jobs[-2 % len(jobs)].turn)
                 return
             jobs.popleft()
             most -= 1
 
-    def _of(self, job: Job) -> deque[Job]:
-        return self._bulk if job.options.bulk else self._interactive
+    def _of(self, options: RequestOptions) -> deque[Job]:
+        return self._bulk if options.bulk else self._interactive
 
     def _jobs(self) -> list[Job]:
         return [*self._interactive, *self._bulk]
+
+
+def _turn(job: Job) -> float:
+    return job.turn
 
 
 def _beyond(share: float, taken: int, job: Job) -> bool:

@@ -26,8 +26,9 @@ from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.scoring.evaluation import Engine
 from pipework.serve.config import QueueSettings
-from pipework.serve.request.context import deadline_error
+from pipework.serve.request.context import RequestOptions, deadline_error
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics
+from pipework.serve.scheduling.admission import Admission
 from pipework.serve.scheduling.in_flight import (
     BatchTotals,
     ComputedBatch,
@@ -42,6 +43,7 @@ MAX_ATTEMPTS = 3  # crashes with a request before it fails
 REOPEN_PAUSE_S = 4.0  # before the next attempt to open an engine
 MAX_FAILED_BATCHES = 3  # failed batches in a row after which an engine is reopened
 STOPPING = "the server is stopping"
+FULL = "the queue is full"
 
 
 class _EngineFailedError(Exception):
@@ -79,8 +81,10 @@ class Scheduler(Closeable):
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)  # engines wait here for a batch
         self._closing = threading.Condition(self._lock)  # and here before they are reopened
-        self._queue = BatchQueue(self._settings.batch_tokens, group_lengths=group_lengths)
-        self._unanswered = 0  # accepted requests
+        self._admission = Admission(self._settings)
+        self._queue = BatchQueue(
+            self._settings.batch_tokens, group_lengths=group_lengths, admission=self._admission
+        )
         self._crashes = 0
         self._totals = BatchTotals()
         self._running_batches: dict[int, RunningBatch] = {}  # by thread
@@ -112,7 +116,7 @@ class Scheduler(Closeable):
         with self._lock:
             oldest = self.oldest_batch
             return EngineLoad(
-                unanswered_requests=self._unanswered,
+                unanswered_requests=self._admission.total.requests,
                 oldest_batch_s=oldest.age_s if oldest else 0.0,
                 waiting_requests=len(self._queue),
                 waiting_tokens=self._queue.tokens,
@@ -134,35 +138,38 @@ class Scheduler(Closeable):
             batches = self._running_batches.values()
             return min(batches, key=lambda batch: batch.started_s, default=None)
 
-    def check_room(self) -> None:
+    def check_room(self, options: RequestOptions) -> None:
         """Check that a request would be accepted now.
 
         Raises:
             NotReadyError: the scheduler is closing, or no engine is left.
-            TooBusyError: the queue is full.
+            TooBusyError: the queue is full, or the share of the client or of bulk requests is.
         """
         with self._lock:
-            self._check_admission()
+            self._check_admission(options)
 
-    def reserve(self) -> None:
+    def reserve(self, options: RequestOptions) -> None:
         """Accept a request that is prepared for `enqueue`.
 
         It counts until it is answered or dropped: this bounds the requests in tokenization and in
-        engines too, and rejects others before that work is done. Raises the same errors as
-        `check_room`.
+        engines too, and rejects others before that work is done. If the queue is full, another
+        request may be displaced. Raises the same errors as `check_room`.
         """
         with self._lock:
-            self._check_admission()
-            self._unanswered += 1
+            while displaced := self._check_admission(options):
+                self._queue.discard(displaced)
+                displaced.fail(self._busy_error(FULL))
+            self._admission.count(options, requests=1)
 
-    def enqueue(self, jobs: Sequence[Job], *, dropped: int = 0) -> None:
+    def enqueue(self, jobs: Sequence[Job], *, dropped: Sequence[RequestOptions] = ()) -> None:
         """Queue accepted requests, and count `dropped` requests that will not be queued.
 
         Cancelling the future of a job removes it from the queue. After its deadline a request is
         not computed and fails with DeadlineError.
         """
         with self._lock:
-            self._unanswered -= dropped
+            for options in dropped:
+                self._admission.count(options, requests=-1)
             abandoned = self._abandoned
             if not abandoned:
                 for job in jobs:
@@ -173,7 +180,7 @@ class Scheduler(Closeable):
                 job.fail(NotReadyError(self._refusal))
             # A future keeps its callbacks. A strong reference to the job would be a cycle that
             # only the garbage collector frees, which pauses for 40 ms under overload.
-            job.future.add_done_callback(partial(self._answered, ref(job)))
+            job.future.add_done_callback(partial(self._answered, job.options, ref(job)))
 
     def count(self, refused: RefusalReason) -> None:
         """Count a request that was dropped outside of the scheduler."""
@@ -189,22 +196,37 @@ class Scheduler(Closeable):
         for thread in self._threads:
             thread.join()
 
-    def _check_admission(self) -> None:
+    def _check_admission(self, options: RequestOptions) -> Job | None:
+        """Check that a request may be accepted, and return the request that it displaces."""
         if self._refusal:
             self._refused[RefusalReason.NOT_READY] += 1
             raise NotReadyError(self._refusal)
-        requests = self._unanswered
-        tokens = self._queue.tokens
-        if tokens >= self._settings.tokens or requests >= self._settings.requests:
-            self._refused[RefusalReason.QUEUE_FULL] += 1
-            message = f"the queue is full: {requests} requests, {tokens} tokens"
-            raise TooBusyError(message, math.ceil(self._totals.seconds(tokens)) or 1)
+        if self._admission.has_room():
+            return None
+        if not self._admission.has_share(options):
+            reason = "the share of this client or of bulk requests is used"
+            raise self._busy_error(reason)
+        if not self._admission.is_full():
+            return None
+        displaced = self._queue.displaceable(options)
+        if displaced is None:
+            raise self._busy_error(FULL)
+        return displaced
 
-    def _answered(self, job_ref: "ref[Job]", _: "Future[JobResult]") -> None:
+    def _busy_error(self, reason: str) -> TooBusyError:
+        self._refused[RefusalReason.QUEUE_FULL] += 1
+        requests = self._admission.total.requests
+        tokens = self._queue.tokens
+        message = f"{reason}: {requests} requests, {tokens} tokens"
+        return TooBusyError(message, math.ceil(self._totals.seconds(tokens)) or 1)
+
+    def _answered(
+        self, options: RequestOptions, job_ref: "ref[Job]", _: "Future[JobResult]"
+    ) -> None:
         with self._lock:
-            self._unanswered -= 1
             if (job := job_ref()) and not job.taken:
                 self._queue.discard(job)
+            self._admission.count(options, requests=-1)
 
     def _work(self, engine: Engine) -> None:
         try:
@@ -252,7 +274,7 @@ class Scheduler(Closeable):
         return None
 
     def _finished(self) -> bool:
-        return bool(self._refusal and not self._unanswered)
+        return bool(self._refusal and not self._admission.total.requests)
 
     def _compute_all(self, engine: Engine) -> tuple[int, BaseException | None]:
         """Compute batches until the scheduler is drained or the engine crashes.

@@ -130,7 +130,7 @@ class TokenizerPool(Closeable):
             NotReadyError: closed, or no engine is left.
             TooBusyError: the queue is full.
         """
-        self._scheduler.reserve()
+        self._scheduler.reserve(options)
         request = _PendingRequest(
             examples=examples,
             options=options,
@@ -142,7 +142,7 @@ class TokenizerPool(Closeable):
         small = self._warm and not _tokenizing and request.cost <= SMALL_REQUEST
         with self._changed:
             if self._closed:
-                self._scheduler.enqueue([], dropped=1)
+                self._scheduler.enqueue([], dropped=[options])
                 raise NotReadyError(STOPPING)
             if not small:
                 self._pending[request] = None
@@ -212,8 +212,14 @@ class TokenizerPool(Closeable):
             for part in parts:
                 if part not in encodings:
                     self._pending.pop(part.request, None)
-        jobs = [request.job() for request in finished if not request.future.done()]
-        self._scheduler.enqueue(jobs, dropped=len(finished) - len(jobs))
+        jobs: list[Job] = []
+        dropped: list[RequestOptions] = []
+        for request in finished:
+            if request.future.done():
+                dropped.append(request.options)
+            else:
+                jobs.append(request.job())
+        self._scheduler.enqueue(jobs, dropped=dropped)
 
     def _encodings(self, parts: Sequence[_Part]) -> dict[_Part, list[Encoding]]:
         """Return the encodings of parts; the requests of the others have failed."""

@@ -41,7 +41,7 @@ class FakeModel:
         self.examples: list[list[Example]] = []
         self.terms: list[RequestOptions] = []
 
-    def check_room(self) -> None:
+    def check_room(self, _: RequestOptions) -> None:
         if isinstance(self.error, TooBusyError):
             raise self.error
 

@@ -2,7 +2,9 @@
 
 import json
 import socket
-from collections.abc import Iterator, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,18 +12,21 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from pipework.client import Client as PipeClient
 from pipework.errors import NotReadyError, PipeError, TooBusyError, UnknownModelError
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.exchange import Exchange
 from pipework.serve.http.request_parser import RequestHead
 from pipework.serve.models.leases import VersionLeases
 from pipework.serve.models.registry import Models
+from pipework.serve.request.context import RequestOptions
 from tests.serve.servers import MemoryServer
 
 FULL = TooBusyError("the queue is full: 9 requests, 900 tokens wait", 3)
 KEY = "first-key-0123456789"
 MANY = {"texts": ["#" * 32] * 20_000}  # few bytes, but long to compute
 BODY = b'{"texts": ["goal"]}'
+GREEDY_TEXTS = {"texts": ["rain sun wind goal"] * 4}
 HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\nContent-Length: 19\r\n\r\n"
 
 
@@ -34,7 +39,7 @@ class FakeVersion:
     name: str = "topics"
     version: str = "1"
 
-    def check_room(self) -> None:
+    def check_room(self, _: RequestOptions) -> None:
         if self.error:
             raise self.error
 
@@ -91,7 +96,7 @@ def test_other_heads_are_accepted_or_rejected_with_their_error(
 def test_a_model_is_looked_up_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     version = FakeVersion(None)
-    monkeypatch.setattr(version, "check_room", lambda: calls.append("checked"))
+    monkeypatch.setattr(version, "check_room", lambda _: calls.append("checked"))
     acquire = VersionLeases.acquire
     monkeypatch.setattr(
         VersionLeases, "acquire", lambda *args: calls.append("found") or acquire(*args)
@@ -201,3 +206,57 @@ def test_a_full_queue_rejects_requests_of_every_form(slow_run, start_server) -> 
     prefix = 'pipework_requests_total{door="v1",model="topics",status="429"} '
     (line,) = [line for line in page.splitlines() if line.startswith(prefix)]
     assert float(line.split()[-1]) >= 9
+
+
+@contextmanager
+def greedy_client(server, kind: str) -> Iterator[Callable[[], int]]:
+    """Yield a function that sends a request as a greedy client, and returns its status."""
+    headers = {"X-Priority": "bulk"} if kind == "bulk" else {}
+    transport = httpx.HTTPTransport(local_address="127.0.0.2")
+    with (
+        httpx.Client(transport=transport, headers=headers, timeout=60) as http,
+        PipeClient(f"grpc://{server.grpc}", key="greedy") as grpc,
+    ):
+
+        def send_http() -> int:
+            return http.post(f"{server.url}/v1/predict", json=GREEDY_TEXTS).status_code
+
+        def send_grpc() -> int:
+            try:
+                grpc.predict(GREEDY_TEXTS["texts"])
+            except TooBusyError:
+                return 429
+            return 200
+
+        yield send_grpc if kind == "key" else send_http
+
+
+@pytest.mark.parametrize("kind", ["address", "bulk", "key"])
+def test_a_greedy_client_does_not_lock_another_client_out(slow_run, start_server, kind) -> None:
+    keys = {"PIPEWORK_API_KEYS": "greedy,polite"} if kind == "key" else {}
+    server = start_server(slow_run, "queue.requests=16", **keys)
+    done = threading.Event()
+    statuses = Counter[int]()
+
+    def repeat(send: Callable[[], int]) -> None:
+        while not done.is_set():
+            status = send()
+            statuses[status] += 1
+            done.wait(0.01 if status == 429 else 0)
+
+    with (
+        greedy_client(server, kind) as send,
+        ThreadPoolExecutor(32) as pool,
+        httpx.Client(base_url=server.url, headers={"X-API-Key": "polite"}) as polite,
+    ):
+        for _ in range(32):
+            pool.submit(repeat, send)
+        try:
+            while not statuses[429]:
+                assert not done.wait(0.01)
+            answers = [polite.post("/v1/predict", content=BODY, timeout=60) for _ in range(30)]
+        finally:
+            done.set()
+    assert {answer.status_code for answer in answers} == {200}
+    assert set(statuses) == {200, 429}
+    assert server.stop() == 0

@@ -19,7 +19,14 @@ SERVICE = "inference.GRPCInferenceService"
 
 
 def version():
-    return SimpleNamespace(name="topics", version="1", alive=True, ready=True, close=lambda: None)
+    return SimpleNamespace(
+        name="topics",
+        version="1",
+        alive=True,
+        ready=True,
+        oldest_batch=None,
+        close=lambda: None,
+    )
 
 
 def run(use, *versions):

@@ -33,6 +33,7 @@ def test_a_large_request_does_not_block_the_event_loop(
     raw = packed(np.array([b"rain " * 10_000], np.object_))
     inputs = [{"name": "text", "datatype": "BYTES", "shape": [1]}]
     context = SimpleNamespace(
+        peer=lambda: "ipv4:127.0.0.1:5000",
         invocation_metadata=lambda: None,
         time_remaining=lambda: None,
         set_trailing_metadata=lambda _: None,

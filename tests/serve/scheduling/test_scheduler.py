@@ -77,7 +77,7 @@ def submit(
     job = Job(
         encodings=encodings, options=options or RequestOptions(), queued_s=time.perf_counter()
     )
-    scheduler.reserve()
+    scheduler.reserve(job.options)
     scheduler.enqueue([job])
     return job.future
 
@@ -154,7 +154,7 @@ def test_a_request_is_refused_and_counted_when_the_token_limit_is_reached(
     with pytest.raises(TooBusyError, match="queue is full: 2 requests, 40 tokens"):
         submit(scheduler, inputs(1))
     with pytest.raises(TooBusyError):
-        scheduler.reserve()
+        scheduler.reserve(RequestOptions())
     assert scheduler.load.refused["queue_full"] == 2
 
 
@@ -164,18 +164,18 @@ def test_requests_count_from_their_acceptance_to_their_answer(
     hold(scheduler, engine)  # in an engine
     queued = submit(scheduler, inputs(1))
     for _ in range(2):  # in tokenization
-        scheduler.reserve()
+        scheduler.reserve(RequestOptions())
     for _ in range(2):
         with pytest.raises(TooBusyError, match="queue is full: 4 requests") as caught:
-            scheduler.reserve()
+            scheduler.reserve(RequestOptions())
         assert caught.value.retry_after_s == 1
-    scheduler.enqueue([], dropped=1)
-    scheduler.reserve()
+    scheduler.enqueue([], dropped=[RequestOptions()])
+    scheduler.reserve(RequestOptions())
     assert queued.cancel()
-    scheduler.reserve()
+    scheduler.reserve(RequestOptions())
     with pytest.raises(TooBusyError):
-        scheduler.check_room()
-    scheduler.enqueue([], dropped=3)
+        scheduler.check_room(RequestOptions())
+    scheduler.enqueue([], dropped=[RequestOptions()] * 3)
     engine.go.set()
     wait_for(lambda: scheduler.load.unanswered_requests == 0)
 

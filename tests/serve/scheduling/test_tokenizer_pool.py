@@ -200,7 +200,7 @@ def test_an_error_or_a_cancellation_ends_a_large_request_and_its_reservation(
     while pool._pending:  # noqa: SLF001
         assert time.monotonic() < give_up_s
         time.sleep(0.001)
-    scheduler.reserve()
+    scheduler.reserve(RequestOptions())
 
 
 def test_requests_queued_before_a_woken_thread_runs_wake_no_other_thread(
@@ -266,7 +266,7 @@ def test_close_tokenizes_accepted_requests_and_refuses_new_ones(
     assert asked.result(TIMEOUT_S).outputs.values.tolist() == [[97, 1]]
     with pytest.raises(NotReadyError, match="stopping"):
         pool.submit(texts("b"), RequestOptions())
-    scheduler.reserve()  # the refused request holds no reservation
+    scheduler.reserve(RequestOptions())  # the refused request holds no reservation
 
 
 def test_a_panic_of_the_tokenizer_fails_its_requests_and_the_thread_continues(
@@ -278,7 +278,7 @@ def test_a_panic_of_the_tokenizer_fails_its_requests_and_the_thread_continues(
     assert pool.submit(texts("a"), RequestOptions()).result(TIMEOUT_S).outputs.values.tolist() == [
         [97, 1]
     ]
-    scheduler.reserve()
+    scheduler.reserve(RequestOptions())
 
 
 @contextmanager
@@ -372,7 +372,7 @@ def test_an_error_of_a_small_request_is_raised_by_its_future(
     assert quick.submit(texts("a"), RequestOptions()).result(TIMEOUT_S).outputs.values.tolist() == [
         [97, 1]
     ]
-    scheduler.reserve()
+    scheduler.reserve(RequestOptions())
 
 
 def test_a_small_request_is_refused_after_close(encoder: Encoder, scheduler: Scheduler) -> None:
@@ -381,4 +381,4 @@ def test_a_small_request_is_refused_after_close(encoder: Encoder, scheduler: Sch
     with pytest.raises(NotReadyError, match="stopping"):
         pool.submit(texts("b"), RequestOptions())
     assert encoder.calls == [["first"]]
-    scheduler.reserve()  # the refused request holds no reservation
+    scheduler.reserve(RequestOptions())  # the refused request holds no reservation

@@ -1,0 +1,106 @@
+"""Accepted requests by client and priority, and whether another one is accepted.
+
+Not thread-safe: the scheduler locks it.
+"""
+
+import time
+from dataclasses import dataclass
+
+from pipework.serve.config import QueueSettings
+from pipework.serve.request.context import RequestOptions
+
+SHARED_S = 5.0  # clients are expected to send another request within this time
+DOMINANT = 0.75  # of all unanswered requests
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Held:
+    """What a client, a class or all hold of the queue.
+
+    Attributes:
+        requests: accepted requests without an answer.
+        tokens: queued tokens.
+        finish: tokens of the queue that are served before the next request of this client.
+    """
+
+    requests: int = 0
+    tokens: int = 0
+    finish: float = 0.0
+
+
+class Admission:
+    """Counts accepted requests, and limits the share of bulk requests and of each client.
+
+    Attributes:
+        total: all accepted requests.
+    """
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self.total = Held()
+        self._bulk = Held()
+        self._clients: dict[str, Held] = {}
+        self._shared_s = -SHARED_S
+        # Below these numbers, no share is used up.
+        smallest = min(settings.bulk_share, settings.client_share)
+        self._free_requests = smallest * settings.requests
+        self._free_tokens = smallest * settings.tokens
+
+    @property
+    def clients(self) -> int:
+        """Number of clients with unanswered requests."""
+        return len(self._clients)
+
+    def count(self, options: RequestOptions, *, requests: int = 0, tokens: int = 0) -> Held:
+        """Add to the numbers of accepted requests and of queued tokens; return the client's."""
+        client = self._clients.get(options.client)
+        if client is None:
+            client = self._clients[options.client] = Held()
+        # Written out, because each request is counted four times.
+        self.total.requests += requests
+        self.total.tokens += tokens
+        client.requests += requests
+        client.tokens += tokens
+        if options.bulk:
+            self._bulk.requests += requests
+            self._bulk.tokens += tokens
+        if requests < 0 and not client.requests:
+            del self._clients[options.client]
+        elif requests and len(self._clients) > 1:
+            self._shared_s = time.monotonic()
+        return client
+
+    def has_room(self) -> bool:
+        """Whether all requests together hold less than the smallest share."""
+        total = self.total
+        return total.requests < self._free_requests and total.tokens < self._free_tokens
+
+    def is_full(self) -> bool:
+        """Whether the queue is full."""
+        return self._exceeds(self.total, 1.0)
+
+    def has_share(self, options: RequestOptions) -> bool:
+        """Whether the class and the client of a request hold less than their shares."""
+        if options.bulk and self._exceeds(self._bulk, self._settings.bulk_share):
+            return False
+        client = self._clients.get(options.client)
+        alone = client is None or client.requests == self.total.requests
+        return alone or not self.is_greedy(options)
+
+    def is_greedy(self, options: RequestOptions) -> bool:
+        """Whether the client of a request holds its share, which it may exceed when alone."""
+        client = self._clients.get(options.client)
+        return client is not None and self._exceeds(client, self._settings.client_share)
+
+    def dominant(self) -> str | None:
+        """Return the client that holds most of a queue that others use too; None without one."""
+        if time.monotonic() - self._shared_s > SHARED_S:
+            return None
+        largest = max(self._clients, key=lambda name: self._clients[name].requests, default=None)
+        if largest is None or self._clients[largest].requests < DOMINANT * self.total.requests:
+            return None
+        return largest
+
+    def _exceeds(self, held: Held, share: float) -> bool:
+        settings = self._settings
+        return held.requests >= share * settings.requests or held.tokens >= share * settings.tokens
