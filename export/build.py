@@ -22,8 +22,9 @@ from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines.runtimes import RUNTIMES
 
-COPIES, MB = 2, 10**6  # of the weights on the disk: a graph, and the same graph with fusions
-FLOAT_GRAPH = "fp32.onnx"
+# Copies of the weights on the disk: the float32 graph, the converted one, and one with fusions.
+COPIES, MB = 3, 10**6
+FLOAT_GRAPH = "fp32.onnx"  # in the folder of an engine of a lower precision, until it is compared
 GraphCheck = Callable[[Path], None]
 
 
@@ -94,11 +95,13 @@ def build(
 def _convert_precision(
     plain: Path, path: Path, variant: Variant, run_rows: RunRows, progress: Progress
 ) -> LayerPrecisions:
-    """Move a float32 graph to `path`, in the precision of a variant."""
+    """Write a float32 graph to `path`, in the precision of a variant."""
     layers = LayerPrecisions()
     match variant.precision:
-        case Precision.FP32 | Precision.BF16:  # the runtime converts to bf16
+        case Precision.FP32:
             plain.rename(path)
+        case Precision.BF16:  # the runtime converts
+            shutil.copyfile(plain, path)
             layers = LayerPrecisions(fallback_precision=variant.precision)
         case Precision.FP16:
             encodings = [row.encoding for row in run_rows.edge_cases]
@@ -108,7 +111,6 @@ def _convert_precision(
             layers = onnx_to_int8(plain, path, variant, run_rows, progress)
     if plain.is_file():
         check_stored_weights(plain, path, variant.label)
-        plain.unlink()
     return layers
 
 

@@ -80,22 +80,19 @@ class ParityChecker:
 
     def _check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
         try:
-            with opener(whole=True) as whole, opener() as engine:
-                result = prove(
-                    self.run_rows,
-                    self._expected,
-                    whole=whole,
-                    engine=engine,
-                    tolerance=self.tolerance(candidate.variant, candidate.int8_layers),
-                    progress=self._progress,
-                )
-                place = {"processor": engine.processor, "on_gpu": engine.on_gpu}
+            result = prove(
+                self.run_rows,
+                self._expected,
+                opener=opener,
+                tolerance=self.tolerance(candidate.variant, candidate.int8_layers),
+                progress=self._progress,
+            )
         except (EngineFailedError, RunFolderError) as error:  # it does not load or run
             raise engine_error(candidate, error) from error
         if not result.parity.passed:
             raise parity_error(candidate, result)
         remove_failed_export(candidate)
-        return result.parity.model_copy(update=place)
+        return result.parity
 
     def raise_known_fault(self, variant: Variant) -> None:
         """Raise the error of the float32 graph if it has failed for the same format and layout."""

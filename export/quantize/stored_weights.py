@@ -84,7 +84,20 @@ def _integer_error(
     divided = stored.get(tensor_name(source, "1/factor"))
     if divided is not None:
         values = values / np.asarray(divided, np.float32)[:, None]
-    integers = stored[tensor_name(weight, "int8")].astype(np.float64)
+    return integer_error(values, stored[tensor_name(weight, "int8")], scale)
+
+
+def integer_error(
+    values: NDArray[np.float32], integers: NDArray[np.int8], scale: NDArray[np.float32]
+) -> str | None:
+    """Describe the difference of integers from values; None if it is at most half a step.
+
+    Args:
+        values: the float32 values.
+        integers: the stored integers.
+        scale: the step of each column of a matrix, [M], or of each vector of a table, [V, 1].
+    """
+    integers = integers.astype(np.float64)
     worst = float(np.abs(integers - np.asarray(values, np.float64) / scale).max())
     if not worst <= HALF_STEP:
         return f"differs from the checkpoint by {worst:.3g} steps"
