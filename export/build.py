@@ -14,7 +14,6 @@ from pipework.export.convert.converters import converter_of, graph_converter
 from pipework.export.convert.fusions import count_fusions
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.quantize.onnx2int8 import LayerPrecisions, onnx_to_int8
-from pipework.export.quantize.stored_weights import check_stored_weights
 from pipework.export.rows.run_rows import RunRows, graph_feeds, reads_first_only
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineBuild, Precision, Variant
@@ -60,7 +59,7 @@ def build(
         progress: receives the stages.
 
     Raises:
-        CheckFailedError: `check` refused the float32 graph, or a converted weight is wrong.
+        CheckFailedError: `check` refused the float32 graph.
         ConfigError: the variant is not supported, or not for this model.
         MissingDependencyError: a package that the build needs is not installed.
     """
@@ -109,8 +108,6 @@ def _convert_precision(
             layers = LayerPrecisions(fallback=in_float32, fallback_precision=variant.precision)
         case Precision.INT8:
             layers = onnx_to_int8(plain, path, variant, run_rows, progress)
-    if plain.is_file():
-        check_stored_weights(plain, path, variant.label)
     return layers
 
 

@@ -22,6 +22,7 @@ from transformers import BertModel
 from pipework.errors import CheckFailedError
 from pipework.export import build as build_module
 from pipework.export.build import BuildResult, GraphCheck, build
+from pipework.export.checked_engine import UNFINISHED
 from pipework.export.convert import checkpoint2onnx
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, checkpoint_to_onnx
 from pipework.export.quantize.onnx2int8 import LayerPrecisions
@@ -57,7 +58,7 @@ class FaultyExporter:
         lowered: whether only graphs of lower precisions have the fault, and not the float32 graph
             that is checked before the conversion.
         wrong_call: returns whether an engine negates the logits of a call, given its input arrays
-            and the threads of the engine.
+            and the threads of the engine. The float32 graph of a lower precision is right.
     """
 
     model: ModelChange | None = None
@@ -135,12 +136,12 @@ class FaultyExporter:
 
 
 def _with_threads(kind: type[CollatedEngine]) -> Callable[..., None]:
-    """Return the constructor of an engine that also keeps the number of its threads."""
+    """Return the constructor of an engine that keeps its threads; 0 for graphs and candidates."""
     construct: Callable[..., None] = kind.__init__
 
-    def constructed(engine: Any, *arguments: Any, threads: int, **options: Any) -> None:  # noqa: ANN401
-        engine.threads = threads
-        construct(engine, *arguments, threads=threads, **options)
+    def constructed(engine: Any, path: Path, *rest: Any, threads: int, **named: Any) -> None:  # noqa: ANN401
+        engine.threads = threads if path.parent.name == UNFINISHED else 0
+        construct(engine, path, *rest, threads=threads, **named)
 
     return constructed
 
@@ -151,7 +152,8 @@ def _negating(kind: type[CollatedEngine], wrong: WrongCall) -> Callable[..., Any
 
     def started(engine: Any, arrays: Arrays) -> Callable[[], Logits]:  # noqa: ANN401
         wait = start(engine, arrays)
-        return (lambda: -wait()) if wrong(arrays, engine.threads) else wait
+        faulty = engine.threads and wrong(arrays, engine.threads)
+        return (lambda: -wait()) if faulty else wait
 
     return started
 

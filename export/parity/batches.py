@@ -46,6 +46,12 @@ class RowGroup:
             twice=twice,
         )
 
+    def thinned(self, most: int) -> "RowGroup":
+        """Return inputs spread over the group: all, or from `most` to twice as many."""
+        step = max(1, len(self.rows) // most)
+        expected = self.expected.take(range(0, len(self.rows), step))
+        return replace(self, rows=self.rows[::step], expected=expected)
+
     def cut(self, rule: str, size: int, *, whole: bool = False) -> Iterator[ProofBatch]:
         """Yield all inputs in batches of a size."""
         for start in range(0, len(self.rows), size):
@@ -53,7 +59,7 @@ class RowGroup:
             yield self.batch(range(start, stop), rule, whole=whole)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CheckedRows:
     """The inputs of a parity check, see `RunRows`; the labels of `edge` and `dev` are compared."""
 

@@ -13,7 +13,7 @@ of inputs that are not real texts are not compared.
 Shapes: N inputs, C classes, X results of the engine: one per input and batch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,34 +27,28 @@ from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint, Rou
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.run_rows import RunRows
 from pipework.machine import processor
-from pipework.progress import Progress, counted
+from pipework.progress import NullProgress, Progress, counted
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
-from pipework.scoring.evaluation import CHUNK, Engine
+from pipework.scoring.evaluation import CHUNK, infer_all
 from pipework.scoring.logit_diff import Breach, Comparison, value_range
 from pipework.serve.engines import server_engines
 from pipework.serve.engines.base import CollatedEngine
 from pipework.tasks.outputs import Outputs
-from pipework.text.encoding import Encoding
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 
 WORST = 8
-ROUNDED_ROWS = 500  # of dev, and of the vocabulary
-ROUNDED_LENGTHS = 8  # one of so many is simulated
+ROUNDED_ROWS = 500  # of each group of rows
 Opener = Callable[..., CollatedEngine]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReferenceLogits:
-    """The checkpoint's outputs for the rows of `RunRows`; edge cases one by one.
+    """The rows of a run with the checkpoint's outputs; edge cases one by one.
 
     `rounding` simulates the number format of an engine; its checkpoint must be open then.
     """
 
-    edge: Outputs
-    dev: Outputs
-    vocabulary: Outputs
-    lengths: Outputs
-    short: Outputs
+    rows: CheckedRows
     rounding: RoundedCheckpoint
 
     @classmethod
@@ -66,55 +60,32 @@ class ReferenceLogits:
             progress.note(
                 f"no text was found for {unread} buckets of the n-gram table: not checked"
             )
-        edge_rows, *others = (
-            [row.encoding for row in rows]
-            for rows in (
-                run_rows.edge_cases,
-                run_rows.dev,
-                run_rows.vocabulary,
-                run_rows.lengths,
-                run_rows.short,
-            )
+        parts = (
+            *(run_rows.edge_cases, run_rows.dev, run_rows.vocabulary),
+            *(run_rows.lengths, run_rows.short),
         )
-        dev_rows, words, lengths_rows, short_rows = others
-        with progress.stage("checkpoint", sum(map(len, (edge_rows, *others))), "rows"):
-            edge = reference.alone().infer(edge_rows)
-            progress.advance(len(edge))
-            dev, vocabulary, lengths, short = (
-                Outputs.concatenate([edge.part(0, 0), *_infer_chunks(reference, rows, progress)])
-                for rows in others  # only dev has rows if no token fits
-            )
-        step, word_step = (max(1, len(rows) // ROUNDED_ROWS) for rows in (dev, words))
+        groups: list[RowGroup] = []
+        with progress.stage("checkpoint", sum(map(len, parts)), "rows"):
+            for rows in parts:
+                engine = reference if groups else reference.alone()
+                outputs = infer_all(engine, [row.encoding for row in rows], NullProgress())
+                first = sum(len(group.rows) for group in groups)
+                groups.append(RowGroup(rows=rows, expected=outputs, first=first))
+                progress.advance(len(outputs))
+        edge, dev, *others = (group.thinned(ROUNDED_ROWS) for group in groups)
+        simulated = (edge, dev, *others)
         rounding = RoundedCheckpoint(
             reference=reference,
             rows=RoundedRows(
-                encodings=[
-                    *(*edge_rows, *dev_rows[::step], *words[::word_step]),
-                    *(*lengths_rows[::ROUNDED_LENGTHS], *short_rows),
-                ],
-                expected=Outputs.concatenate(
-                    [
-                        edge,
-                        dev.take(range(0, len(dev), step)),
-                        vocabulary.take(range(0, len(words), word_step)),
-                        lengths.take(range(0, len(lengths), ROUNDED_LENGTHS)),
-                        short,
-                    ]
-                ),
-                labelled=len(edge) + len(dev_rows[::step]),
+                encodings=[row.encoding for group in simulated for row in group.rows],
+                expected=Outputs.concatenate([group.expected for group in simulated]),
+                labelled=len(edge.rows) + len(dev.rows),
                 calibration=run_rows.calibration_rows,
             ),
             task=run_rows.manifest.task,
             progress=progress,
         )
-        return cls(
-            edge=edge,
-            dev=dev,
-            vocabulary=vocabulary,
-            lengths=lengths,
-            short=short,
-            rounding=rounding,
-        )
+        return cls(rows=CheckedRows(*groups), rounding=rounding)
 
     def tolerance(
         self, run_rows: RunRows, variant: Variant, int8_layers: frozenset[str] = frozenset()
@@ -168,7 +139,7 @@ def prove(
     Raises:
         EngineFailedError: the engine raises an error for a batch.
     """
-    rows = _checked_rows(run_rows, expected)
+    rows = expected.rows
     with ExitStack() as stack:
         engines = _open_as_server(opener, stack)
         whole = rows.whole_calls(engines[0].collate.layout, on_gpu=engines[0].on_gpu)
@@ -191,8 +162,11 @@ def prove(
         lengths=np.array([len(row.encoding) for batch in batches for row in batch.rows]),
         labelled=len(rows.edge.rows) + len(rows.dev.rows),
     )
-    dev = Outputs.concatenate([run.found for run in bulk])
-    score_change = _score_change(run_rows, expected, dev)
+    score_change = None
+    if run_rows.truth_N is not None:
+        dev = Outputs.concatenate([run.found for run in bulk])
+        task = run_rows.manifest.task
+        score_change = compare_scores(rows.dev.expected, dev, run_rows.truth_N, task)
     score_drop = 0.0 if score_change is None else score_change.drop
     breaches = comparison.breaches(tolerance, score_drop=score_drop)
     repeat = max(run.repeat for run in runs)
@@ -213,21 +187,6 @@ def prove(
     )
 
 
-def _checked_rows(run_rows: RunRows, expected: ReferenceLogits) -> CheckedRows:
-    groups: dict[str, RowGroup] = {}
-    first = 0
-    for name, rows, outputs in (
-        ("edge", run_rows.edge_cases, expected.edge),
-        ("dev", run_rows.dev, expected.dev),
-        ("vocabulary", run_rows.vocabulary, expected.vocabulary),
-        ("lengths", run_rows.lengths, expected.lengths),
-        ("short", run_rows.short, expected.short),
-    ):
-        groups[name] = RowGroup(rows=rows, expected=outputs, first=first)
-        first += len(rows)
-    return CheckedRows(**groups)
-
-
 def _open_as_server(opener: Opener, stack: ExitStack) -> list[CollatedEngine]:
     """Open the engines of a server with its default settings."""
     count, threads = server_engines(on_gpu=False)
@@ -235,15 +194,6 @@ def _open_as_server(opener: Opener, stack: ExitStack) -> list[CollatedEngine]:
     if not engines[0].on_gpu:
         engines += [stack.enter_context(opener(threads=threads)) for _ in range(count - 1)]
     return engines
-
-
-def _infer_chunks(
-    engine: Engine, encodings: Sequence[Encoding], progress: Progress
-) -> Iterator[Outputs]:
-    for start in range(0, len(encodings), CHUNK):
-        outputs = engine.infer(encodings[start : start + CHUNK])
-        progress.advance(len(outputs))
-        yield outputs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -303,12 +253,6 @@ def _longest(batch: ProofBatch) -> int:
     return max(len(row.encoding) for row in batch.rows)
 
 
-def _score_change(run_rows: RunRows, expected: ReferenceLogits, dev: Outputs) -> ScoreChange | None:
-    if run_rows.truth_N is None:
-        return None
-    return compare_scores(expected.dev, dev, run_rows.truth_N, run_rows.manifest.task)
-
-
 def _parity(
     comparison: Comparison,
     score_change: ScoreChange | None,
@@ -342,7 +286,9 @@ def _parity(
 
 def _target_range(run_rows: RunRows, expected: ReferenceLogits) -> float:
     """Return the range of the targets of a regression, or else of its predictions."""
-    return value_range(expected.dev.values if run_rows.truth_N is None else run_rows.truth_N)
+    return value_range(
+        expected.rows.dev.expected.values if run_rows.truth_N is None else run_rows.truth_N
+    )
 
 
 def _worst(

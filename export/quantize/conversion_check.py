@@ -11,7 +11,7 @@ Shapes: K inputs and M outputs of a layer, or V vectors of K values of a table.
 
 import hashlib
 from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,71 +20,37 @@ from pipework.errors import CheckFailedError
 from pipework.export.convert.onnx2fp16 import FLOAT, HALF, SUFFIX
 from pipework.export.convert.structure import Attributes, Structure, StructureNode
 from pipework.export.quantize.qdq_graph import LARGEST, TINY, ZERO_POINT, tensor_name
-from pipework.export.quantize.stored_weights import integer_error
 
 # A pattern of nodes: an operator with the patterns of its inputs, or the name of a tensor. Names in
 # lower case are constants; "_" is any tensor.
 Pattern = str | tuple[Any, ...]
-SCALE: Pattern = ("Mul", ("Max", ("ReduceMax", ("Abs", "X")), "tiny"), "part")
-BY_TOKEN: Pattern = ("QuantizeLinear", ("Div", "X", SCALE), "one", "middle")
-PRODUCT: Pattern = ("Cast", ("MatMulInteger", BY_TOKEN, "w", "middle", "zero"))
-CALIBRATED: Pattern = ("QuantizeLinear", ("Mul", "X", "inverse"), "scale", "point")
-FAKE: Pattern = ("FakeQuantize", ("Multiply", "X", "inverse"), "low", "high", "first", "last")
-
-
-class Rule(NamedTuple):
-    """A pattern of a conversion, and the node of the float32 graph that it replaces."""
-
-    pattern: Pattern
-    kind: str
-    inputs: tuple[str, ...]
-
-
-RULES = (
-    Rule(("Mul", ("Mul", PRODUCT, "columns"), SCALE), "MatMul", ("X", "w")),
-    Rule(
-        (
-            "MatMul",
-            ("DequantizeLinear", CALIBRATED, "scale", "point"),
-            ("DequantizeLinear", "w", "columns", "zero"),
-        ),
-        "MatMul",
-        ("X", "w"),
-    ),
-    Rule(("Mul", ("Cast", ("Gather", "w", "X")), ("Gather", "columns", "X")), "Gather", ("w", "X")),
-    # The same in OpenVINO's operators.
-    Rule(
-        (
-            "MatMul",
-            (
-                "Multiply",
-                ("Subtract", ("Convert", ("Convert", FAKE)), ("Convert", "point")),
-                "scale",
-            ),
-            (
-                "Multiply",
-                ("Subtract", ("Convert", "w"), ("Reshape", ("Convert", "zero"), "_")),
-                ("Reshape", "columns", "_"),
-            ),
-        ),
-        "MatMul",
-        ("X", "w"),
-    ),
-    Rule(
-        ("Multiply", ("Convert", ("Gather", "w", "X", "axis")), ("Gather", "columns", "X", "_")),
-        "Gather",
-        ("w", "X", "axis"),
-    ),
+SCALE = ("Mul", ("Max", ("ReduceMax", ("Abs", "X")), "tiny"), "part")
+BY_TOKEN = ("QuantizeLinear", ("Div", "X", SCALE), "one", "middle")
+PRODUCT = ("Cast", ("MatMulInteger", BY_TOKEN, "w", "middle", "zero"))
+CALIBRATED = ("QuantizeLinear", ("Mul", "X", "inverse"), "scale", "point")
+ROUNDED = ("DequantizeLinear", CALIBRATED, "scale", "point")
+MATRIX = ("DequantizeLinear", "w", "columns", "zero")
+TABLE = ("Mul", ("Cast", ("Gather", "w", "X")), ("Gather", "columns", "X"))
+# The same in operators of OpenVINO.
+FAKE = ("FakeQuantize", ("Multiply", "X", "inverse"), "low", "high", "first", "last")
+INTEGERS = ("Subtract", ("Convert", ("Convert", FAKE)), ("Convert", "point"))
+WEIGHTS = ("Subtract", ("Convert", "w"), ("Reshape", ("Convert", "zero"), "_"))
+OV_MATRIX = ("Multiply", WEIGHTS, ("Reshape", "columns", "_"))
+OV_TABLE = ("Multiply", ("Convert", ("Gather", "w", "X", "axis")), ("Gather", "columns", "X", "_"))
+# The patterns of conversions, with the operator and the inputs that they replace.
+RULES: tuple[tuple[Pattern, str, tuple[str, ...]], ...] = (
+    (("Mul", ("Mul", PRODUCT, "columns"), SCALE), "MatMul", ("X", "w")),
+    (("MatMul", ROUNDED, MATRIX), "MatMul", ("X", "w")),
+    (TABLE, "Gather", ("w", "X")),
+    (("MatMul", ("Multiply", INTEGERS, "scale"), OV_MATRIX), "MatMul", ("X", "w")),
+    (OV_TABLE, "Gather", ("w", "X", "axis")),
 )
 # Values of the constants in the patterns; the scales are checked with the weights.
-CONSTANTS: dict[str, float] = {
-    "one": 1,
-    "middle": ZERO_POINT,
-    "zero": 0,
-    "part": 1 / LARGEST,
-    "tiny": float(TINY),
-}
+CONSTANTS = {"one": 1.0, "middle": ZERO_POINT, "zero": 0, "part": 1 / LARGEST, "tiny": float(TINY)}
 PRECISE = 1e-5  # relative; runtimes store scales in float32
+FEWEST_STEPS = 62  # that the largest value of a column or vector takes, if weights have 7 bits
+SMALL = 1e-6  # columns and vectors without larger values take fewer steps
+HALF_STEP = 0.5 + 1e-3  # in units of the scale; the rest is the rounding of float32
 HINT = "the conversion is faulty: use another precision"
 
 
@@ -182,24 +148,24 @@ class _Undone(_Numbered):
         tensor = node.outputs[place]
         if _converts_type(node):
             return self.tensors[node.inputs[0]]
-        for rule in RULES:
+        for pattern, kind, read in RULES:
             match = _Match(self.structure, self._producers)
-            if not match.fits(rule.pattern, tensor):
+            if not match.fits(pattern, tensor):
                 continue
             names = match.tensors
             weight = self._quantized.get(self.structure.constant_names[names["w"]], "")
+            self.removed |= {name for part in match.nodes for name in part.outputs} - {tensor}
             wrong = self._error(match, weight)
             if wrong is not None:
                 self.reasons[tensor] = wrong
                 break
-            self.removed |= {name for part in match.nodes for name in part.outputs} - {tensor}
             inputs = tuple(
                 self._source.tensors[self._weights[weight]]
                 if name == "w"
                 else self.tensors[names[name]]
-                for name in rule.inputs
+                for name in read
             )
-            return self._number((rule.kind, match.attributes(rule.kind), inputs, place))
+            return self._number((kind, match.attributes(kind), inputs, place))
         return super()._output(node, place)
 
     def _error(self, match: "_Match", weight: str) -> str | None:
@@ -220,8 +186,25 @@ class _Undone(_Numbered):
             return f"has the weight {weight} with another shape"
         if "inverse" in arrays:  # see `quantize_static`
             values = values / arrays["inverse"][:, None]
-        error = integer_error(values, arrays["w"], arrays["columns"])
+        error = _integer_error(values, arrays["w"], arrays["columns"])
         return None if error is None else f"has the weight {weight}, which {error}"
+
+
+def _integer_error(
+    values: NDArray[np.float32], integers: NDArray[np.int8], scale: NDArray[np.float32]
+) -> str | None:
+    """Describe the difference of integers from values; None if it is at most half a step.
+
+    `scale` is the step of each column of a matrix, [M], or of each vector of a table, [V, 1].
+    """
+    integers = integers.astype(np.float64)
+    worst = float(np.abs(integers - np.asarray(values, np.float64) / scale).max())
+    if not worst <= HALF_STEP:
+        return f"differs from the checkpoint by {worst:.3g} steps"
+    axis = 0 if scale.ndim == 1 else 1
+    reach = np.abs(integers).max(axis=axis)[np.abs(values).max(axis=axis) > SMALL]
+    fewest = float(reach.min(initial=FEWEST_STEPS))
+    return None if fewest >= FEWEST_STEPS else f"has values of only {fewest:.0f} steps"
 
 
 def _converts_type(node: StructureNode) -> bool:

@@ -209,7 +209,7 @@ def test_nan_logits_break_every_limit_of_differences(rows_and_logits):
 
 def test_a_label_change_over_a_wide_margin_is_rejected(rows_and_logits):
     run_rows, expected = rows_and_logits
-    clear = int(np.ptp(np.sort(expected.dev.values)[:, -2:], axis=1).argmax())
+    clear = int(np.ptp(np.sort(expected.rows.dev.expected.values)[:, -2:], axis=1).argmax())
     ids = run_rows.dev[clear].encoding.ids.tolist()
 
     def one_text_turned(encodings, logits_NC):
@@ -371,7 +371,7 @@ def test_a_run_without_vocabulary_rows_is_checked(rows_and_logits, noting):
     reference = open_reference(run_rows.run, run_rows.manifest)
     expected = ReferenceLogits.of(run_rows, reference, noting)
     assert noting.lines == ["no text was found for 7 buckets of the n-gram table: not checked"]
-    assert len(expected.vocabulary) == 0
+    assert len(expected.rows.vocabulary.rows) == 0
     assert proven_with((run_rows, expected), nothing, max_abs=1e-4).parity.passed
 
 

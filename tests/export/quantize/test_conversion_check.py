@@ -1,11 +1,14 @@
 """Graphs of lower precisions differ from the float32 graph only by the declared conversion."""
 
+import shutil
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
 from pipework.benchmarks.studies.planted_faults import LOWERED_FAULTS
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.errors import CheckFailedError
 from pipework.export.build import FLOAT_GRAPH, build
 from pipework.export.config import ExportSettings
@@ -16,9 +19,11 @@ from pipework.export.quantize.conversion_check import check_conversion
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import Precision
+from pipework.run_folder.engine_record import Layout, Precision
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines.openvino import has_bf16
+from pipework.train.config.model import Head
+from pipework.train.model.packed_encoder import PACKABLE
 from tests.repetitions import repeated
 
 QUICK = ExportSettings(speed_s=0, dev_rows=60, calibration_rows=40)
@@ -29,6 +34,7 @@ LOWER = {
 }
 NAMES = ("onnx-int8-dynamic", "openvino-int8-static-packed", "onnx-fp16", "openvino-bf16")
 NAMES += tuple(LOWER.keys() - {*NAMES})
+DYNAMIC, STATIC = "onnx-int8-dynamic", "onnx-int8-static"
 GRAPHS = ("onnx-fp16", "onnx-int8-dynamic", "onnx-int8-static")
 
 
@@ -125,36 +131,71 @@ def test_a_changed_node_of_a_converted_graph_is_refused(built, name, change):
         compared(built(name), model)
 
 
-def weight_name(graph, suffix):
-    names = [tensor.name for tensor in graph.initializer]
-    return next(name for name in names if name.endswith(suffix))
+def weakest(array):
+    """The place of the largest value."""
+    return np.unravel_index(np.abs(array.astype(np.float64)).argmax(), array.shape)
+
+
+def flip(array):
+    array[weakest(array)] *= -1
+
+
+def triple(array):
+    array[weakest(array)[0]] = array[weakest(array)[0]] // -3
+
+
+def double(array):
+    array[weakest(array)] *= 2
+
+
+def raise_(array):
+    array[...] = array * 1.02 + (array == 0)
 
 
 @pytest.mark.parametrize(
-    ("name", "suffix", "factor"),
+    ("name", "ending", "fault", "message"),
     [
-        ("onnx-int8-static", ":columns", 1.02),
-        ("onnx-int8-static", ":1/factor", 1.02),
-        ("onnx-int8-dynamic", ":columns", 1.02),
-        ("onnx-int8-dynamic", ":scales", 1.02),
-        ("onnx-int8-dynamic", "int8:one", 1.02),
-        ("onnx-int8-dynamic", "int8:1/127", 2),
-        ("onnx-int8-dynamic", "int8:middle", 0),
-        ("onnx-int8-static", ":zeros", 0),
-        ("onnx-fp16", "query.bias:fp16", 1.02),
+        (DYNAMIC, "weight:int8", flip, "by 25[0-9] steps"),
+        (DYNAMIC, ":int8", triple, "steps"),
+        (DYNAMIC, ".bias", flip, "differs from the checked"),
+        (DYNAMIC, "int8:one", raise_, "is not 1"),
+        (DYNAMIC, "int8:middle", raise_, "is not 128"),
+        (DYNAMIC, "int8:1/127", raise_, "is not 0.00787"),
+        (STATIC, ":columns", double, "steps"),
+        (STATIC, ":scales", double, "steps"),
+        (STATIC, ":zeros", raise_, "is not 0"),
+        (STATIC, ":1/factor", raise_, "steps"),
+        ("onnx-fp16", ":fp16", flip, "differs from the checked"),
+        ("onnx-fp16", "query.bias:fp16", raise_, "differs from the checked"),
     ],
 )
-def test_a_changed_constant_of_the_conversion_is_refused(built, name, suffix, factor):
+def test_a_changed_constant_is_refused(built, name, ending, fault, message):
     model = onnx.load(built(name) / GRAPH)
-    found = weight_name(model.graph, suffix)
-    if suffix == ":zeros":
-        tensor = constant(model.graph, found)
-        values = np.ones_like(numpy_helper.to_array(tensor))
-        tensor.CopyFrom(numpy_helper.from_array(values, found))
-    else:
-        scaled(model.graph, found, factor)
-    with pytest.raises(CheckFailedError, match="the node"):
+    names = [tensor.name for tensor in model.graph.initializer if tensor.name.endswith(ending)]
+    tensor = constant(model.graph, names[0])
+    array = numpy_helper.to_array(tensor).copy()
+    fault(array)
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    with pytest.raises(CheckFailedError, match=message):
         compared(built(name), model)
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"), [(STATIC, ":columns"), (DYNAMIC, ".bias"), ("onnx-fp16", ":fp16")]
+)
+def test_a_missing_constant_is_refused(built, name, ending):
+    model = onnx.load(built(name) / GRAPH)
+    kept = [tensor for tensor in model.graph.initializer if not tensor.name.endswith(ending)]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    with pytest.raises(CheckFailedError, match="differs from the checked"):
+        compared(built(name), model)
+
+
+def test_weights_with_few_steps_are_refused_by_the_export(run, monkeypatch):
+    monkeypatch.setattr("pipework.export.quantize.qdq_graph.TINY", np.float32(1e3))
+    with pytest.raises(CheckFailedError, match=f"^{DYNAMIC} failed the parity check: the node"):
+        export(run, NullProgress(), [LOWER[DYNAMIC]], settings=QUICK)
 
 
 @pytest.mark.parametrize(
@@ -174,3 +215,26 @@ def test_the_float32_graph_is_not_part_of_the_engine(run):
     (record,) = export(run, NullProgress(), [LOWER["openvino-int8-static-packed"]], settings=QUICK)
     names = {file.path.rpartition("/")[2] for file in record.files}
     assert names == {"model.xml", "model.bin", "rows.npz"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        *((family, Head.LINEAR) for family in EncoderFamily),
+        *((EncoderFamily.BERT, head) for head in Head if head is not Head.LINEAR),
+    ],
+)
+def test_correct_conversions_of_all_families_and_heads_pass(
+    family_run, noting, tmp_path, family, head
+):
+    run = shutil.copytree(family_run(family, head), tmp_path / "run")
+    packable = read_manifest(run).model.family in PACKABLE
+    chosen = [
+        variant
+        for variant in LOWER.values()
+        if (packable or variant.layout is Layout.PADDED)
+        and (variant.precision is not Precision.BF16 or has_bf16())
+    ]
+    export(run, noting, chosen, settings=QUICK)
+    assert [line for line in noting.lines if "the node" in line] == []
