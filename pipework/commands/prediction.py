@@ -39,10 +39,16 @@ def predict(
     keep: Annotated[
         str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
     ] = None,
-    shard: Annotated[str | None, typer.Option(help="part I of N of the work of --in: I/N")] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(help="part I of N of the work of --in: I/N, or auto for the cluster's task"),
+    ] = None,
     on: Annotated[
         str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
     ] = None,
+    allow_skipped: Annotated[
+        bool, typer.Option("--allow-skipped", help="leave out files of --in with unknown suffixes")
+    ] = False,
 ) -> None:
     """Classify texts from the command line, a file, standard input (a text per line), or files.
 
@@ -57,7 +63,14 @@ def predict(
 
         kept = None if keep is None else [name for name in keep.split(",") if name]
         options = BulkOptions(
-            pattern=inputs, out=out, engine=engine, columns=columns, keep=kept, shard=shard, on=on
+            pattern=inputs,
+            out=out,
+            engine=engine,
+            columns=columns,
+            keep=kept,
+            shard=shard,
+            on=on,
+            allow_skipped=allow_skipped,
         )
         _score_files(run, options)
         return

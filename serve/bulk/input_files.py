@@ -5,17 +5,30 @@ Byte ranges end at the end of a record, see `pipework.data.records`.
 
 import hashlib
 import posixpath
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
+from urllib.parse import unquote
+
+from pydantic import Field
 
 from pipework.data.examples import Source
 from pipework.data.readers import SUFFIXES, Format, check_text
 from pipework.data.records import parse_record, record_blocks, split_records
-from pipework.errors import ConfigError, DataError, InputError, failure_reason, without_password
+from pipework.errors import (
+    ConfigError,
+    DataError,
+    InputError,
+    PipeError,
+    TransientError,
+    failure_reason,
+    is_transient,
+    without_password,
+)
 from pipework.record import Record
-from pipework.serve.bulk.job_folder import JobFolder, file_system
+from pipework.serve.bulk.job_folder import AGAIN, PARTS, PLAN, JobFolder, file_system
 
 ITEM_BYTES = 2**20
 PARQUET = ".parquet"
@@ -110,27 +123,25 @@ class InputFile(Record):
         name, size: see `StoredFile`.
         columns: its column names; in jsonl the keys of all rows; none in an empty text file.
         types: their types in parquet; empty in a text file, whose values are texts.
+        keys: values of the columns that are in its path, as `year=2024/rows.parquet` has them.
         footer_sha256: digest of the footer of parquet.
+        problem: why it is not scored, or "".
     """
 
     name: str
     size: int
     columns: tuple[str, ...]
     types: tuple[str, ...] = ()
+    keys: dict[str, str] = Field(default_factory=dict)
     footer_sha256: str | None = None
-
-    @property
-    def by_column(self) -> dict[str, str]:
-        """The type of each column."""
-        types = self.types or ("string",) * len(self.columns)
-        return dict(zip(self.columns, types, strict=True))
+    problem: str = ""
 
 
 class WorkItem(Record):
     """A part of a file that is scored as a whole.
 
     Attributes:
-        number: position in the job; the numbers are in the order of the input.
+        number: position in the job, in the order of the input.
         file: index of the file.
         start, end: its bytes in the file.
         rows: number of its rows in parquet, of its lines in a text file.
@@ -149,43 +160,115 @@ class WorkItem(Record):
     sha256: str | None = None
 
 
-def unreadable(name: str, error: Exception, hint: str = "restore it, or leave it out") -> DataError:
+@dataclass(frozen=True, kw_only=True)
+class PlannedFile:
+    """A file with its work items.
+
+    Attributes:
+        file: the file.
+        items: its work items, numbered from 0; none if it has a problem.
+        source: how to read it; None if it has a problem.
+        schema: its arrow schema; None for a text file, whose values are texts.
+    """
+
+    file: InputFile
+    items: list[WorkItem]
+    source: Source | None = None
+    schema: Any = None
+
+    def arrow_schema(self) -> Any:  # noqa: ANN401  (no types)
+        """Return the schema of the columns, with those in the path of the file."""
+        import pyarrow as pa  # noqa: PLC0415  (optional)
+
+        names = dict.fromkeys((*self.file.keys, *self.file.columns))
+        texts = pa.schema([(name, pa.string()) for name in names])
+        if self.schema is None:
+            return texts
+        added = [texts.field(name) for name in self.file.keys if name not in self.file.columns]
+        return pa.schema([*self.schema, *added])
+
+
+def unreadable(name: str, error: Exception, hint: str = "") -> PipeError:
     """Return the error for a file that cannot be read."""
-    return DataError(f"{name} cannot be read: {failure_reason(error)}", hint)
+    message = f"{name} cannot be read: {failure_reason(error)}"
+    if is_transient(error):
+        return TransientError(message, hint or AGAIN)
+    return DataError(message, hint or "restore it, or leave it out")
 
 
-def find_files(pattern: str, out: JobFolder | None = None) -> list[StoredFile]:
+def changed(stored: StoredFile) -> DataError:
+    """Return the error for a file that is not the planned one any more."""
+    message = f"{stored.name} has changed since the job was planned"
+    return DataError(message, "restore the file, or use another --out folder")
+
+
+def find_files(
+    pattern: str, out: JobFolder | None = None, *, allow_skipped: bool = False
+) -> list[StoredFile]:
     """Return the files of a path, a folder or a glob pattern in the order of their names.
 
-    A folder stands for its .parquet, .csv, .tsv, .txt and .jsonl files, at any depth. Files whose
-    name starts with a dot or an underscore, and those below the job folder, are left out.
+    A folder stands for its files, at any depth. Files and folders whose name starts with a dot or
+    an underscore, and job folders, are left out.
+
+    Args:
+        pattern: the path or the pattern.
+        out: the job folder, which is left out as well.
+        allow_skipped: whether files with other suffixes are left out; else they are an error.
 
     Raises:
-        ConfigError: nothing was found, or a file has another suffix.
+        ConfigError: nothing was found, or files have other suffixes.
         DataError: a folder cannot be read.
         MissingDependencyError: the package for a kind of URL is not installed.
     """
     files, path = file_system("--in", pattern)
-    known = (PARQUET, *SUFFIXES)
+    named = f"--in {without_password(pattern)}"
     try:
         base, paths = _list(files, path)
+        jobs = _job_folders(files, base, paths)
     except Exception as error:  # of any package for object stores
-        name = f"--in {without_password(pattern)}"
-        raise unreadable(name, error, "check the address and the permissions") from error
+        raise unreadable(named, error, "check the address and the permissions") from error
     paths = [
         found
         for found in paths
-        if not posixpath.basename(found).startswith((".", "_"))
+        if not any(part.startswith((".", "_")) for part in _parts(found, base))
+        and jobs.isdisjoint(posixpath.join(base, folder) for folder in _folders(found, base))
         and not (out is not None and out.covers(files, found))
     ]
+    known = (PARQUET, *SUFFIXES)
+    skipped = Counter(posixpath.splitext(found)[1] for found in paths if not found.endswith(known))
+    if skipped and not allow_skipped:
+        counts = ", ".join(
+            f"{suffix or 'none'} ({skipped[suffix]:,})" for suffix in sorted(skipped)
+        )
+        message = f"{named}: files with other suffixes than {', '.join(known)}: {counts}"
+        raise ConfigError(message, "choose a narrower pattern, or leave them out: --allow-skipped")
+    paths = [found for found in paths if found.endswith(known)]
     if not paths:
-        message = f"--in {without_password(pattern)}: no file found"
-        raise ConfigError(message, f"expected a file, a folder or a pattern of {', '.join(known)}")
-    for found in paths:
-        if not found.endswith(known):
-            message = f"{found} has none of the suffixes {', '.join(known)}"
-            raise ConfigError(message, "choose a narrower pattern")
+        job = f", without the files of the bulk job in {min(jobs)}" if jobs else ""
+        hint = f"expected a file, a folder or a pattern of {', '.join(known)}"
+        message = f"{named}: no file found{job}"
+        raise ConfigError(message, hint)
     return [StoredFile.of(files, found, base) for found in sorted(paths)]
+
+
+def _parts(path: str, base: str) -> list[str]:
+    """Return the components of a path below a folder."""
+    return posixpath.relpath(path, base or "/").split("/")
+
+
+def _folders(path: str, base: str) -> list[str]:
+    """Return the folders between a folder and a file below it, relative to it; "" is itself."""
+    parts = _parts(path, base)
+    return ["/".join(parts[:depth]) for depth in range(len(parts))]
+
+
+def _job_folders(files: Any, base: str, paths: Sequence[str]) -> set[str]:  # noqa: ANN401
+    """Return the folders that hold a bulk job: its plan and its parts."""
+    folders = {folder for path in paths for folder in _folders(path, base)}
+    # A pattern that names the folder of the parts reads them.
+    above = {folder for folder in folders if f"{folder}/{PARTS}".strip("/") in folders}
+    candidates = {posixpath.join(base, folder) for folder in above}
+    return {folder for folder in candidates if files.exists(posixpath.join(folder, PLAN))}
 
 
 def _list(files: Any, path: str) -> tuple[str, list[str]]:  # noqa: ANN401  (no types)
@@ -197,38 +280,44 @@ def _list(files: Any, path: str) -> tuple[str, list[str]]:  # noqa: ANN401  (no 
     lists = issubclass(kind, AsyncFileSystem) and kind._find is not AsyncFileSystem._find  # noqa: SLF001
     strict = {} if lists else {"on_error": "raise"}
     if files.isdir(path):
-        found = files.find(path, **strict)
-        return path, [name for name in found if name.endswith((PARQUET, *SUFFIXES))]
+        return path, list(files.find(path, **strict))
     magic = min((path.index(sign) for sign in "*?[" if sign in path), default=len(path))
     base = posixpath.dirname(path[:magic])
     if magic < len(path):
         try:
-            return base, files.glob(path, **strict)
+            found = files.glob(path, detail=True, **strict)
+            return base, [name for name, info in found.items() if info["type"] != "directory"]
         except FileNotFoundError:  # the folder is missing
             return base, []
     return base, [path] * files.exists(path)
 
 
-def plan_file(
-    stored: StoredFile, source: Source | None, index: int, first: int
-) -> tuple[InputFile, list[WorkItem]]:
+def path_keys(name: str) -> dict[str, str]:
+    """Return the columns in the path of a file: `year=2024/rows.csv` has the column `year`."""
+    pairs = (part.partition("=") for part in posixpath.dirname(name).split("/"))
+    return {key: unquote(value) for key, equals, value in pairs if key and equals}
+
+
+def plan_file(stored: StoredFile, source: Source, index: int) -> PlannedFile:
     """Cut a file into work items.
 
     Args:
         stored: the file.
-        source: how to read a text file; not used for parquet.
+        source: how to read it.
         index: the index of the file in the job.
-        first: the number of its first work item.
 
     Raises:
-        DataError: the file is damaged, or ends inside a quoted field.
+        DataError: the file is empty or damaged, or ends inside a quoted field.
     """
-    if source is None or stored.name.endswith(PARQUET):
-        return _plan_parquet(stored, index, first)
-    return _plan_text(stored, source, index, first)
+    if not stored.size:
+        message = f"{stored.name} is empty"
+        raise DataError(message)
+    if stored.name.endswith(PARQUET):
+        return _plan_parquet(stored, source, index)
+    return _plan_text(stored, source, index)
 
 
-def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile, list[WorkItem]]:
+def _plan_parquet(stored: StoredFile, source: Source, index: int) -> PlannedFile:
     import pyarrow as pa  # noqa: PLC0415  (optional)
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -249,7 +338,7 @@ def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile
         ends = [at + chunk.total_compressed_size for at, chunk in zip(starts, chunks, strict=True)]
         if parts.num_rows:
             item = WorkItem(
-                number=first + len(items),
+                number=len(items),
                 file=index,
                 start=min(starts),
                 end=max(ends),
@@ -264,14 +353,13 @@ def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile
         size=stored.size,
         columns=tuple(schema.names),
         types=tuple(map(str, schema.types)),
+        keys=path_keys(stored.name),
         footer_sha256=footer,
     )
-    return file, items
+    return PlannedFile(file=file, items=items, source=source, schema=schema)
 
 
-def _plan_text(
-    stored: StoredFile, source: Source, index: int, first: int
-) -> tuple[InputFile, list[WorkItem]]:
+def _plan_text(stored: StoredFile, source: Source, index: int) -> PlannedFile:
     options = source.read_options()
     file_format = Format(options.format)
     columns = dict[str, None]()
@@ -289,7 +377,7 @@ def _plan_text(
                 names, skipped = _first_record(part, source, file_format, header=options.header)
                 columns |= dict.fromkeys(names)
             item = WorkItem(
-                number=first + len(items),
+                number=len(items),
                 file=index,
                 start=start + skipped,
                 end=start + len(part),
@@ -301,10 +389,12 @@ def _plan_text(
                 items.append(item)
             start += len(part)
             row += part.count(b"\n")
-    if start and not columns:
+    if not columns:
         message = f"{stored.name}: expected JSON objects in UTF-8, found none"
         raise DataError(message, "convert it, or leave it out")
-    return InputFile(name=stored.name, size=stored.size, columns=tuple(columns)), items
+    keys = path_keys(stored.name)
+    file = InputFile(name=stored.name, size=stored.size, columns=tuple(columns), keys=keys)
+    return PlannedFile(file=file, items=items, source=source)
 
 
 def _keys(part: bytes) -> dict[str, None]:

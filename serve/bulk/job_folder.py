@@ -24,13 +24,16 @@ from pipework.errors import (
     EXTRAS,
     ConfigError,
     MissingDependencyError,
+    TransientError,
     failure_reason,
+    is_transient,
     without_password,
 )
 from pipework.run_folder.files import FileRecord, record_file, sync
 
-TEMPORARY = "temporary"
+PLAN, PARTS, TEMPORARY = "plan.json", "parts", "temporary"
 UNLOCKED_S = 60  # seconds
+AGAIN = "run the same command again: it continues"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,12 +245,15 @@ class StoreFolder:
         """Convert the errors of any package for object stores.
 
         Raises:
-            ConfigError: the store has refused or failed.
+            TransientError: the store has failed.
+            ConfigError: it has refused.
         """
         try:
             yield
         except Exception as error:
             message = f"--out {self.name}: {failure_reason(error)}"
+            if is_transient(error):
+                raise TransientError(message, AGAIN) from error
             hint = "check the address and the permissions; the same command continues"
             raise ConfigError(message, hint) from error
 

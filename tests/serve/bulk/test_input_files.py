@@ -17,7 +17,7 @@ from pipework.data import records
 from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
 from pipework.data.records import numbered_records
-from pipework.errors import ConfigError, DataError, MissingDependencyError
+from pipework.errors import ConfigError, DataError, MissingDependencyError, TransientError
 from pipework.serve.bulk import input_files
 from pipework.serve.bulk.input_files import find_files, plan_file
 from pipework.serve.bulk.job_folder import LocalFolder
@@ -27,9 +27,8 @@ COLUMNS = Columns(text="text", label=None)
 
 def plan(path: Path, header: bool = True):
     (stored,) = find_files(str(path))
-    parquet = path.suffix == ".parquet"
-    source = None if parquet else Source(path=path, columns=COLUMNS, header=header)
-    return stored, *plan_file(stored, source, 0, 0)
+    planned = plan_file(stored, Source(path=path, columns=COLUMNS, header=header), 0)
+    return stored, planned.file, planned.items
 
 
 def test_folders_patterns_and_urls_are_found_in_the_order_of_names(tmp_path):
@@ -37,7 +36,7 @@ def test_folders_patterns_and_urls_are_found_in_the_order_of_names(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x")
-    names = [file.name for file in find_files(str(tmp_path))]
+    names = [file.name for file in find_files(str(tmp_path), allow_skipped=True)]
     assert names == ["a.parquet", "b.csv", "deep/c.jsonl"]
     assert [file.name for file in find_files(str(tmp_path / "*.csv"))] == ["b.csv"]
     assert [file.name for file in find_files(f"file://{tmp_path}/b.csv")] == ["b.csv"]
@@ -49,13 +48,49 @@ def test_folders_patterns_and_urls_are_found_in_the_order_of_names(tmp_path):
         assert stream.read() == b"text\nrain\n"
 
 
+def write_files(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def found(pattern: object, **options) -> list[str]:
+    return [file.name for file in find_files(str(pattern), **options)]
+
+
+def test_hidden_folders_are_left_out(tmp_path):
+    write_files(tmp_path, "_temporary/0/a.csv", ".staging/a.csv", "x/_delta_log/a.jsonl", "x/b.csv")
+    assert found(tmp_path) == found(tmp_path / "**/*.*") == ["x/b.csv"]
+    assert found(tmp_path / "_temporary") == ["0/a.csv"]  # as it was asked for
+
+
+def test_job_folders_are_left_out(tmp_path):
+    write_files(tmp_path, "a.csv", "scored/plan.json", "scored/parts/p.parquet", "plan.json")
+    for pattern in (tmp_path, tmp_path / "**/*.*"):
+        assert found(pattern, allow_skipped=True) == ["a.csv"]
+    with pytest.raises(ConfigError, match="no file found, without the files of the bulk job in "):
+        find_files(str(tmp_path / "scored"), allow_skipped=True)
+    assert found(tmp_path / "scored/parts/*.parquet") == ["p.parquet"]
+
+
+def test_files_with_other_suffixes_are_counted(tmp_path):
+    write_files(tmp_path, "a.csv", "b.md", "x/c.md", "x/d")
+    message = r"files with other suffixes than .parquet, .csv.*: none \(1\), .md \(2\)$"
+    for pattern in (tmp_path, tmp_path / "**"):
+        with pytest.raises(ConfigError, match=message) as caught:
+            find_files(str(pattern))
+        assert "--allow-skipped" in caught.value.hint
+        assert found(pattern, allow_skipped=True) == ["a.csv"]
+
+
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
         ("gone.csv", "no file found"),
         ("*.csv", "no file found"),
         ("gone/*.csv", "no file found"),
-        ("notes.md", "notes.md has none of the suffixes .parquet, .csv"),
+        ("notes.md", r"files with other suffixes than .parquet, .csv.*: .md \(1\)"),
         ("nothing://x", "Protocol not known: nothing"),
     ],
 )
@@ -138,10 +173,10 @@ def test_row_groups_are_the_items_of_parquet(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.txt"])
-def test_an_empty_file_has_no_columns_and_no_items(tmp_path, name):
+def test_an_empty_file_is_refused(tmp_path, name):
     (tmp_path / name).touch()
-    _, file, items = plan(tmp_path / name)
-    assert (file.columns, file.size, items) == ((), 0, [])
+    with pytest.raises(DataError, match=f"{name} is empty"):
+        plan(tmp_path / name)
 
 
 def test_files_without_columns_are_refused(tmp_path):
@@ -206,7 +241,7 @@ def test_an_unreadable_folder_is_an_error(tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", ["x.csv", "folder/", "*.csv"])
 def test_a_server_that_cannot_be_reached_is_one_line(closed_port, path):
     message = r"--in http://.* cannot be read: Connect call failed"
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(TransientError, match=message) as caught:
         find_files(f"http://127.0.0.1:{closed_port}/{path}")
     assert "\n" not in str(caught.value)
     assert caught.value.hint == "check the address and the permissions"
