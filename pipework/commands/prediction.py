@@ -16,6 +16,20 @@ from pipework.errors import ConfigError, StoppedError, without_password
 if TYPE_CHECKING:
     from pipework.serve.bulk.job import BulkOptions
 
+Keep = Annotated[
+    str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
+]
+Shard = Annotated[
+    str | None,
+    typer.Option(help="part I of N of the work of --in: I/N, or auto for the task of a cluster"),
+]
+On = Annotated[
+    str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
+]
+AllowSkipped = Annotated[
+    bool, typer.Option("--allow-skipped", help="leave out files of --in with unknown suffixes")
+]
+
 
 def predict(
     words: Annotated[
@@ -36,19 +50,10 @@ def predict(
     url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
     columns: Columns = None,
     engine: EngineName = None,
-    keep: Annotated[
-        str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
-    ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(help="part I of N of the work of --in: I/N, or auto for the cluster's task"),
-    ] = None,
-    on: Annotated[
-        str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
-    ] = None,
-    allow_skipped: Annotated[
-        bool, typer.Option("--allow-skipped", help="leave out files of --in with unknown suffixes")
-    ] = False,
+    keep: Keep = None,
+    shard: Shard = None,
+    on: On = None,
+    allow_skipped: AllowSkipped = False,
 ) -> None:
     """Classify texts from the command line, a file, standard input (a text per line), or files.
 

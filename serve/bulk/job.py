@@ -22,15 +22,7 @@ from pipework.progress import Progress
 from pipework.run_folder.manifest import ReadOptions, read_classifier
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.file_sources import file_source
-from pipework.serve.bulk.input_files import (
-    InputFile,
-    PlannedFile,
-    StoredFile,
-    WorkItem,
-    changed,
-    find_files,
-    plan_file,
-)
+from pipework.serve.bulk.input_files import InputFile, PlannedFile, WorkItem, plan_file
 from pipework.serve.bulk.job_folder import AGAIN, PARTS, JobFolder, job_folder
 from pipework.serve.bulk.ledger import (
     BulkPlan,
@@ -44,6 +36,7 @@ from pipework.serve.bulk.ledger import (
 from pipework.serve.bulk.part_tables import FILE, ROW, output_types, part_table, row_counts
 from pipework.serve.bulk.records import Reject, RowReader
 from pipework.serve.bulk.scorer import Scorer
+from pipework.serve.bulk.stored_files import StoredFile, changed, find_files
 from pipework.serve.engines import computes_on_gpu
 
 PLANNERS = 16  # files that are planned at a time, most of which wait for their footers
@@ -260,7 +253,8 @@ class BulkJob:
                 raise changed(stored)
             # The plan has no digest of the bytes of parquet. A change that is found here and not by
             # the next command spares scoring the rest of the file in vain.
-            if item.sha256 is None and not stored.unchanged() and stored.digest(item) != sha256:
+            kept = item.sha256 is not None or stored.unchanged()
+            if not kept and stored.digest(item.start, item.end) != sha256:
                 raise changed(stored)
             writer.close()
             record = part.finish()

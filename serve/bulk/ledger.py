@@ -19,9 +19,10 @@ from pipework.errors import ChangedFileError, ConfigError
 from pipework.record import Record
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import FileRecord
-from pipework.serve.bulk.input_files import InputFile, StoredFile, WorkItem
+from pipework.serve.bulk.input_files import InputFile, WorkItem
 from pipework.serve.bulk.job_folder import PARTS, PLAN, TEMPORARY, JobFolder
 from pipework.serve.bulk.records import Reject
+from pipework.serve.bulk.stored_files import StoredFile
 from pipework.tasks.registry import AnyTask
 from pipework.tasks.task import Task
 
@@ -196,7 +197,7 @@ class Ledger:
         if not all(map(self.folder.holds, files)):
             return None
         same = entry.input_version is not None and entry.input_version == stored.version
-        if not same and stored.digest(item) != entry.input_sha256:
+        if not same and stored.digest(item.start, item.end) != entry.input_sha256:
             message = f"{stored.name} has changed since {name} was scored"
             raise ChangedFileError(message, f"restore the file, or {OTHER}")
         return entry

@@ -11,7 +11,8 @@ from pipework.data.records import check_unicode, numbered_records, parse_record
 from pipework.errors import ConfigError, DataError, InputError, failure_reason
 from pipework.record import Record
 from pipework.run_folder.manifest import Input
-from pipework.serve.bulk.input_files import StoredFile, WorkItem, changed, unreadable
+from pipework.serve.bulk.input_files import WorkItem
+from pipework.serve.bulk.stored_files import StoredFile, changed, unreadable
 
 WINDOW = 2048  # rows
 WINDOW_BYTES = 4 * 2**20  # of the values of the rows

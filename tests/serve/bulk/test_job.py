@@ -21,10 +21,11 @@ from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.progress import NullProgress
-from pipework.serve.bulk import input_files, job, job_folder
-from pipework.serve.bulk.input_files import StoredFile, WorkItem
+from pipework.serve.bulk import input_files, job, job_folder, stored_files
+from pipework.serve.bulk.input_files import WorkItem
 from pipework.serve.bulk.job import BulkOptions, score_files
 from pipework.serve.bulk.records import RowReader
+from pipework.serve.bulk.stored_files import StoredFile
 from tests.commands import ForkedPipe, ForkedProcess, pipe
 
 WORDS = ["rain", "sun", "wind", "goal", "team", "match", "bank", "rate", "stock"]
@@ -526,14 +527,14 @@ def test_the_columns_of_the_paths_of_text_files_are_copied(run, tmp_path):
 def test_a_file_that_becomes_shorter_while_it_is_scored_is_one_line(run, tmp_path, monkeypatch):
     path = tmp_path / "in.parquet"
     write_parquet(path, [5, 5, 5])
-    read = input_files.StoredFile.read
+    read = StoredFile.read
 
     def shorten(self, start, end):
         content = read(self, start, end)
         write_parquet(path, [5])
         return content
 
-    monkeypatch.setattr(input_files.StoredFile, "read", shorten)
+    monkeypatch.setattr(StoredFile, "read", shorten)
     with pytest.raises(DataError, match=r"2 of 3 .* in.parquet has changed since") as caught:
         score(run, path, tmp_path / "out")
     assert "\n" not in str(caught.value)
@@ -558,7 +559,7 @@ def test_a_damaged_row_group_is_reported_and_the_others_are_scored(run, files, t
     shutil.copytree(files, inputs)
     path = inputs / "file0.parquet"
     content = path.read_bytes()
-    (stored,) = input_files.find_files(str(path))
+    (stored,) = stored_files.find_files(str(path))
     item = job.plan_file(stored, Source(path=path, columns=Columns(text="text")), 0).items[1]
     damaged = bytearray(content)
     damaged[item.start : item.start + 400] = os.urandom(400)
