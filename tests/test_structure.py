@@ -24,10 +24,10 @@ OVER_BUDGET = {
     "pipework": 172,
     "train": 858,
     "export": 1_399,
-    "serve": 2_383,
+    "serve": 2_504,
     "benchmarks": 111,
     "benchmarks/studies": 714,
-    "tests": 10_864,
+    "tests": 10_998,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
