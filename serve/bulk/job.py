@@ -10,20 +10,13 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from pipework.errors import (
-    ConfigError,
-    DataError,
-    TransientError,
-    failure_reason,
-    is_transient,
-    without_password,
-)
+from pipework.errors import ConfigError, DataError, without_password
 from pipework.progress import Progress
 from pipework.run_folder.manifest import ReadOptions, read_classifier
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
 from pipework.serve.bulk.file_sources import file_source
 from pipework.serve.bulk.input_files import InputFile, PlannedFile, WorkItem, plan_file
-from pipework.serve.bulk.job_folder import AGAIN, PARTS, JobFolder, job_folder
+from pipework.serve.bulk.job_folder import PARTS, JobFolder, disk_errors, job_folder
 from pipework.serve.bulk.ledger import (
     BulkPlan,
     EngineIdentity,
@@ -113,14 +106,8 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
         mine = [item for item in job.ledger.plan.items if item.number % shards == index]
         part = f", shard {index + 1} of {shards}" if shards > 1 else ""
         title = f"score with {scorer.record.name}{place.title}{part}"
-        with progress.stage(title, sum(item.rows for item in mine), "rows"):
-            try:
-                return job.run(mine, place, progress)
-            except OSError as error:
-                if not is_transient(error):
-                    raise
-                message = f"the job has stopped: {failure_reason(error)}"
-                raise TransientError(message, AGAIN) from error
+        with progress.stage(title, sum(item.rows for item in mine), "rows"), disk_errors():
+            return job.run(mine, place, progress)
 
 
 class BulkJob:

@@ -61,6 +61,22 @@ class NewFile:
         return record
 
 
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Convert errors of a disk that may be over later.
+
+    Raises:
+        TransientError: the disk is full or has failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not is_transient(error):
+            raise
+        message = f"the job has stopped: {failure_reason(error)}"
+        raise TransientError(message, AGAIN) from error
+
+
 def file_system(option: str, url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a path or URL, and the path in it.
 
