@@ -4,18 +4,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipework.errors import ConfigError, DataError, without_password
+from pipework.errors import DataError
 from pipework.progress import Progress
-from pipework.run_folder.manifest import ReadOptions, read_classifier
+from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
-from pipework.serve.bulk.file_sources import file_source
-from pipework.serve.bulk.input_files import InputFile, PlannedFile, WorkItem, plan_file
+from pipework.serve.bulk.input_files import InputFile, WorkItem
 from pipework.serve.bulk.job_folder import PARTS, JobFolder, disk_errors, job_folder
 from pipework.serve.bulk.ledger import (
     BulkPlan,
@@ -26,13 +23,12 @@ from pipework.serve.bulk.ledger import (
     part_name,
     planned_engine,
 )
-from pipework.serve.bulk.part_tables import FILE, ROW, output_types, part_table, row_counts
-from pipework.serve.bulk.records import Reject, RowReader
+from pipework.serve.bulk.part_tables import part_table, row_counts
+from pipework.serve.bulk.planning import plan_files, row_readers
+from pipework.serve.bulk.records import Reject
 from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.bulk.stored_files import StoredFile, changed, find_files
 from pipework.serve.engines import computes_on_gpu
-
-PLANNERS = 16  # files that are planned at a time, most of which wait for their footers
 
 
 class UnscoredError(DataError):
@@ -129,8 +125,8 @@ class BulkJob:
         self._scorer = scorer
         self._stored = stored
         training = scorer.manifest.data.reading
-        planned = _plan_files(stored, training, options.columns)
-        self._readers = _readers(planned, options, scorer)
+        planned = plan_files(stored, training, options.columns)
+        self._readers = row_readers(planned, options.keep, scorer)
         files = [one.file for one in planned]
         items = [item for one in planned for item in one.items]
         self.ledger = Ledger(folder, self._plan(files, items))
@@ -258,67 +254,3 @@ class BulkJob:
             "pipework.engine": plan.engine.model_dump_json(),
             "pipework.proof": json.dumps(proof),
         }
-
-
-def _plan_files(
-    stored: Sequence[StoredFile], training: ReadOptions, columns: str | None
-) -> list[PlannedFile]:
-    """Cut the files into numbered work items; a file that cannot be read has a problem instead."""
-
-    def plan(index: int) -> PlannedFile:
-        file = stored[index]
-        source = file_source(file, training, columns)
-        try:
-            return plan_file(file, source, index)
-        except DataError as error:
-            record = InputFile(name=file.name, size=file.size, columns=(), problem=str(error))
-            return PlannedFile(file=record, items=[])
-
-    with ThreadPoolExecutor(PLANNERS) as threads:
-        planned = list(threads.map(plan, range(len(stored))))
-    numbers = count()
-    return [
-        replace(
-            one, items=[item.model_copy(update={"number": next(numbers)}) for item in one.items]
-        )
-        for one in planned
-    ]
-
-
-def _readers(
-    planned: Sequence[PlannedFile], options: BulkOptions, scorer: Scorer
-) -> dict[int, RowReader]:
-    """Return the readers of the files that have columns, by the index of the file.
-
-    Raises:
-        ConfigError: a column is missing, has the name of a column of the output, or has types that
-            cannot be combined.
-        DataError: no file has rows.
-    """
-    filled = {index: one for index, one in enumerate(planned) if one.source is not None}
-    if not filled:
-        message = f"--in {without_password(options.pattern)}: no file can be scored"
-        raise DataError(message, f"the first: {planned[0].file.problem}")
-    schemas = {one.file.name: one.arrow_schema() for one in filled.values()}
-    default = next(iter(schemas.values())).names
-    keep = tuple(dict.fromkeys(default if options.keep is None else options.keep))
-    added = (FILE, ROW, *scorer.model.columns([]))
-    if clash := [name for name in keep if name in added]:
-        message = f"column {clash[0]!r} has the name of a column of the output"
-        raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
-    expected = scorer.manifest.input
-    readers = {
-        index: RowReader(
-            source=one.source,
-            columns=one.file.columns,
-            keep=keep,
-            expected=expected,
-            keys=one.file.keys,
-        )
-        for index, one in filled.items()
-        if one.source is not None
-    }
-    for reader in readers.values():
-        reader.check()
-    types = output_types(schemas, keep)
-    return {index: replace(reader, types=types) for index, reader in readers.items()}
