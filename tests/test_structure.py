@@ -24,10 +24,10 @@ OVER_BUDGET = {
     "pipework": 240,
     "train": 858,
     "export": 1_399,
-    "serve": 2_780,
+    "serve": 2_798,
     "benchmarks": 111,
     "benchmarks/studies": 714,
-    "tests": 11_212,
+    "tests": 11_214,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
