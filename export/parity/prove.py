@@ -140,14 +140,7 @@ def prove(
         EngineFailedError: the engine raises an error for a batch.
     """
     rows = expected.rows
-    with ExitStack() as stack:
-        engines = _open_as_server(opener, stack)
-        whole = rows.whole_calls(engines[0].collate.layout, on_gpu=engines[0].on_gpu)
-        served = _run(engines, [*whole], progress)
-        engines[0].learn_costs(run_rows.manifest.input.max_length)
-        for engine in engines:
-            engine.collate = engines[0].collate
-        served += _run(engines, [*rows.as_in_server()], progress)
+    served = _run_as_server(opener, rows, run_rows.manifest.input.max_length, progress)
     with opener() as engine:
         engine.fix_costs()
         bulk = _run([engine], [*rows.dev.cut("as in a bulk job", CHUNK)], progress)
@@ -187,13 +180,21 @@ def prove(
     )
 
 
-def _open_as_server(opener: Opener, stack: ExitStack) -> list[CollatedEngine]:
-    """Open the engines of a server with its default settings."""
+def _run_as_server(
+    opener: Opener, rows: CheckedRows, longest: int, progress: Progress
+) -> "list[_Run]":
+    """Compute batches with the engines of a server with its default settings."""
     count, threads = server_engines(on_gpu=False)
-    engines = [stack.enter_context(opener(threads=threads))]
-    if not engines[0].on_gpu:
-        engines += [stack.enter_context(opener(threads=threads)) for _ in range(count - 1)]
-    return engines
+    with ExitStack() as stack:
+        engines = [stack.enter_context(opener(threads=threads))]
+        on_gpu, layout = engines[0].on_gpu, engines[0].collate.layout
+        if not on_gpu:
+            engines += [stack.enter_context(opener(threads=threads)) for _ in range(count - 1)]
+        done = _run(engines, [*rows.whole_calls(layout, on_gpu=on_gpu)], progress)
+        engines[0].learn_costs(longest)
+        for engine in engines:
+            engine.collate = engines[0].collate
+        return done + _run(engines, [*rows.as_in_server()], progress)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
