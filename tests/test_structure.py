@@ -23,7 +23,7 @@ REPORT = load()
 OVER_BUDGET = {
     "pipework": 240,
     "train": 858,
-    "export": 1_933,
+    "export": 1_934,
     "serve": 2_810,
     "benchmarks": 111,
     "benchmarks/studies": 859,
