@@ -129,7 +129,7 @@ class RepositorySettings(Settings):
 
 
 class SecuritySettings(Settings):
-    """API keys and TLS.
+    """API keys, TLS, and who may connect.
 
     Attributes:
         keys_file: file with one API key per line. The keys in the environment variable
@@ -137,11 +137,15 @@ class SecuritySettings(Settings):
             allowed.
         certificate: PEM file; if it and `private_key` are set, HTTP and gRPC require TLS.
         private_key: PEM file.
+        public_grpc: whether gRPC listens on the address of `--host` if other machines can reach it;
+            else on 127.0.0.1. Only behind a proxy that limits headers, or in a network without
+            hostile clients: these can exhaust the memory.
     """
 
     keys_file: Path | None = None
     certificate: Path | None = None
     private_key: Path | None = None
+    public_grpc: bool = False
 
 
 class LogFormat(StrEnum):

@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 import uvicorn
 
-# Otherwise gRPC logs each failed TLS handshake. It reads the variable when it is imported.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# Otherwise gRPC logs failed TLS handshakes and refused calls, so that clients could fill the log. It
+# reads the variable when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from pipework.machine import MemoryTrimmer
 from pipework.serve.app import build_app
@@ -88,11 +89,12 @@ def serve(
     """
     settings = set_up_process(settings or ServeSettings())
     address = address or ListenAddress()
+    grpc_host = address.grpc_host(public=settings.security.public_grpc)
     keys = read_keys(settings.security.keys_file, os.environ)
     certificate = read_certificate(settings.security)
     with (
         bound_socket(address.host, address.port, "--port") as listener,
-        bound_socket(address.host, address.grpc_port, "--grpc-port") as grpc_listener,
+        bound_socket(grpc_host, address.grpc_port, "--grpc-port") as grpc_listener,
         exit_on_signal(),  # until the server handles signals; no request has been accepted
         ExitStack() as stack,
         open_models(target, settings) as models,

@@ -80,7 +80,8 @@ def serve_with_workers(
     certificate = read_certificate(settings.security)
     with ExitStack() as stack:
         http = stack.enter_context(shared_socket(address.host, address.port, "--port"))
-        grpc = stack.enter_context(shared_socket(address.host, address.grpc_port, "--grpc-port"))
+        grpc_host = address.grpc_host(public=settings.security.public_grpc)
+        grpc = stack.enter_context(shared_socket(grpc_host, address.grpc_port, "--grpc-port"))
         reserved = ReservedPort(socket=grpc, shared=True)
         sockets = ServerSockets(http=http, grpc=reserved, certificate=certificate)
         files = WorkerFolder(folder=stack.enter_context(_private_folder()), workers=workers)

@@ -23,7 +23,18 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import service_pb2 as proto
 
-from tests.end_to_end.http2 import INFER, PREFACE, SETTINGS, Http2Connection, frame, message
+from tests.end_to_end.http2 import (
+    ACK,
+    END_STREAM,
+    INFER,
+    PREFACE,
+    SETTINGS,
+    Http2Connection,
+    call_headers,
+    frame,
+    message,
+    table_entry,
+)
 from tests.serve.conftest import RUNNER, build_run
 
 WIRE_BYTES = 64 * 2**10
@@ -471,6 +482,22 @@ def test_calls_without_a_message(server: HostileServer, method: str) -> None:
         for number in range(1000):
             opened.call(2 * number + 1, method)
         time.sleep(2)
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_repeated_headers(server: HostileServer, acknowledged: bool) -> None:
+    """A byte of a block is a header of 4,000 bytes: 1.2 GB in 99 calls of each connection."""
+    block = call_headers() + b"\xbe" * 300
+    with attack(server, f"grpc: repeated headers, acknowledged: {acknowledged}"):
+        for _ in range(10):
+            with Http2Connection(server.grpc) as opened:
+                opened.send_headers(1, call_headers() + table_entry(4000), END_STREAM)
+                if acknowledged:
+                    opened.send_frame(SETTINGS, ACK)
+                    time.sleep(0.1)
+                for number in range(1, 100):
+                    opened.send_headers(2 * number + 1, block, END_STREAM)
+                time.sleep(0.5)
 
 
 @pytest.mark.parametrize("method", [HEALTH, INFER, STREAM])
