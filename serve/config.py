@@ -137,6 +137,9 @@ class SecuritySettings(Settings):
             allowed.
         certificate: PEM file; if it and `private_key` are set, HTTP and gRPC require TLS.
         private_key: PEM file.
+        hosts: names that the Host header of an HTTP request may have, besides addresses and
+            localhost; default: none on a loopback address, which protects from web pages (DNS
+            rebinding), else any. Health checks may have any.
         public_grpc: whether gRPC listens on the address of `--host` if other machines can reach it;
             else on 127.0.0.1. Only behind a proxy that limits headers, or in a network without
             hostile clients: these can exhaust the memory.
@@ -145,6 +148,7 @@ class SecuritySettings(Settings):
     keys_file: Path | None = None
     certificate: Path | None = None
     private_key: Path | None = None
+    hosts: tuple[str, ...] | None = None
     public_grpc: bool = False
 
 

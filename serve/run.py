@@ -18,19 +18,19 @@ from typing import Any, Protocol
 
 import uvicorn
 
-# Otherwise gRPC logs failed TLS handshakes and refused calls, so that clients could fill the log. It
-# reads the variable when it is imported.
+# Otherwise gRPC logs failed TLS handshakes and refused calls: clients could fill the log. It reads
+# the variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from pipework.machine import MemoryTrimmer
 from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
-from pipework.serve.http.auth import ApiKeys, read_keys
+from pipework.serve.http.auth import ApiKeys, HostNames, read_keys
 from pipework.serve.http.connection import ConnectionFactory
 from pipework.serve.http.exchange import ServerState
 from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.http.request_handler import RequestHandler
-from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal
+from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal, stop_on_hangup
 from pipework.serve.http.tls import BACKLOG, Certificate, TlsListener, read_certificate
 from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.service import InferenceService
@@ -44,6 +44,7 @@ from pipework.serve.sockets import (
     ReservedPort,
     ServerSockets,
     bound_socket,
+    is_loopback,
     reuse_address,
 )
 
@@ -155,7 +156,7 @@ def run_server(
     )
     server = _Server(
         _config(handler, settings, certificate),
-        partial(ConnectionFactory, handler, settings.limits),
+        partial(ConnectionFactory, handler, settings.limits, hosts=_host_names(settings, sockets)),
         models.stopping,
         grpc_server,
         lifecycle,
@@ -165,9 +166,16 @@ def run_server(
         server.run(sockets=[sockets.http])
 
 
+def _host_names(settings: ServeSettings, sockets: ServerSockets) -> HostNames:
+    names = settings.security.hosts
+    local = is_loopback(sockets.http.getsockname()[0])
+    return HostNames(() if names is None and local else names)
+
+
 def set_up_process(settings: ServeSettings) -> ServeSettings:
-    """Set the limits of this process; return settings with the connections that these allow."""
+    """Prepare this process, and return settings with the connections that its limits allow."""
     sys.setswitchinterval(SWITCH_S)
+    stop_on_hangup()
     allowed = raise_file_limit(settings.limits.connections)
     limits = settings.limits.model_copy(update={"connections": allowed})
     return settings.model_copy(update={"limits": limits})

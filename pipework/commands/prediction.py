@@ -40,6 +40,9 @@ def predict(
         str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
     ] = None,
     shard: Annotated[str | None, typer.Option(help="part I of N of the work of --in: I/N")] = None,
+    raw_csv: Annotated[
+        bool, typer.Option("--raw-csv", help="write cells that start with = + - @ as they are")
+    ] = False,
     on: Annotated[
         str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
     ] = None,
@@ -69,10 +72,13 @@ def predict(
         source = PredictionSource(url=url, columns=columns, engine=engine)
         predicted = predict_inputs(words or [], file, source, progress=progress)
         if out is not None:
-            write_predictions(predicted.predictions, Path(out), progress, predicted.file)
+            write_predictions(
+                predicted.predictions, Path(out), progress, predicted.file, raw=raw_csv
+            )
             return
         for example, prediction in predicted.predictions:
-            sys.stdout.write(format_prediction(example, prediction) + "\n")
+            line = format_prediction(example, prediction)
+            sys.stdout.write((console.printable(line) if sys.stdout.isatty() else line) + "\n")
 
 
 def _check_without_in(out: str | None, *options: str | None) -> None:

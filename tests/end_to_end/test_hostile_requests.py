@@ -217,7 +217,7 @@ def report(name: str, measured: Measured, before: int) -> None:
 
 
 def head(path: str, *headers: str) -> bytes:
-    lines = (f"POST {path} HTTP/1.1", "Host: a", "Connection: close", *headers)
+    lines = (f"POST {path} HTTP/1.1", "Host: [::]", "Connection: close", *headers)
     return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
 
 
@@ -347,7 +347,7 @@ def gzip_of(*members: bytes) -> bytes:
 
 
 BOMB = gzip.compress(b" " * 60_000_000, 9)
-REQUEST = b"GET /healthz HTTP/1.1\r\nHost:a\r\n\r\n"
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost:[::]\r\n\r\n"
 STREAMS = {
     "a bomb": gzip_of(BOMB),
     "half of a bomb": head(V1, "Content-Length: 64000", "Content-Encoding: gzip") + BOMB[:60_000],
@@ -356,7 +356,7 @@ STREAMS = {
     "pipelined requests": REQUEST * (WIRE_BYTES // len(REQUEST)),
     "pipelined upgrades": REQUEST.replace(b"Host", b"Upgrade:h2c\r\nConnection:Upgrade\r\nHost")
     * 800,
-    "pipelined errors": b"GET /a HTTP/1.1\r\nHost:a\r\n\r\n" * 2400,
+    "pipelined errors": b"GET /a HTTP/1.1\r\nHost:[::]\r\n\r\n" * 2400,
     "requests rejected from their heads": b"GET /%0a HTTP/1.1\r\nHost:\r\n\r\n" * 2340,
     "chunks of a byte": chunked(V1, b" " * 10_000, 1),
     "many headers": head(V1, *["a:"] * 15_000),
@@ -389,7 +389,7 @@ def test_incomplete_compressed_bodies(server: HostileServer) -> None:
 
 
 def test_clients_that_do_not_read(server: HostileServer) -> None:
-    request = b"GET /docs/static/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n"
+    request = b"GET /docs/static/swagger-ui-bundle.js HTTP/1.1\r\nHost: [::]\r\n\r\n"
     with attack(server, "http: 150 unread responses"), ExitStack() as stack:
         for _ in range(150):
             opened = stack.enter_context(socket.socket())

@@ -13,7 +13,7 @@ def test_equal_http_and_grpc_ports_are_rejected() -> None:
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
-        ("0.0.0.0", "127.0.0.1"),  # noqa: S104
+        ("0.0.0.0", "127.0.0.1"),
         ("10.0.0.1", "127.0.0.1"),
         ("topics.example", "127.0.0.1"),
         ("::", "::1"),
