@@ -10,19 +10,22 @@ import ctypes
 import gc
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
 from pipework.closeable import Closeable
+from pipework.errors import ConfigError
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 NODES = Path("/sys/devices/system/node")
 DEVICES = Path("/dev")
+CPUS = "PIPEWORK_CPUS"
 # Instruction sets that determine how int8 and bf16 products are summed.
 INSTRUCTION_SETS = (
     "avx2",
@@ -35,6 +38,7 @@ INSTRUCTION_SETS = (
 )
 T = TypeVar("T")
 NICE = 10  # nice value of the computing threads; the others have 0
+_NICE = ContextVar("nice", default=NICE)
 STATM = Path("/proc/self/statm")
 STEP_BYTES = 16 * 2**20
 MAX_PAUSE = 32
@@ -72,14 +76,28 @@ def cpu_limit(cgroup_limit: Path = CGROUP_LIMIT) -> int:
     """Return the number of usable CPUs: the CPU affinity, or the container's quota if lower.
 
     The quota has the format of cgroup version 2: "QUOTA PERIOD" in microseconds, or "max PERIOD".
-    `share_cpus` lowers the result.
+    The environment variable PIPEWORK_CPUS and `share_cpus` lower the result: a pod with a CPU
+    request and without a limit may run on all CPUs of its node, but competes with other pods.
+
+    Raises:
+        ConfigError: PIPEWORK_CPUS is not a positive integer.
     """
-    cpus = min([len(os.sched_getaffinity(0)), *_shares])
+    cpus = min([len(os.sched_getaffinity(0)), *_requested_cpus(), *_shares])
     try:
         quota, period = cgroup_limit.read_text().split()
     except (OSError, ValueError):
         return cpus
     return cpus if quota == "max" else max(1, min(cpus, int(quota) // int(period)))
+
+
+def _requested_cpus() -> tuple[int, ...]:
+    value = os.environ.get(CPUS, "")
+    if not value:
+        return ()
+    if not value.isdecimal() or int(value) < 1:
+        message = f"{CPUS}: expected a number of CPUs of at least 1, found {value!r}"
+        raise ConfigError(message)
+    return (int(value),)
 
 
 _shares: list[int] = []
@@ -128,8 +146,9 @@ class LowPriorityThread(Closeable):
     """
 
     def __init__(self) -> None:
+        nice = _NICE.get()
         self._thread = ThreadPoolExecutor(
-            1, thread_name_prefix="runtime", initializer=_lower_priority
+            1, thread_name_prefix="runtime", initializer=_set_priority, initargs=(nice,)
         )
 
     def call(self, work: Callable[[], T]) -> T:
@@ -145,9 +164,23 @@ class LowPriorityThread(Closeable):
         self._thread.shutdown()
 
 
-def _lower_priority() -> None:
+@contextmanager
+def normal_priority() -> Iterator[None]:
+    """Let the threads of `LowPriorityThread`s of the block keep the priority of the process.
+
+    For a process whose only work is to compute: other programs of the machine would come first.
+    """
+    token = _NICE.set(0)
+    try:
+        yield
+    finally:
+        _NICE.reset(token)
+
+
+def _set_priority(nice: int) -> None:
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        if nice:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -5,13 +5,12 @@ from functools import partial
 from pathlib import Path
 
 from pipework.errors import ConfigError, RunFolderError
-from pipework.machine import cpu_limit
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
 from pipework.serve.config import EngineSettings, QueueSettings, ServeSettings
-from pipework.serve.engines import computes_on_gpu, open_first, open_proven
+from pipework.serve.engines import computes_on_gpu, open_first, open_proven, server_engines
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
 from pipework.serve.models.repository_watcher import RepositoryWatcher
@@ -36,18 +35,17 @@ def open_models(
             the repository can be served.
         MissingDependencyError: the runtime of the run folder's engine is not installed.
     """
-    control = settings.models.control
     if not is_repository(target):
         _check_run(target)
         predictor = open_predictor(target, settings.engine, queue=settings.queue)
-        return Models([predictor], control=control)
+        return Models([predictor], settings=settings.models)
     if settings.engine.name is not None:
         message = f"{target} is a repository, whose versions have one engine each"
         raise ConfigError(message, "remove --engine")
     open_one = partial(open_version, settings=settings)
     poll_s = settings.models.poll_s
     watcher = RepositoryWatcher(target, open_one, poll_s=poll_s, unloaded=unloaded)
-    return Models((), watcher, control=control)
+    return Models((), watcher, settings=settings.models)
 
 
 def _check_run(target: Path) -> None:
@@ -112,9 +110,7 @@ def open_predictor(
     queue = queue or QueueSettings()
     engine = engine or EngineSettings()
     on_gpu = computes_on_gpu(manifest, engine.name, engine)
-    instances = queue.instances or (1 if on_gpu else min(2, cpu_limit()))
-    # Rounded up, so that no CPU is idle.
-    threads = None if instances == 1 else -(-cpu_limit() // instances)
+    instances, threads = server_engines(on_gpu=on_gpu, instances=queue.instances)
     record, first = open_first(
         run, manifest, engine.name, prove=prove, threads=threads, limits=engine
     )

@@ -20,12 +20,12 @@ FROZEN = {
     "eval": "run file columns split engine as_json",
     "export": "run to precision layout repository overrides",
     "import": "source out data overrides trust_remote_code force",
-    "predict": "words file inputs out url columns engine keep shard raw_csv on",
+    "predict": "words file inputs out url columns engine keep shard raw_csv on allow_skipped",
     "publish": "run to",
     "serve": "target backend host port grpc_port engine workers overrides",
     "show": "run as_json html overrides",
     "train": "config out overrides nproc resume",
-    "tune": "config out trials jobs overrides",
+    "tune": "config out trials seeds jobs overrides",
 }
 
 

@@ -1,3 +1,4 @@
+import errno
 import pickle
 from errno import EACCES
 
@@ -12,6 +13,7 @@ from pipework.errors import (
     TooBusyError,
     as_pipe_error,
     failure_reason,
+    is_transient,
     without_password,
 )
 
@@ -98,3 +100,33 @@ def test_the_reason_of_an_error_is_one_line(error, expected):
 def test_an_error_is_pickled_with_its_attributes(error):
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+class EndpointConnectionError(Exception):
+    """As a package for object stores has it."""
+
+    __module__ = "botocore.exceptions"
+
+
+class NoCredentialsError(EndpointConnectionError):
+    """A package needs credentials."""
+
+    __module__ = "botocore.exceptions"
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (ConnectionResetError(), True),
+        (TimeoutError(), True),
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EBUSY, "Slow Down"), True),
+        (EndpointConnectionError(), True),
+        (NoCredentialsError(), False),
+        (PermissionError(errno.EACCES, "Access Denied"), False),
+        (FileNotFoundError(errno.ENOENT, "No such file"), False),
+        (ValueError("x"), False),
+    ],
+)
+def test_errors_that_may_be_over_later_are_known(error, transient):
+    assert is_transient(error) is transient
