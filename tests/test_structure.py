@@ -23,11 +23,11 @@ REPORT = load()
 OVER_BUDGET = {
     "pipework": 240,
     "train": 858,
-    "export": 1_399,
-    "serve": 2_798,
+    "export": 1_934,
+    "serve": 2_810,
     "benchmarks": 111,
-    "benchmarks/studies": 714,
-    "tests": 11_214,
+    "benchmarks/studies": 859,
+    "tests": 11_517,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 

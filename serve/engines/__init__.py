@@ -105,6 +105,12 @@ def computes_on_gpu(
     return runtime_of(choose_engine(manifest, name, limits).format).computes_on_gpu()
 
 
+def server_engines(*, on_gpu: bool, instances: int | None = None) -> tuple[int, int]:
+    """Return how many engines a server opens for a model, and the threads of each on a CPU."""
+    count = instances or (1 if on_gpu else min(2, cpu_limit()))
+    return count, -(-cpu_limit() // count)  # rounded up, so that no CPU is idle
+
+
 def open_proven(
     run: Path, manifest: Manifest, name: str | None = None, *, threads: int | None = None
 ) -> Engine:
@@ -217,7 +223,7 @@ def open_engine(
         path: the engine's main file, see `Runtime.model_file`.
         variant: format, layout and precision of the engine.
         manifest: manifest of the run, for the form of its inputs.
-        whole: whether each batch is one call, for a parity check over fixed shapes.
+        whole: whether each batch is one call.
         built: the build record of the engine; None for a graph that is being converted.
         threads: threads of the runtime on a CPU; None for as many as the container may use.
 

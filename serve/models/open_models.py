@@ -5,13 +5,12 @@ from functools import partial
 from pathlib import Path
 
 from pipework.errors import ConfigError, RunFolderError
-from pipework.machine import cpu_limit
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
 from pipework.serve.config import EngineSettings, QueueSettings, ServeSettings
-from pipework.serve.engines import computes_on_gpu, open_first, open_proven
+from pipework.serve.engines import computes_on_gpu, open_first, open_proven, server_engines
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
 from pipework.serve.models.repository_watcher import RepositoryWatcher
@@ -111,9 +110,7 @@ def open_predictor(
     queue = queue or QueueSettings()
     engine = engine or EngineSettings()
     on_gpu = computes_on_gpu(manifest, engine.name, engine)
-    instances = queue.instances or (1 if on_gpu else min(2, cpu_limit()))
-    # Rounded up, so that no CPU is idle.
-    threads = None if instances == 1 else -(-cpu_limit() // instances)
+    instances, threads = server_engines(on_gpu=on_gpu, instances=queue.instances)
     record, first = open_first(
         run, manifest, engine.name, prove=prove, threads=threads, limits=engine
     )
