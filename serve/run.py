@@ -25,7 +25,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 from pipework.machine import MemoryTrimmer
 from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
-from pipework.serve.http.auth import ApiKeys, HostNames, read_keys
+from pipework.serve.http.auth import ApiKeys, read_keys
 from pipework.serve.http.connection import ConnectionFactory
 from pipework.serve.http.exchange import ServerState
 from pipework.serve.http.request_bodies import RequestMemory
@@ -44,7 +44,6 @@ from pipework.serve.sockets import (
     ReservedPort,
     ServerSockets,
     bound_socket,
-    is_loopback,
     reuse_address,
 )
 
@@ -156,7 +155,12 @@ def run_server(
     )
     server = _Server(
         _config(handler, settings, certificate),
-        partial(ConnectionFactory, handler, settings.limits, hosts=_host_names(settings, sockets)),
+        partial(
+            ConnectionFactory,
+            handler,
+            settings.limits,
+            hosts=sockets.host_names(settings.security.hosts),
+        ),
         models.stopping,
         grpc_server,
         lifecycle,
@@ -164,12 +168,6 @@ def run_server(
     )
     with Watchdog(models):
         server.run(sockets=[sockets.http])
-
-
-def _host_names(settings: ServeSettings, sockets: ServerSockets) -> HostNames:
-    names = settings.security.hosts
-    local = is_loopback(sockets.http.getsockname()[0])
-    return HostNames(() if names is None and local else names)
 
 
 def set_up_process(settings: ServeSettings) -> ServeSettings:

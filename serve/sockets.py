@@ -2,12 +2,13 @@
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 
 from pipework.errors import ConfigError
+from pipework.serve.http.auth import HostNames
 from pipework.serve.http.tls import Certificate
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,11 @@ class ServerSockets:
         """The addresses of the sockets."""
         url = f"{'https' if self.certificate else 'http'}://{_format(self.http)}"
         return BoundAddress(url=url, grpc=_format(self.grpc.socket))
+
+    def host_names(self, names: Iterable[str] | None) -> HostNames:
+        """Return the allowed names of the server; by default any, on a loopback address none."""
+        local = is_loopback(self.http.getsockname()[0])
+        return HostNames(() if names is None and local else names)
 
 
 def is_loopback(host: str) -> bool:

@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -89,15 +89,18 @@ def predict(
 
     with console.progress() as progress:
         source = PredictionSource(url=url, columns=columns, engine=engine)
-        predicted = predict_inputs(words or [], file, source, progress=progress)
-        if out is not None:
-            write_predictions(
-                predicted.predictions, Path(out), progress, predicted.file, raw=raw_csv
-            )
-            return
-        for example, prediction in predicted.predictions:
-            line = format_prediction(example, prediction)
-            sys.stdout.write((console.printable(line) if sys.stdout.isatty() else line) + "\n")
+        results = predict_inputs(words or [], file, source, progress=progress)
+        if out is None:
+            _print(format_prediction(*pair) for pair in results.predictions)
+        else:
+            write_predictions(results.predictions, Path(out), progress, results.file, raw=raw_csv)
+
+
+def _print(lines: Iterable[str]) -> None:
+    from pipework.console import printable
+
+    for line in lines:
+        sys.stdout.write((printable(line) if sys.stdout.isatty() else line) + "\n")
 
 
 def _check_without_in(out: str | None, *options: str | None) -> None:
