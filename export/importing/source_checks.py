@@ -1,6 +1,5 @@
 """Check family, weights and tokenizer of a source, and find the maximum length of its inputs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,6 @@ from pipework.train.config.model import ModelSettings
 from pipework.train.data.tokenizer import checkpoint_tokenizer
 from pipework.train.model.classifier import Classifier
 from pipework.train.model.packed_encoder import first_position
-from pipework.train.model.pretrained import listing
 from pipework.train.model.tensorflow_weights import find_index
 
 CONFIG = "tokenizer_config.json"
@@ -105,22 +103,6 @@ def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) ->
         if values.is_floating_point() and not bool(values.isfinite().all()):
             message = f"{name!r}: {weight} contains NaN or infinity"
             raise ConfigError(message, "the training failed: use an earlier checkpoint")
-
-
-def unused_weights(
-    model: PreTrainedModel, loading: Mapping[str, Any], ignored: str = ""
-) -> tuple[str, ...]:
-    """Return a finding about stored weights that match nothing in the model; empty if all match.
-
-    Args:
-        model: the opened model.
-        loading: `unexpected_keys` as transformers reports them.
-        ignored: the start of the names that are known to be unused, or "".
-    """
-    buffers = {name for name, _ in model.named_buffers()}  # older versions stored them
-    names = sorted({*loading.get("unexpected_keys", ())} - buffers)
-    names = [name for name in names if not (ignored and name.startswith(ignored))]
-    return (f"weights of the source that the model does not use: {listing(names)}",) * bool(names)
 
 
 def not_an_encoder(name: str, config: PreTrainedConfig) -> ConfigError:
