@@ -19,12 +19,14 @@ from pipework.export.parity.case import EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.ranking import ENGINES
 from pipework.export.rows.run_rows import RunRows, spread_over_groups
+from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
 from pipework.run_folder.files import file_digest
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_engine
 from pipework.serve.engines.base import CollatedEngine
+from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.outputs import Outputs
 
 REFERENCE_DEV_ROWS = 256  # large enough that a single changed label is within tolerance
@@ -89,7 +91,12 @@ class ParityChecker:
                     tolerance=self.tolerance(candidate.variant, candidate.int8_layers),
                     progress=self._progress,
                 )
-                place = {"processor": engine.processor, "on_gpu": engine.on_gpu}
+                place = {
+                    "processor": engine.processor,
+                    "on_gpu": engine.on_gpu,
+                    "runtime": runtime_of(candidate.variant.format).version(),
+                    "threads": (cpu_limit(),),
+                }
         except (EngineFailedError, RunFolderError) as error:  # it does not load or run
             raise engine_error(candidate, error) from error
         if not result.parity.passed:

@@ -31,7 +31,13 @@ from pipework.export.triton.triton_config import (
 from pipework.progress import Progress
 from pipework.run_folder.change_limits import DEFAULT_LIMITS
 from pipework.run_folder.engine_record import EngineRecord, Layout, Precision
-from pipework.run_folder.files import MANIFEST_FILE, exclusive_lock, file_digest, verify_files
+from pipework.run_folder.files import (
+    MANIFEST_FILE,
+    exclusive_lock,
+    file_digest,
+    verify_files,
+    verify_present,
+)
 from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
 from pipework.serve.engines.triton import files_of
@@ -126,6 +132,8 @@ def add_version(
     if settings.backend is not TritonBackend.PYTHON:
         runtime_of(record.format).check_triton(record)
     _check_paths(run, manifest, record)
+    manifest.check_current((record,))
+    verify_present(run, manifest.model.checkpoint)
     verify_files(run, (manifest.input.tokenizer, *record.files))
     served = manifest.model_copy(update={"engines": (record,)})
     parts = _parts(run, served, settings)

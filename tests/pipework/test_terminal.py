@@ -21,6 +21,7 @@ from pipework.terminal import show_exported, show_manifest, show_report, show_tr
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import load_config
 from pipework.train.data_report.data_report import data_report
+from tests.checked_manifest import as_checked
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_show_marks_the_positive_label_if_the_metric_counts_it(manifest, tmp_pat
     changes = {"labels": ("ham", "spam"), "metric": Metric.F1, "positive": "ham"}
     task = manifest.task.model_copy(update=changes)
     data = manifest.data.model_copy(update={"baseline": None})
-    show_manifest(tmp_path, manifest.model_copy(update={"task": task, "data": data}))
+    show_manifest(tmp_path, as_checked(manifest.model_copy(update={"task": task, "data": data})))
     assert "single_label: ham (positive), spam" in capsys.readouterr().out
 
 
