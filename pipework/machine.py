@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from pipework.closeable import Closeable
+from pipework.errors import ConfigError
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 NODES = Path("/sys/devices/system/node")
 DEVICES = Path("/dev")
+CPUS = "PIPEWORK_CPUS"
 # Instruction sets that determine how int8 and bf16 products are summed.
 INSTRUCTION_SETS = (
     "avx2",
@@ -72,14 +74,28 @@ def cpu_limit(cgroup_limit: Path = CGROUP_LIMIT) -> int:
     """Return the number of usable CPUs: the CPU affinity, or the container's quota if lower.
 
     The quota has the format of cgroup version 2: "QUOTA PERIOD" in microseconds, or "max PERIOD".
-    `share_cpus` lowers the result.
+    The environment variable PIPEWORK_CPUS and `share_cpus` lower the result: a pod with a CPU
+    request and without a limit may run on all CPUs of its node, but competes with other pods.
+
+    Raises:
+        ConfigError: PIPEWORK_CPUS is not a positive integer.
     """
-    cpus = min([len(os.sched_getaffinity(0)), *_shares])
+    cpus = min([len(os.sched_getaffinity(0)), *_requested_cpus(), *_shares])
     try:
         quota, period = cgroup_limit.read_text().split()
     except (OSError, ValueError):
         return cpus
     return cpus if quota == "max" else max(1, min(cpus, int(quota) // int(period)))
+
+
+def _requested_cpus() -> tuple[int, ...]:
+    value = os.environ.get(CPUS, "")
+    if not value:
+        return ()
+    if not value.isdecimal() or int(value) < 1:
+        message = f"{CPUS}: expected a number of CPUs of at least 1, found {value!r}"
+        raise ConfigError(message)
+    return (int(value),)
 
 
 _shares: list[int] = []

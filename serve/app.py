@@ -86,7 +86,7 @@ def _add_health(app: FastAPI, models: Models) -> None:
     )
     async def readyz() -> StatusResponse:
         models.check_ready()
-        return StatusResponse(status="ready")
+        return StatusResponse(status="; ".join(["ready", *models.problems()]))
 
 
 def _add_metrics(app: FastAPI, observers: Observers) -> None:

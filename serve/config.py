@@ -24,13 +24,14 @@ class QueueSettings(Settings):
             the batch in progress.
         tokens: maximum tokens in the queue; further requests are rejected. The size of a single
             request is not checked here (see `limits`). Workers share this number and `requests`.
-        requests: maximum requests in the queue; further requests are rejected.
+        requests: maximum accepted requests without an answer; further requests are rejected.
         instances: engines per model and worker; default: two on a CPU with at least two cores,
             else one. Engines on a CPU share its cores. A single engine needs memory for the weights
             only once and computes a single request on all cores.
-        stuck_s: seconds that an engine may take for a batch before its process ends, to be
-            replaced; default: 10 times the seconds for its tokens at the lowest measured rate, at
-            least 5, and 60 for the first batch.
+        stuck_s: seconds that an engine may take for a batch. After this time the server is not
+            ready, and after twice this time its process ends, to be replaced. Default: 10 times the
+            slowest measured batch, or the expected time if that is longer; at least 5, and 60 for
+            the first batch.
     """
 
     # Cost above the ideal without padding: 16 % at 1024, 21 % at 512, 26 % at 256.
@@ -124,10 +125,13 @@ class RepositorySettings(Settings):
 
     Attributes:
         control: whether clients may load and unload models.
+        change_s: seconds until a client gets 503 if a model has not been loaded or unloaded; the
+            error names the process.
         poll_s: interval in seconds for checking a repository for new versions; 0 for never.
     """
 
     control: bool = False
+    change_s: AboveZero = 300.0
     poll_s: NotNegative = 2.0
 
 

@@ -159,7 +159,7 @@ def run_server(
         lifecycle,
         sockets.address,
     )
-    with Watchdog(models, settings.queue.stuck_s):
+    with Watchdog(models):
         server.run(sockets=[sockets.http])
 
 

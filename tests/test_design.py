@@ -151,7 +151,7 @@ DOCUMENTS = (
 )
 RUN_FOLDERS = ("engines/", "checkpoint/", "failed-exports/", "rows/", "state/", "steps/")
 OF_A_RUN = (*RUN_FOLDERS, "config.toml", "report.html")
-OF_A_SEARCH = ("trials/", "winner/", "config/seed-N/", "locks/")
+OF_A_SEARCH = ("trials/", "final/config/seed-N/", "final/trial-NNNN/seed-N/", "locks/")
 PUBLISHED = ("onnx/", "openvino/")
 ELSEWHERE = ("shared/", "runs/", ".triton/", ".cluster/", *OF_A_RUN, *OF_A_SEARCH, *PUBLISHED)
 README_LINES, LINE_LENGTH = 200, 120

@@ -55,10 +55,11 @@ def tune(
     config: Annotated[str, typer.Argument(help="config file or recipe with a section [tune]")],
     out: Annotated[Path, typer.Option("--out", help="folder of the search")],
     trials: Annotated[int | None, typer.Option(min=1, help="trials, over all processes")] = None,
+    seeds: Annotated[int | None, typer.Option(min=2, help="seeds of the final runs")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="processes on this machine")] = 1,
     overrides: Sets = None,
 ) -> None:
-    """Search settings; compare the best with the unchanged config on several seeds.
+    """Search settings; train the best and the unchanged config again with several seeds.
 
     The same command continues a search, and joins one that runs on this or another machine.
     """
@@ -68,7 +69,11 @@ def tune(
     from pipework.train import LAUNCHER
     from pipework.train.tune.search_space import SearchSpace
 
-    numbers = [] if trials is None else [f"tune.trials={trials}"]
+    numbers = [
+        f"tune.{key}={value}"
+        for key, value in (("trials", trials), ("seeds", seeds))
+        if value is not None
+    ]
     space = SearchSpace.load(config, [*(overrides or []), *numbers])
     if jobs > 1:
         os.environ.setdefault("OMP_NUM_THREADS", f"{max(1, cpu_limit() // jobs)}")

@@ -212,7 +212,10 @@ def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         message = f"the Ray cluster {address or 'of RAY_ADDRESS'} cannot be used: {reason}"
-        hint = "check it with `ray status`; ray://HOST:PORT is the port of its Ray client server"
+        hint = (
+            "check it with `ray status`; ray://HOST:PORT is the port of its Ray client server; a "
+            "cluster that demands a token (Ray 2.59 and later) needs RAY_AUTH_TOKEN here"
+        )
         raise NotReadyError(message, hint) from error
     finally:
         if main:  # Ray replaces it

@@ -38,18 +38,17 @@ def open_models(
             the repository can be served.
         MissingDependencyError: the runtime of the run folder's engine is not installed.
     """
-    control = settings.models.control
     if not is_repository(target):
         _check_run(target)
         predictor = open_predictor(target, settings.engine, queue=settings.queue)
-        return Models([predictor], control=control)
+        return Models([predictor], settings=settings.models)
     if settings.engine.name is not None:
         message = f"{target} is a repository, whose versions have one engine each"
         raise ConfigError(message, "remove --engine")
     open_one = partial(open_version, settings=settings)
     poll_s = settings.models.poll_s
     watcher = RepositoryWatcher(target, open_one, poll_s=poll_s, unloaded=unloaded)
-    return Models((), watcher, control=control)
+    return Models((), watcher, settings=settings.models)
 
 
 def _check_run(target: Path) -> None:

@@ -4,17 +4,21 @@ A version stays open while a request has a lease on it, even after it was replac
 """
 
 import asyncio
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from threading import Event
 
 from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, PipeError
+from pipework.serve.config import RepositorySettings
 from pipework.serve.models.leases import Entry, Lease, State, VersionLeases
 from pipework.serve.models.repository import NEWEST, Policy
 from pipework.serve.models.repository_watcher import UNLOADED, RepositoryWatcher
 from pipework.serve.scheduling.predictor import Predictor
+
+REPORT_S = 2.0  # for the workers of a server to report which of them has not finished
 
 __all__ = ["Change", "ControlError", "Entry", "Models", "State"]
 
@@ -32,11 +36,21 @@ class Change(StrEnum):
     UNLOAD = "unload"
 
 
+def unfinished_error(
+    change: Change, name: str, processes: Sequence[str], seconds: float
+) -> NotReadyError:
+    """Return the error for a change that processes have not finished in time."""
+    message = f"{change} of model {name!r} is not finished after {seconds:g} s by: "
+    return NotReadyError(message + ", ".join(processes), "see the log of the server")
+
+
 class Models(Closeable):
     """The served models: a fixed list, or the models of a repository.
 
     Attributes:
         change: applies a change that a client wants; in a server of several workers, in all.
+        change_s: seconds until a client gets an error if a change is not finished.
+        problems: returns problems of a server that is ready nevertheless.
     """
 
     def __init__(
@@ -44,20 +58,23 @@ class Models(Closeable):
         models: Sequence[Predictor] = (),
         source: RepositoryWatcher | None = None,
         *,
-        control: bool = False,
+        settings: RepositorySettings | None = None,
     ) -> None:
         """Take ownership of models or of a repository: `close` closes them.
 
         Args:
             models: versions, of each model the newest last; empty with a repository.
             source: provides the models of a repository.
-            control: whether clients may load and unload models.
+            settings: whether clients may load and unload models, and how long that may take.
         """
+        settings = settings or RepositorySettings()
         self._leases = VersionLeases(models) if source is None else source.leases
         self._source = source
-        self._control = control
+        self._control = settings.control
+        self.change_s = settings.change_s
         self.stopping = Event()
         self.change = self.apply
+        self.problems: Callable[[], Sequence[str]] = tuple
 
     @property
     def names(self) -> list[str]:
@@ -115,9 +132,15 @@ class Models(Closeable):
 
         Raises:
             PipeError: see `apply`.
+            NotReadyError: it is not finished in time.
         """
         self.check_control()
-        await asyncio.to_thread(self.change, change, name)
+        try:
+            async with asyncio.timeout(self.change_s + REPORT_S):
+                await asyncio.to_thread(self.change, change, name)
+        except TimeoutError as error:
+            process = f"process {os.getpid()}"
+            raise unfinished_error(change, name, [process], self.change_s) from error
 
     def apply(self, change: Change, name: str) -> None:
         """Load or unload a model in this process. Blocks until done.
@@ -150,8 +173,8 @@ class Models(Closeable):
         """Check that the server accepts requests.
 
         Raises:
-            NotReadyError: an engine has stopped or is being reopened, no model is served, or the
-                server is stopping.
+            NotReadyError: an engine is stuck, has stopped or is being reopened, no model is served,
+                or the server is stopping.
         """
         self.check_alive()
         self._check_running()
@@ -211,6 +234,13 @@ class Models(Closeable):
 def _check_available(model: Predictor) -> None:
     if reason := _unavailable(model):
         message = f"the engine of {model.name} {model.version} {reason}"
+        raise NotReadyError(message)
+    batch = model.oldest_batch
+    if batch is not None and batch.stuck:
+        message = (
+            f"the engine of {model.name} {model.version} is stuck: a batch has taken "
+            f"{batch.age_s:.1f} s, expected at most {batch.limit_s:.1f} s (queue.stuck_s)"
+        )
         raise NotReadyError(message)
 
 

@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 POLL_S = 0.25
 # A longer interval between two polls: the process was stopped, and its engines too.
 STOPPED_S = 4 * POLL_S
-USUAL_TIMES, SHORTEST_S = 10, 5.0
-FIRST_S = 60.0  # before a batch has been measured: the first may compile kernels
+# Of the limit of a batch: after it the server is not ready, and clients can use others until then.
+ENDS = 2
 EXIT_CODE = 1
 
 
@@ -25,16 +25,9 @@ class Watchdog:
     A supervisor, a service manager or Kubernetes starts another one.
     """
 
-    def __init__(self, models: Models, stuck_s: float | None) -> None:
-        """Watch the engines of models.
-
-        Args:
-            models: the served models.
-            stuck_s: seconds for a batch; None for USUAL_TIMES the slowest measured time for its
-                number of tokens, at least SHORTEST_S.
-        """
+    def __init__(self, models: Models) -> None:
+        """Watch the engines of models."""
         self._models = models
-        self._stuck_s = stuck_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -67,17 +60,11 @@ class Watchdog:
         if oldest is None:
             return
         seconds = time.monotonic() - max(oldest.started_s, resumed_s)
-        limit_s = self._limit_s(oldest.usual_s)
-        if seconds > limit_s:
+        if seconds > ENDS * oldest.limit_s:
             log.error(
                 "the engine of %s %s is stuck: a batch has taken %.1f s, expected at most %.1f s "
                 "(queue.stuck_s); the process ends",
-                *(model.name, model.version, seconds, limit_s),
+                *(model.name, model.version, seconds, oldest.limit_s),
             )
             logging.shutdown()
             os._exit(EXIT_CODE)
-
-    def _limit_s(self, usual_s: float | None) -> float:
-        if self._stuck_s is not None:
-            return self._stuck_s
-        return FIRST_S if usual_s is None else max(SHORTEST_S, USUAL_TIMES * usual_s)

@@ -36,6 +36,12 @@ REJECTED = "pipework_rejected"
 LoadMetrics = tuple[tuple[str, str, Callable[[EngineLoad], float]], ...]
 GAUGES: LoadMetrics = (
     ("queue_requests", "Requests in the queue", lambda load: load.waiting_requests),
+    ("unanswered_requests", "Accepted, unanswered requests", lambda load: load.unanswered_requests),
+    (
+        "oldest_batch_seconds",
+        "Seconds since the start of the oldest running batch: it grows while an engine is stuck",
+        lambda load: load.oldest_batch_s,
+    ),
     ("queue_tokens", "Tokens in the queue", lambda load: load.waiting_tokens),
     (
         "queue_seconds",

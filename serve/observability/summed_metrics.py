@@ -16,7 +16,12 @@ COUNTED = frozenset({"counter", "histogram"})  # the types that only increase
 PADDING, CRASHES = "pipework_padding_ratio", "pipework_engine_deaths"
 COMPUTED, REQUESTED = "pipework_computed_tokens_total", "pipework_batch_tokens_total"
 # Gauges that are equal in all workers, or that describe the slowest of them.
-MAXIMA = frozenset({"pipework_build_info", "pipework_model_info", "pipework_queue_seconds"})
+MAXIMA = frozenset(
+    {
+        *("pipework_build_info", "pipework_model_info"),
+        *("pipework_queue_seconds", "pipework_oldest_batch_seconds"),
+    }
+)
 MINIMA = ("process_start_time_seconds", "_created")
 Labels = tuple[tuple[str, str], ...]
 

@@ -33,6 +33,8 @@ class EngineLoad:
     """Load of a model's engines: the queue now, and counters since the version was loaded.
 
     Attributes:
+        unanswered_requests: accepted requests without an answer.
+        oldest_batch_s: seconds since the start of the oldest running batch; 0 if there is none.
         waiting_requests: requests in the queue.
         waiting_tokens: tokens of these requests.
         waiting_s: estimated seconds until the engines have computed them; 0 before the first batch.
@@ -48,6 +50,8 @@ class EngineLoad:
         recheck_failures: the checks with a wrong result.
     """
 
+    unanswered_requests: int = 0
+    oldest_batch_s: float = 0.0
     waiting_requests: int = 0
     waiting_tokens: int = 0
     waiting_s: float = 0.0

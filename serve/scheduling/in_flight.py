@@ -12,6 +12,8 @@ from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 
 RATE_DECAY = 0.9  # weight of earlier batches in the moving average of the token rate
+USUAL_TIMES, SHORTEST_S = 10, 5.0
+FIRST_S = 60.0  # before a batch has been measured: the first may compile kernels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -39,19 +41,29 @@ class RunningBatch:
 
     Attributes:
         started_s: its start, on the clock of `time.monotonic`.
-        usual_s: seconds for its tokens at the lowest measured rate; None before the first batch.
+        limit_s: seconds after which its engine is stuck.
     """
 
     started_s: float
-    usual_s: float | None
+    limit_s: float
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self.started_s
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it takes longer than allowed."""
+        return self.age_s > self.limit_s
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class BatchTotals:
     """Totals over all batches.
 
-    The `recent_` fields are decayed sums for the token rate. `slowest_s` are the most seconds per
-    token of any batch.
+    The `recent_` fields are decayed sums for the token rate. `slowest_s` are the most seconds of a
+    batch, without the first batch and without batches that took longer than their limit.
     """
 
     batches: int = 0
@@ -66,6 +78,8 @@ class BatchTotals:
     def add(self, computed: ComputedBatch) -> None:
         """Add a finished batch."""
         size = tokens(computed.batch)
+        if self.batches and computed.elapsed_s <= self.limit_s(size):
+            self.slowest_s = max(self.slowest_s, computed.elapsed_s)
         self.batches += 1
         self.tokens += size
         self.texts += sum(part.stop - part.start for part in computed.batch)
@@ -73,15 +87,16 @@ class BatchTotals:
         self.compute_s += computed.elapsed_s
         self.recent_tokens = RATE_DECAY * self.recent_tokens + size
         self.recent_s = RATE_DECAY * self.recent_s + computed.elapsed_s
-        self.slowest_s = max(self.slowest_s, computed.elapsed_s / max(1, size))
 
     def seconds(self, tokens: int) -> float:
         """Return the estimated seconds for a number of tokens; 0 before the first batch."""
         return tokens * self.recent_s / self.recent_tokens if self.recent_tokens else 0.0
 
-    def longest_s(self, tokens: int) -> float | None:
-        """Return the seconds for a number of tokens at the lowest rate; None before a batch."""
-        return tokens * self.slowest_s if self.batches else None
+    def limit_s(self, tokens: int) -> float:
+        """Return after how many seconds an engine with this number of tokens is stuck."""
+        if not self.batches:
+            return FIRST_S
+        return max(SHORTEST_S, USUAL_TIMES * max(self.slowest_s, self.seconds(tokens)))
 
 
 class InFlightBatch:

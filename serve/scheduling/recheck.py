@@ -16,7 +16,8 @@ from pipework.scoring.reference_rows import ReferenceRows
 from pipework.tasks.task import Task
 
 KEPT_ROWS = 4  # in each check
-OTHER_ROWS = 4  # in turn
+OTHER_ROWS = 4  # at most, in turn
+OTHER_TOKENS = 512  # at most, but one row always: requests wait meanwhile
 LATEST = 2  # times the interval: then a busy engine is checked too
 
 
@@ -26,6 +27,7 @@ class Rechecks:
     Each engine is checked in its own thread.
 
     Attributes:
+        tokens: most tokens of a check.
         count: number of finished checks.
         failures: number of failed checks.
     """
@@ -52,9 +54,12 @@ class Rechecks:
         self._known: dict[int, NDArray[np.float32]] = {}
         self._again = tolerance.spread * unit
         self._first = tolerance.max_abs * unit + self._again
-        last = len(rows.encodings) - 1
-        self._kept = np.unique(np.linspace(0, last, KEPT_ROWS).astype(int)).tolist()
+        self._lengths = [len(encoding) for encoding in rows.encodings]
+        short = np.argsort(self._lengths, kind="stable")[: len(self._lengths) // 2 + 1]
+        spread = np.unique(np.linspace(0, len(short) - 1, KEPT_ROWS).astype(int))
+        self._kept: list[int] = short[spread].tolist()
         self._next = 0
+        self.tokens = (KEPT_ROWS + 1) * max(self._lengths) + OTHER_TOKENS
 
     def of(self, engine: Engine) -> "EngineRecheck":
         """Return the checks of an engine, which begin after an interval."""
@@ -62,15 +67,25 @@ class Rechecks:
 
     def check(self, engine: Engine) -> str:
         """Compute some rows; return what is wrong with the outputs, or "" if they are right."""
-        total = len(self._rows.encodings)
-        start, self._next = self._next, (self._next + OTHER_ROWS) % total
-        rows = [*self._kept, *(row % total for row in range(start, start + OTHER_ROWS))]
+        rows = [*self._kept, *self._others()]
         outputs = engine.infer([self._rows.encodings[row] for row in rows])
         found = [outputs.part(index, index + 1).values for index in range(len(rows))]
         wrong = list(filter(None, map(self._difference, rows, found)))
         self.count += 1
         self.failures += bool(wrong)
         return f"engine {self._name} does not answer as it was checked: {wrong[0]}" if wrong else ""
+
+    def _others(self) -> list[int]:
+        """Return the rows whose turn it is."""
+        rows: list[int] = []
+        tokens = 0
+        while len(rows) < OTHER_ROWS:
+            tokens += self._lengths[self._next]
+            if rows and tokens > OTHER_TOKENS:
+                break
+            rows.append(self._next)
+            self._next = (self._next + 1) % len(self._lengths)
+        return rows
 
     def _difference(self, row: int, found: NDArray[np.float32]) -> str:
         known = self._known.setdefault(row, found)

@@ -87,7 +87,7 @@ class Scheduler(Closeable):
         self._changed = threading.Condition(self._lock)  # engines wait here for a batch
         self._closing = threading.Condition(self._lock)  # and here before they are reopened
         self._queue = BatchQueue(self._settings.batch_tokens, group_lengths=group_lengths)
-        self._reserved = 0
+        self._unanswered = 0  # accepted requests
         self._crashes = 0
         self._totals = BatchTotals()
         self._running_batches: dict[int, RunningBatch] = {}  # by thread
@@ -119,7 +119,10 @@ class Scheduler(Closeable):
     def load(self) -> EngineLoad:
         """Queue length and engine counters."""
         with self._lock:
+            oldest = self.oldest_batch
             return EngineLoad(
+                unanswered_requests=self._unanswered,
+                oldest_batch_s=oldest.age_s if oldest else 0.0,
                 waiting_requests=len(self._queue),
                 waiting_tokens=self._queue.tokens,
                 waiting_s=self._totals.seconds(self._queue.tokens) / max(1, self._running),
@@ -153,23 +156,24 @@ class Scheduler(Closeable):
             self._check_admission()
 
     def reserve(self) -> None:
-        """Reserve a place in the queue for a request that is prepared for `enqueue`.
+        """Accept a request that is prepared for `enqueue`.
 
-        This bounds the requests in tokenization too, and rejects them before that work is done.
-        Raises the same errors as `check_room`.
+        It counts until it is answered or dropped: this bounds the requests in tokenization and in
+        engines too, and rejects others before that work is done. Raises the same errors as
+        `check_room`.
         """
         with self._lock:
             self._check_admission()
-            self._reserved += 1
+            self._unanswered += 1
 
-    def enqueue(self, jobs: Sequence[Job], *, reserved: int) -> None:
-        """Queue requests and release `reserved` reservations, of these and of dropped requests.
+    def enqueue(self, jobs: Sequence[Job], *, dropped: int = 0) -> None:
+        """Queue accepted requests, and count `dropped` requests that will not be queued.
 
         Cancelling the future of a job removes it from the queue. After its deadline a request is
         not computed and fails with DeadlineError.
         """
         with self._lock:
-            self._reserved -= reserved
+            self._unanswered -= dropped
             abandoned = self._abandoned or self.fault
             if not abandoned:
                 for job in jobs:
@@ -180,7 +184,7 @@ class Scheduler(Closeable):
                 job.fail(NotReadyError(self.fault or self._refusal))
             # A future keeps its callbacks. A strong reference to the job would be a cycle that
             # only the garbage collector frees, which pauses for 40 ms under overload.
-            job.future.add_done_callback(partial(self._remove, ref(job)))
+            job.future.add_done_callback(partial(self._answered, ref(job)))
 
     def count(self, refused: RefusalReason) -> None:
         """Count a request that was dropped outside of the scheduler."""
@@ -200,15 +204,17 @@ class Scheduler(Closeable):
         if refusal := self._refusal or self.fault:
             self._refused[RefusalReason.NOT_READY] += 1
             raise NotReadyError(refusal)
-        requests, tokens = len(self._queue) + self._reserved, self._queue.tokens
+        requests = self._unanswered
+        tokens = self._queue.tokens
         if tokens >= self._settings.tokens or requests >= self._settings.requests:
             self._refused[RefusalReason.QUEUE_FULL] += 1
             message = f"the queue is full: {requests} requests, {tokens} tokens"
             raise TooBusyError(message, math.ceil(self._totals.seconds(tokens)) or 1)
 
-    def _remove(self, job_ref: "ref[Job]", _: "Future[JobResult]") -> None:
-        if (job := job_ref()) and not job.taken:
-            with self._lock:
+    def _answered(self, job_ref: "ref[Job]", _: "Future[JobResult]") -> None:
+        with self._lock:
+            self._unanswered -= 1
+            if (job := job_ref()) and not job.taken:
                 self._queue.discard(job)
 
     def _work(self, engine: Engine) -> None:
@@ -257,7 +263,7 @@ class Scheduler(Closeable):
         return None
 
     def _finished(self) -> bool:
-        return bool(self._refusal and not self._queue and not self._reserved)
+        return bool(self._refusal and not self._unanswered)
 
     def _compute_all(self, engine: Engine) -> tuple[int, BaseException | None]:
         """Compute batches until the scheduler is drained or the engine crashes.
@@ -297,9 +303,8 @@ class Scheduler(Closeable):
 
     def _started(self, batch: Batch) -> None:
         with self._lock:
-            running = RunningBatch(
-                started_s=time.monotonic(), usual_s=self._totals.longest_s(tokens(batch))
-            )
+            limit_s = self._settings.stuck_s or self._totals.limit_s(tokens(batch))
+            running = RunningBatch(started_s=time.monotonic(), limit_s=limit_s)
             self._running_batches[threading.get_ident()] = running
 
     def _next_batch(self, deliveries: ExitStack, recheck: EngineRecheck | None) -> Batch:
@@ -331,7 +336,9 @@ class Scheduler(Closeable):
             return
         thread = threading.get_ident()
         with self._lock:  # for the watchdog
-            self._running_batches[thread] = RunningBatch(started_s=time.monotonic(), usual_s=None)
+            limit_s = self._settings.stuck_s or self._totals.limit_s(recheck.checks.tokens)
+            started = RunningBatch(started_s=time.monotonic(), limit_s=limit_s)
+            self._running_batches[thread] = started
         try:
             wrong = recheck.run()
         finally:

@@ -142,7 +142,7 @@ class TokenizerPool(Closeable):
         small = self._warm and not _tokenizing and request.cost <= SMALL_REQUEST
         with self._changed:
             if self._closed:
-                self._scheduler.enqueue([], reserved=1)
+                self._scheduler.enqueue([], dropped=1)
                 raise NotReadyError(STOPPING)
             if not small:
                 self._pending[request] = None
@@ -213,7 +213,7 @@ class TokenizerPool(Closeable):
                 if part not in encodings:
                     self._pending.pop(part.request, None)
         jobs = [request.job() for request in finished if not request.future.done()]
-        self._scheduler.enqueue(jobs, reserved=len(finished))
+        self._scheduler.enqueue(jobs, dropped=len(finished) - len(jobs))
 
     def _encodings(self, parts: Sequence[_Part]) -> dict[_Part, list[Encoding]]:
         """Return the encodings of parts; the requests of the others have failed."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 # Before a process that ended without being ready is started again: twice as long each time.
 RETRY_S, LONGEST_RETRY_S = 1.0, 60.0
+# Without a heartbeat. A process that is not stopped may be busy with a large model for some time.
+STOPPED_S, SILENT_S = 3.5, 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,9 +77,10 @@ class ChildProcess:
     Attributes:
         name: for messages.
         title: for lists of processes; at most 15 characters.
-        run: runs until SIGTERM; calls its argument when it is ready.
-        report: receives its errors, and None when it is ready.
+        run: runs until SIGTERM; calls its argument when it is ready, and then every second.
+        report: receives its errors, and None when it is ready and as a heartbeat.
         ready: whether it is ready.
+        heard_s: when it sent something, on the clock of `time.monotonic`.
         failures: how often it ended in a row without having been ready.
         error: why it was not ready.
         exit_code: of the process that ended last; negative for a signal.
@@ -89,6 +93,7 @@ class ChildProcess:
     process: ForkProcess | None = None
     report: Connection | None = None
     ready: bool = False
+    heard_s: float = 0.0
     failures: int = 0
     error: PipeError | None = None
     exit_code: int = 0
@@ -121,10 +126,29 @@ class ChildProcess:
         except EOFError:
             self.report = None
             return
+        self.heard_s = time.monotonic()
         if error is None:
             self.ready, self.failures = True, 0
         else:
             self.error = error
+
+    def kill_if_silent(self) -> None:
+        """Kill the process if it was ready and has sent no heartbeat for too long."""
+        silent_s = time.monotonic() - self.heard_s
+        if self.report is None or not self.ready or silent_s < STOPPED_S:
+            return
+        if silent_s > SILENT_S or self._stopped():
+            log.error("%s has sent no heartbeat for %.1f s and is killed", self.name, silent_s)
+            self.signal(signal.SIGKILL)
+            self.report = None
+
+    def _stopped(self) -> bool:
+        """Whether SIGSTOP, or its cgroup, has stopped the process."""
+        assert self.process is not None
+        with suppress(OSError):  # not on Linux, or it has just ended
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8")
+            return stat.rpartition(")")[2].split()[0] == "T"
+        return False
 
     def end(self) -> str:
         """Forget the process, which has ended, and return how."""
@@ -154,11 +178,17 @@ def _run_child(child: ChildProcess, report: Connection, main_process: int) -> No
     with suppress(OSError):  # not on Linux; the name in `ps -eo comm` and `top`
         Path("/proc/self/comm").write_text(child.title, encoding="utf-8")
     try:
-        child.run(lambda: report.send(None))
+        child.run(partial(_send_heartbeat, report))
     except PipeError as error:
         report.send(error)
         log.error("%s: %s", child.name, error)  # noqa: TRY400  (the user can fix it)
         sys.exit(error.exit_code)
+
+
+def _send_heartbeat(report: Connection) -> None:
+    os.set_blocking(report.fileno(), False)
+    with suppress(OSError):  # the main process is stopped and reads nothing, or has ended
+        report.send(None)
 
 
 def _end_with(main_process: int) -> None:

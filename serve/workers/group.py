@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Listener
@@ -21,7 +21,7 @@ from threading import Thread
 
 from pipework.errors import NotReadyError, PipeError
 from pipework.serve.http.status import server_status
-from pipework.serve.models.registry import Change, Models
+from pipework.serve.models.registry import Change, Models, unfinished_error
 from pipework.serve.observability.observers import Observers
 from pipework.serve.observability.summed_metrics import WorkerCounts
 from pipework.serve.sockets import BoundAddress
@@ -50,6 +50,18 @@ class WorkerFolder:
     def counts(self, worker: int) -> Path:
         """Return the path of the counts of a worker."""
         return self.folder / f"worker-{worker}.json"
+
+    def failure(self, worker: int) -> Path:
+        """Return the path of a message why a worker cannot be started."""
+        return self.folder / f"worker-{worker}.failure"
+
+    def failures(self) -> list[str]:
+        """Return the messages why workers cannot be started."""
+        found = []
+        for path in sorted(self.folder.glob("*.failure")):
+            with suppress(FileNotFoundError):  # the worker has just been started
+                found.append(path.read_text())
+        return found
 
     def read(self, worker: int) -> WorkerCounts:
         """Return the counts of a worker: of the last second, or those that it has left."""
@@ -105,7 +117,7 @@ class WorkerGroup:
         models: Models,
         observers: Observers,
         unloaded: frozenset[str],
-        ready: Callable[[], None],
+        alive: Callable[[], None],
     ) -> None:
         """Join the group as a worker.
 
@@ -115,7 +127,7 @@ class WorkerGroup:
             models: its models.
             observers: its counts.
             unloaded: names of the models that it did not open, because clients had unloaded them.
-            ready: called when the worker has joined the others.
+            alive: called when the worker has joined the others, and then every second.
         """
         self._files = files
         self._number = number
@@ -123,9 +135,10 @@ class WorkerGroup:
         self._models = models
         self._observers = observers
         self._unloaded = unloaded
-        self._ready = ready
+        self._alive = alive
         self._path = files.socket(number)
         models.change = self.change
+        models.problems = files.failures
         observers.others = self.others
 
     async def started(self, _: BoundAddress) -> None:
@@ -136,7 +149,8 @@ class WorkerGroup:
         Thread(target=self._answer_forever, name="change", daemon=True).start()
         await asyncio.to_thread(self._catch_up)
         self._writing = asyncio.create_task(self._write_forever())
-        self._ready()
+        self._files.failure(self._number).unlink(missing_ok=True)
+        self._alive()
 
     async def ended(self) -> None:
         """Answer no more calls."""
@@ -148,14 +162,20 @@ class WorkerGroup:
         """Load or unload a model in all workers. Blocks until done.
 
         Raises:
-            PipeError: of the first worker that failed; see `Models.apply`.
+            PipeError: of the first worker that failed, see `Models.apply`.
+            NotReadyError: workers did not finish in time.
         """
-        others = [worker for worker in range(self._files.workers) if worker != self._number]
-        with self._files.lock(), ThreadPoolExecutor(len(others)) as pool:
-            calls = [pool.submit(self._call, worker, change, name) for worker in others]
-            error = self._applied(change, name)
-            for call in calls:
-                error = error or call.result()
+        workers = range(self._files.workers)
+        with self._files.lock():
+            pool = ThreadPoolExecutor(len(workers))
+            calls = [pool.submit(self._call, worker, change, name) for worker in workers]
+            finished, _ = wait(calls, self._models.change_s)
+            pool.shutdown(wait=False)
+            late = [f"worker {worker}" for worker in workers if calls[worker] not in finished]
+            results = (call.result() for call in calls if call in finished)
+            error = next(filter(None, results), None)
+            if late:
+                error = unfinished_error(change, name, late, self._models.change_s)
             if error is None or change is Change.LOAD:
                 self._files.changed(change, name)
         if error is not None:
@@ -170,7 +190,9 @@ class WorkerGroup:
         ]
 
     def _call(self, worker: int, change: Change, name: str) -> Exception | None:
-        """Return the error of another worker. One that is being started catches up later."""
+        """Return the error of a worker. A worker that is being started catches up later."""
+        if worker == self._number:
+            return self._applied(change, name)
         path = str(self._files.socket(worker))
         with suppress(OSError, EOFError), Client(path) as connection:
             connection.send((change, name))
@@ -213,6 +235,7 @@ class WorkerGroup:
         while True:
             self.write_counts()
             self._check_alive()
+            self._alive()
             await asyncio.sleep(SNAPSHOT_S)
 
     def _check_alive(self) -> None:

@@ -32,13 +32,14 @@ from pipework.serve.sockets import (
     shared_socket,
 )
 from pipework.serve.workers.child_process import ChildProcess, placements
-from pipework.serve.workers.group import WorkerFolder
+from pipework.serve.workers.group import WorkerFolder, replace
 from pipework.serve.workers.worker import Worker
 
 log = logging.getLogger(__name__)
 AUTO = "auto"
 MAX_WORKERS = 256
 WAIT_S = 0.1  # until a signal is noticed
+PAUSED_S = 1.0  # between two heartbeat checks: this process was stopped, and perhaps the workers
 RESERVE_S = 2.0  # after the grace period, before a process is killed
 
 
@@ -71,8 +72,7 @@ def serve_with_workers(
     A worker that ends is replaced.
 
     Raises:
-        PipeError: see `serve`; or no worker is left, and one ended several times before it was
-            ready.
+        PipeError: see `serve`; or all workers ended several times before they were ready.
     """
     settings = set_up_process(settings or ServeSettings())
     address = address or ListenAddress()
@@ -141,6 +141,7 @@ class _Supervisor:
         self._files = files
         self._grace_s = grace_s
         self._signals = 0
+        self._checked_s = time.monotonic()
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -169,6 +170,10 @@ class _Supervisor:
                 number = self._workers.index(worker)
                 self._files.keep_counters(number, crashed=worker.exit_code != 0)
                 self._check_any(worker)
+                if worker.failures:
+                    message = f"{worker.name} has failed to start {worker.failures} times"
+                    log.error("%s", message)
+                    replace(self._files.failure(number), message)
                 pause_s = max(0.0, worker.start_s - time.monotonic())
                 log.warning("another %s is started in %.0f s", worker.name, pause_s)
 
@@ -182,9 +187,8 @@ class _Supervisor:
                 raise ended.error or NotReadyError(message, "see its log")
 
     def _check_any(self, ended: ChildProcess) -> None:
-        """Check that a worker serves, or that the last one to end may start again."""
-        serving = any(worker.running and worker.ready for worker in self._workers)
-        if not serving and ended.failures >= MAX_FAILURES:
+        """Check that not all workers have failed several times: one may serve or start again."""
+        if all(worker.failures >= MAX_FAILURES for worker in self._workers):
             message = f"{ended.name} ended {ended.failures} times before it was ready"
             raise ended.error or NotReadyError(message, "see its log")
 
@@ -214,7 +218,16 @@ class _Supervisor:
         for report in changed:
             if isinstance(report, Connection):
                 reports[report].read_report()
+        self._check_heartbeats()
         return [sentinels[item] for item in changed if isinstance(item, int)]
+
+    def _check_heartbeats(self) -> None:
+        now_s = time.monotonic()
+        for worker in self._workers:
+            if now_s - self._checked_s > PAUSED_S:
+                worker.heard_s = now_s
+            worker.kill_if_silent()
+        self._checked_s = now_s
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         self._signals += 1 if number == signal.SIGINT or not self._signals else 0

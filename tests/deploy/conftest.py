@@ -23,7 +23,7 @@ def builder(request, tmp_path_factory) -> Iterator[Builder]:
 
 def page_image(builder: Builder, name: str) -> Image:
     """Build an image by the command of deploy/README.md."""
-    (command,) = [line for line in page_commands("buildah") if f"-t {name} " in line]
+    (command,) = [line for line in page_commands("buildah") if f"-t {name}:" in line]
     return builder.run(command, name)
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 PROGRAMS = ("buildah", "mmdebstrap", "runc")
 TIMEOUT_S, BUILD_S = 600, 1800
-TAG = "localhost/pipework"
+TAG = "localhost/pipework:0.1.0"
 CERTIFICATES = Path("/etc/ssl/certs")
 # Settings of pip that say where packages are, and no other settings of this machine.
 PIP_SETTINGS = ("index-url", "extra-index-url", "find-links", "trusted-host", "proxy", "cert")
@@ -107,7 +107,7 @@ class Builder:
     def run(self, command: str, name: str) -> "Image":
         """Run a shell command that builds an image."""
         run("sh", "-c", command, env=self.environment, timeout=BUILD_S)
-        return Image(self, f"localhost/{name}")
+        return Image(self, f"localhost/{name}:0.1.0")
 
     def build(self, name: str, line: str, changed: str) -> "Image":
         """Build the last stage of the Containerfile with a changed line; TAG has its packages."""

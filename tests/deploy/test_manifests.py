@@ -6,6 +6,8 @@ EngineBuild-in resources are checked by the schemas of Kubernetes, custom ones b
 
 import copy
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -21,6 +23,8 @@ import yaml
 from kubernetes_validate import utils as schemas
 
 from pipework.cli import app
+from pipework.errors import CheckFailedError, ConfigError
+from pipework.machine import CPUS
 from pipework.serve.bulk.executors import SHARDS
 from pipework.serve.bulk.job_folder import StoreFolder, job_folder
 from pipework.serve.config import ServeSettings
@@ -48,7 +52,32 @@ VALUES: dict[str, dict[str, Any]] = {
         "image": {"repository": "registry.example/pipework-cuda"},
         "resources": {"limits": {"nvidia.com/gpu": 1}},
     },
+    "no requests": {**CLAIM, "resources": {"requests": {"cpu": None}}},
     "no pre-stop": {**CLAIM, "preStopSeconds": 0},
+    "bucket": {
+        "model": {"url": "s3://bucket/topics", "fetchImage": "registry.example/pipework-s3:1"},
+        "env": [{"name": "AWS_REGION", "value": "eu-west-1"}],
+        "serviceAccountName": "reader",
+        "networkPolicy": {"enabled": True, "egress": [{"ports": [{"port": 443}]}]},
+    },
+    "tls": {
+        **CLAIM,
+        "image": {"digest": f"sha256:{'0' * 64}"},
+        "tlsSecret": "topics-tls",
+        "ingress": {
+            "host": "topics.example",
+            "className": "nginx",
+            "annotations": {"nginx.ingress.kubernetes.io/backend-protocol": "HTTPS"},
+            "tlsSecret": "topics-ingress",
+        },
+        "keysSecret": "keys",
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+        ],
+        "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca"}],
+    },
     "all": {
         **CLAIM,
         "keysSecret": "keys",
@@ -64,7 +93,8 @@ VALUES: dict[str, dict[str, Any]] = {
     },
 }
 JOBS = ("jobs/bulk.yaml", "jobs/bulk-s3.yaml")
-FILES = ("kserve/runtime.yaml", "kserve/service.yaml", *JOBS, "jobs/train.yaml")
+KSERVE = ("kserve/runtime.yaml", "kserve/runtime-gpu.yaml", "kserve/service.yaml")
+FILES = (*KSERVE, *JOBS, "jobs/train.yaml")
 CUSTOM = {
     "ClusterServingRuntime": "kserve_clusterservingruntimes.yaml",
     "InferenceService": "kserve_inferenceservices.yaml",
@@ -217,6 +247,9 @@ def test_a_typo_in_any_key_is_found(resource):
         {**CLAIM, "image": {"repository": ""}},
         {**CLAIM, "serviceMonitor": {"enabled": True, "interval": "1m"}},
         {**CLAIM, "networkPolicy": {"enabled": True, "from": []}},
+        {"model": {"claim": "a", "url": "s3://b"}},
+        {"model": {"url": "bucket/topics"}},
+        {**CLAIM, "image": {"digest": "latest"}},
     ],
 )
 def test_wrong_values_are_refused(values):
@@ -232,6 +265,10 @@ def test_wrong_values_are_refused(values):
             "autoscaling.kind=keda needs serviceMonitor.enabled=true",
         ),
         (
+            {"model": {"url": "s3://b"}, "networkPolicy": {"enabled": True}},
+            "model.url needs networkPolicy.egress",
+        ),
+        (
             {"autoscaling": {"kind": "hpa", "minReplicas": 4, "maxReplicas": 3}},
             "autoscaling.minReplicas is 4, expected at most autoscaling.maxReplicas, which is 3",
         ),
@@ -242,7 +279,7 @@ def test_values_that_contradict_each_other_are_refused(values, message):
         helm.Chart.load(str(DEPLOY / "chart")) as chart,
         pytest.raises(helm.HelmError, match=re.escape(message)),
     ):
-        chart.render({**CLAIM, **values}, name="topics", namespace="text")
+        chart.render(CLAIM | values, name="topics", namespace="text")
 
 
 def containers() -> Iterator[dict[str, Any]]:
@@ -336,8 +373,76 @@ def test_the_pods_of_the_chart_have_the_values_of_placement_and_environment():
     for name in ("nodeSelector", "tolerations", "affinity", "imagePullSecrets"):
         assert [pod[name] for pod in pods] == [VALUES["all"][name]] * 2
     (server,) = pods[0]["containers"]
-    assert server["env"] == VALUES["all"]["env"]
+    assert server["env"][1:] == VALUES["all"]["env"]
     assert "--workers=auto" in server["args"]
+
+
+def pod_of(name: str) -> dict[str, Any]:
+    """Return the pod of the Deployment."""
+    (deployment,) = [found for found in render(name) if found["kind"] == "Deployment"]
+    pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return pod
+
+
+def test_threads_follow_the_requested_processors():
+    requested = {"name": CPUS, "valueFrom": {"resourceFieldRef": {"resource": "requests.cpu"}}}
+    jobs = [yaml.safe_load((DEPLOY / name).read_text())["spec"]["template"] for name in JOBS]
+    runtimes = [kserve_resource(name) for name in ("runtime", "runtime-gpu")]
+    pods = [pod_of("claim"), *(job["spec"] for job in jobs), *(each["spec"] for each in runtimes)]
+    for pod in pods:
+        assert requested in pod["containers"][0]["env"]
+    (none,) = pod_of("no requests")["containers"]
+    assert "env" not in none
+
+
+def test_the_default_image_has_the_version_of_the_chart_and_a_digest_replaces_the_tag():
+    version = yaml.safe_load((DEPLOY / "chart/Chart.yaml").read_text())["appVersion"]
+    images = [pod_of(name)["containers"][0]["image"] for name in ("claim", "tls")]
+    assert images == [f"localhost/pipework:{version}", f"localhost/pipework@sha256:{'0' * 64}"]
+    texts = [path.read_text() for path in DEPLOY.rglob("*") if path.is_file()]
+    assert not any("latest" in text for text in texts)
+
+
+def test_a_server_with_keys_and_tls_can_be_scraped():
+    resources = {resource["kind"]: resource for resource in render("tls")}
+    monitor = resources["ServiceMonitor"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert endpoint["scheme"] == "https"
+    assert endpoint["authorization"] == {"credentials": {"name": "keys", "key": "metrics"}}
+    (server,) = pod_of("tls")["containers"]
+    probes = [server[key]["httpGet"] for key in server if key.endswith("Probe")]
+    assert {probe["scheme"] for probe in probes} == {"HTTPS"}
+    annotations = resources["Deployment"]["spec"]["template"]["metadata"].get("annotations", {})
+    assert "prometheus.io/scrape" not in annotations
+
+
+def test_the_init_container_copies_a_folder_to_the_place_of_the_model(tmp_path):
+    (fetch,) = pod_of("bucket")["initContainers"]
+    (server,) = pod_of("bucket")["containers"]
+    script, url = fetch["args"]
+    assert url == "s3://bucket/topics"
+    assert fetch["image"] == "registry.example/pipework-s3:1"
+    assert fetch["env"] == VALUES["bucket"]["env"]
+    source, target = tmp_path / "source", tmp_path / "models"
+    (source / "engines").mkdir(parents=True)
+    target.mkdir()
+    (source / "manifest.json").write_text("{}")
+    (source / "engines" / "model.onnx").write_text("graph")
+    command = [sys.executable, "-c", script.replace("/mnt/models", str(target)), f"file://{source}"]
+    subprocess.run(command, check=True)
+    assert server["args"][1] == "/mnt/models"
+    files = [path for path in source.rglob("*") if path.is_file()]
+    for path in files:
+        assert (target / path.relative_to(source)).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_errors_that_the_same_command_repeats_end_a_shard(name):
+    spec = yaml.safe_load((DEPLOY / name).read_text())["spec"]
+    rules = {rule["action"]: rule for rule in spec["podFailurePolicy"]["rules"]}
+    codes = {ConfigError.exit_code, CheckFailedError.exit_code}
+    assert set(rules["FailIndex"]["onExitCodes"]["values"]) == codes
 
 
 def test_no_seconds_before_the_stop_are_no_hook():
@@ -358,6 +463,11 @@ def test_kserve_s_runtime_serves_its_protocols_with_a_writable_tmp():
     (container,) = spec["containers"]
     assert [port["containerPort"] for port in container["ports"]] == [8000]
     assert spec["protocolVersions"] == ["v2"]  # KServe sends grpc-v2 to the only port
+    gpu = kserve_resource("runtime-gpu")["spec"]
+    assert (gpu["protocolVersions"], gpu["containers"][0]["ports"]) == (
+        ["grpc-v2"],
+        [{"name": "h2c", "containerPort": 8001, "protocol": "TCP"}],
+    )
     assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
     assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
 

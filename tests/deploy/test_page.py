@@ -42,8 +42,19 @@ def check_kubectl(words: list[str], _: dict[str, str]) -> None:
         case ["apply", "-f", path]:
             for resource in yaml.safe_load_all((ROOT / path).read_text()):
                 check(resource)
+        case ["create", "secret", "generic", name, *files]:
+            (command,) = [line for line in page_commands("helm") if f"keysSecret={name}" in line]
+            resources = {
+                found["kind"]: found["spec"] for found in release(shlex.split(command)[1:])
+            }
+            (endpoint,) = resources["ServiceMonitor"]["endpoints"]
+            key = endpoint["authorization"]["credentials"]["key"]
+            assert files == ["--from-file=keys.txt", f"--from-file={key}"]
+        case ["wait", target, "--for=condition=complete", "--timeout=24h"]:
+            job = yaml.safe_load((ROOT / "deploy/jobs/bulk.yaml").read_text())
+            assert target == f"job/{job['metadata']['name']}"
         case ["port-forward", target, port]:
-            (command,) = page_commands("helm")
+            command = page_commands("helm")[0]
             resources = release(shlex.split(command)[1:])
             kind, _, name = target.partition("/")
             (found,) = [
@@ -70,6 +81,18 @@ def check_buildah(words: list[str], _: dict[str, str]) -> None:
     assert (ROOT / words[words.index("-f") + 1]).is_file()
 
 
+def check_sed(words: list[str], _: dict[str, str]) -> None:
+    """Check the job with one shard, which checks a finished job."""
+    assert words[2:] == ["|", "kubectl", "apply", "-f", "-"]
+    text = subprocess.run(["sed", *words[:2]], check=True, cwd=ROOT, capture_output=True).stdout
+    job = yaml.safe_load(text)
+    check(job)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert job["metadata"]["name"] != "score"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 1
+    assert {"name": "JOB_COMPLETIONS", "value": "1"} in container["env"]
+
+
 def check_sky(words: list[str], _: dict[str, str]) -> None:
     """Check the kind of the file; test_sky.py checks its content with SkyPilot."""
     command, action, path = words
@@ -82,6 +105,7 @@ CHECKS: dict[str, Callable[[list[str], dict[str, str]], Any]] = {
     "helm": check_helm,
     "kubectl": check_kubectl,
     "sbatch": check_sbatch,
+    "sed": check_sed,
     "sky": check_sky,
 }
 
@@ -115,7 +139,7 @@ def test_the_page_uses_every_tool():
         "kubectl port-forward service/topics 8002",
         "kubectl create -f deploy/jobs/bulk.yaml",
         "RUN=runs/first OUT=scored sbatch deploy/slurm/bulk.sbatch",
-        "buildah bud -f deploy/Dockerfile -t pipework .",
+        "buildah bud -f deploy/Dockerfile -t pipework:0.1.0 .",
         "OUT=runs/big sbatch deploy/slurm/train.sbatch",
         "sky serve up deploy/sky/train.yaml",
         "terraform apply",

@@ -25,7 +25,7 @@ FROZEN = {
     "serve": "target backend host port grpc_port engine workers overrides",
     "show": "run as_json html overrides",
     "train": "config out overrides nproc resume",
-    "tune": "config out trials jobs overrides",
+    "tune": "config out trials seeds jobs overrides",
 }
 
 

@@ -3,7 +3,8 @@ import threading
 
 import pytest
 
-from pipework.machine import NICE, LowPriorityThread, processor
+from pipework.errors import ConfigError
+from pipework.machine import CPUS, NICE, LowPriorityThread, cpu_limit, processor
 
 CPUINFO = """processor\t: 0
 model name\t: Some CPU 9000
@@ -65,3 +66,18 @@ def test_its_thread_ends_with_it() -> None:
     behind.close()
     behind.close()
     assert number not in {thread.ident for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", 1), ("", None), ("4096", None)])
+def test_the_requested_cpus_lower_the_limit(monkeypatch, value, expected):
+    monkeypatch.delenv(CPUS, raising=False)
+    usable = cpu_limit()
+    monkeypatch.setenv(CPUS, value)
+    assert cpu_limit() == (expected or usable)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "500m", "2.5"])
+def test_a_wrong_number_of_cpus_is_reported(monkeypatch, value):
+    monkeypatch.setenv(CPUS, value)
+    with pytest.raises(ConfigError, match=f"PIPEWORK_CPUS: expected a number .* found '{value}'"):
+        cpu_limit()

@@ -29,6 +29,7 @@ class FakeModel:
     version = "1"
     engine = "onnx"
     alive = ready = True
+    oldest_batch = None
     record = SimpleNamespace(precision="fp32")
     load = LOAD
     totals = Totals()

@@ -189,11 +189,11 @@ class TuneSettings(Settings):
 
     Attributes:
         trials: number of trials; `--trials` overrides it.
-        seeds: number of seeds for the final runs of the winner and of the unchanged config; they
-            follow `train.seed`, which all trials have.
+        seeds: number of seeds for the final runs of the best trials and of the unchanged config;
+            they follow `train.seed`, which all trials have. `--seeds` overrides it.
     """
 
     model_config = ConfigDict(extra="allow")
 
     trials: Positive = 20
-    seeds: Positive = 3
+    seeds: Annotated[int, Field(ge=2)] = 3

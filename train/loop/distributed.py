@@ -244,7 +244,10 @@ def _exit_code(rank: int, code: int) -> int:
         else "unexpected exception, see its traceback"
     )
     message = f"process {rank} of the job failed ({reason}); the others were stopped"
-    raise WorkerFailedError(message, "continue from the last checkpoint with --resume")
+    error = WorkerFailedError(message, "continue from the last checkpoint with --resume")
+    if code < 0:
+        error.exit_code = 128 - code  # as a shell reports the signal
+    raise error
 
 
 class StopSignal:

@@ -1,10 +1,14 @@
-"""The final runs of a search: the winner and the unchanged config, trained with the same seeds."""
+"""The final runs of a search: the best trials and the unchanged config, trained with new seeds.
+
+Shapes: F final configs, S seeds.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
+
+import numpy as np
 
 from pipework.data.examples import Example, Source
 from pipework.errors import CheckFailedError, RunFolderError
@@ -20,30 +24,78 @@ from pipework.train.loop.distributed import World
 from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.run import train, with_seed
 from pipework.train.run_folder import is_complete
-from pipework.train.tune.report import UNCHANGED, WINNER, SplitComparison
-from pipework.train.tune.trials import POLL_S, WithoutNotes, changed_config, lock
+from pipework.train.tune.report import FINAL, FinalConfig, SplitComparison
+from pipework.train.tune.trials import POLL_S, TrialRecord, WithoutNotes, changed_config, lock
 
-Runs = Mapping[str, Sequence[Path]]
+FINALISTS = 4  # trials that are trained again
 
 
-def train_final_runs(out: Path, winner: Mapping[str, str], progress: Progress) -> Runs:
-    """Train with the values of the winner and with none; return the run folders by name.
+def train_final_runs(
+    out: Path, trials: Sequence[TrialRecord], progress: Progress
+) -> tuple[FinalConfig, ...]:
+    """Train the unchanged config and the best trials with the same new seeds.
 
-    If no trial is better than the unchanged config, the runs of both are the same.
+    Args:
+        out: folder of the search.
+        trials: complete trials, the best first. Trials with equal configs count once.
+        progress: receives the progress.
+
+    Returns:
+        The unchanged config, then the trials, with their dev scores.
     """
-    configs = {UNCHANGED: changed_config(out, {})}
-    changed = changed_config(out, winner)
-    if changed != configs[UNCHANGED]:
-        configs[WINNER] = changed
-    first = changed.train.seed + 1  # the seed of the trials would favour the winner
-    runs = {
-        out / name / f"seed-{seed}": with_seed(config, seed)
-        for seed in range(first, first + changed.tune.seeds)
-        for name, config in configs.items()
+    unchanged = changed_config(out, {})
+    configs: dict[int | None, Config] = {None: unchanged}
+    for trial in trials:
+        config = changed_config(out, trial.values)
+        if len(configs) <= FINALISTS and config not in configs.values():
+            configs[trial.number] = config
+    first = unchanged.train.seed + 1  # the seed of the trials would favour the best trial
+    seeds = range(first, first + unchanged.tune.seeds)
+    folders = {
+        number: [out / FINAL / _folder(number) / f"seed-{seed}" for seed in seeds]
+        for number in configs
     }
-    _train_all(runs, out, progress)
-    folders = {name: [run for run in runs if run.parent.name == name] for name in configs}
-    return {WINNER: folders[UNCHANGED]} | folders
+    _train_all(
+        {
+            run: with_seed(configs[number], seed)
+            for number, runs in folders.items()
+            for run, seed in zip(runs, seeds, strict=True)
+        },
+        out,
+        progress,
+    )
+    return tuple(
+        FinalConfig(
+            trial=number,
+            runs=tuple(str(run.relative_to(out)) for run in runs),
+            scores=tuple(_dev_score(run) for run in runs),
+        )
+        for number, runs in folders.items()
+    )
+
+
+def _folder(trial: int | None) -> str:
+    return "config" if trial is None else f"trial-{trial:04d}"
+
+
+def _dev_score(run: Path) -> float:
+    manifest = read_manifest(run)
+    return manifest.data.metrics["dev"].scores[manifest.task.metric]
+
+
+def standard_error(finals: Sequence[FinalConfig]) -> float:
+    """Return the standard error of the difference of two mean scores.
+
+    The variance is pooled over all final configs. It leaves out what a seed changes in all of them,
+    because runs with the same seed are a pair: the residuals of a two-way layout, with (F - 1)
+    (S - 1) degrees of freedom. With two or more seeds and one config it is 0.
+    """
+    scores_FS = np.array([final.scores for final in finals])
+    by_config_F = scores_FS.mean(axis=1, keepdims=True)
+    residuals_FS = scores_FS - by_config_F - scores_FS.mean(axis=0) + scores_FS.mean()
+    configs, seeds = scores_FS.shape
+    variance = (residuals_FS**2).sum() / max(1, (configs - 1) * (seeds - 1))
+    return float(np.sqrt(2 * variance / seeds))
 
 
 def _train_all(runs: Mapping[Path, Config], out: Path, progress: Progress) -> None:
@@ -76,19 +128,19 @@ def _train_if_free(run: Path, config: Config, out: Path, progress: Progress) -> 
         return True
 
 
-def compare(runs: Runs, split: str, source: Source, progress: Progress) -> SplitComparison:
-    """Score the final runs on a split; the two runs of each seed are a pair."""
+def compare(
+    runs: Sequence[Sequence[Path]], split: str, source: Source, progress: Progress
+) -> SplitComparison:
+    """Score the runs of the unchanged and of the best config on a split, paired by their seeds."""
     examples = list(source.rows())
-    distinct = {run: _infer(run, examples, progress) for run in chain(*runs.values())}
-    unchanged = [distinct[run] for run in runs[UNCHANGED]]
-    winner = [distinct[run] for run in runs[WINNER]]
-    truth = label_array(examples, winner[0].task, str(source.path))
-    interval = paired_runs_interval(unchanged, winner, truth)
+    before, after = ([_infer(run, examples, progress) for run in config] for config in runs)
+    truth = label_array(examples, before[0].task, str(source.path))
+    interval = paired_runs_interval(before, after, truth)
     return SplitComparison(
         split=split,
         rows=len(examples),
-        unchanged=tuple(run.task.evaluate(run.outputs, truth).score for run in unchanged),
-        winner=tuple(run.task.evaluate(run.outputs, truth).score for run in winner),
+        unchanged=tuple(run.task.evaluate(run.outputs, truth).score for run in before),
+        best=tuple(run.task.evaluate(run.outputs, truth).score for run in after),
         low=interval.low,
         high=interval.high,
     )

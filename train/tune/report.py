@@ -1,7 +1,7 @@
 """The result of `pipe tune`: its record, and the report."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import mean
@@ -18,18 +18,37 @@ from pipework.train.tune.search_space import NumberRange, SearchSpace, SettingRa
 from pipework.train.tune.trials import TrialRecord, TrialState
 
 RESULT, REPORT = "result.json", "report.html"
-UNCHANGED, WINNER = "config", "winner"  # folders of the final runs
-FILES = (UNCHANGED, WINNER, RESULT, REPORT)
+FINAL = "final"  # folder of the final runs
+FILES = (FINAL, RESULT, REPORT)
+
+
+class FinalConfig(Record):
+    """The final runs of a config.
+
+    Attributes:
+        trial: number of the trial that has the config; None for the unchanged config.
+        runs: run folders, relative to the folder of the search, one for each seed.
+        scores: their scores on dev.
+    """
+
+    trial: int | None
+    runs: tuple[str, ...]
+    scores: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the config in texts for people."""
+        return "unchanged config" if self.trial is None else f"trial {self.trial}"
 
 
 class SplitComparison(Record):
-    """The scores of the final runs on a split, by seed.
+    """The scores of the best final config and of the unchanged config on a split, by seed.
 
     Attributes:
         split: dev or test.
         rows: number of its rows.
         unchanged: scores of the unchanged config.
-        winner: scores of the winner, with the same seeds.
+        best: scores of the best config, with the same seeds.
         low: lower bound of the 95 % interval of the difference of the mean scores.
         high: upper bound.
     """
@@ -37,30 +56,17 @@ class SplitComparison(Record):
     split: str
     rows: int
     unchanged: tuple[float, ...]
-    winner: tuple[float, ...]
+    best: tuple[float, ...]
     low: float
     high: float
 
-    @property
-    def gain(self) -> float:
-        """The difference of the mean scores."""
-        return mean(self.winner) - mean(self.unchanged)
-
     def describe(self, metric: Metric) -> str:
         """Return the comparison as a sentence."""
-        score = f"mean {metric_in_words(metric)}"
-        over = f"{counted(len(self.winner), 'seed')}, {counted(self.rows, 'row')}"
-        if self.winner == self.unchanged:
-            return f"{self.split}: {score} {mean(self.unchanged):.4f}, {over}"
-        if self.low > 0:
-            verdict = f"the winner is better by {self.gain:.4f}"
-        elif self.high < 0:
-            verdict = f"the winner is worse by {-self.gain:.4f}"
-        else:
-            verdict = f"the winner is not better, difference {self.gain:+.4f}"
+        before, after = mean(self.unchanged), mean(self.best)
         return (
-            f"{self.split}: {verdict} (95 % interval {self.low:+.4f} to {self.high:+.4f}): {score} "
-            f"{mean(self.winner):.4f}, unchanged config {mean(self.unchanged):.4f}, {over}"
+            f"{self.split}: mean {metric_in_words(metric)} {after:.4f}, unchanged config "
+            f"{before:.4f}, difference {after - before:+.4f} (95 % interval {self.low:+.4f} to "
+            f"{self.high:+.4f}), {counted(len(self.best), 'seed')}, {counted(self.rows, 'row')}"
         )
 
 
@@ -70,25 +76,48 @@ class TuneResult(Record):
     Attributes:
         metric: the metric of the task.
         trials: the finished trials.
-        winner: the number of the best trial.
         unchanged: the values of the config as TOML, by key; empty if it has none.
-        importances: the share of each setting in the variance of the scores.
-        runs: the final runs of the unchanged config and of the winner, relative to the folder.
-        comparisons: their scores on dev and on test.
+        finals: the final runs, first of the unchanged config, then of the best trials.
+        standard_error: standard error of the difference of two mean dev scores of `finals`.
+        comparisons: the best trial of `finals` and the unchanged config on dev and on test; empty
+            if all trials have the values of the unchanged config.
     """
 
     metric: Metric
     trials: tuple[TrialRecord, ...]
-    winner: int
     unchanged: dict[str, str]
-    importances: dict[str, float]
-    runs: dict[str, tuple[str, ...]]
+    finals: tuple[FinalConfig, ...]
+    standard_error: float
     comparisons: tuple[SplitComparison, ...]
 
     @property
-    def winning(self) -> TrialRecord:
-        """The best trial."""
-        return next(trial for trial in self.trials if trial.number == self.winner)
+    def best(self) -> FinalConfig:
+        """The trial with the best mean dev score, else the unchanged config."""
+        return best_final(self.finals)
+
+    @property
+    def gain(self) -> float:
+        """The mean dev score of the best trial minus that of the unchanged config."""
+        return mean(self.best.scores) - mean(self.finals[0].scores)
+
+    @property
+    def chosen(self) -> FinalConfig:
+        """The best trial if its gain is more than one standard error, else the unchanged config.
+
+        The rule of one standard error, Breiman et al. 1984, Classification and Regression Trees.
+        """
+        return self.best if self.gain > self.standard_error else self.finals[0]
+
+    def values(self, final: FinalConfig) -> dict[str, str]:
+        """Return the values of a final config as TOML, by key."""
+        if final.trial is None:
+            return self.unchanged
+        return {trial.number: trial.values for trial in self.trials}[final.trial]
+
+
+def best_final(finals: Sequence[FinalConfig]) -> FinalConfig:
+    """Return the trial with the best mean score, the first of equal ones, else the only config."""
+    return max(finals[1:] or finals, key=lambda final: mean(final.scores))
 
 
 def read_result(out: Path) -> TuneResult | None:
@@ -112,7 +141,7 @@ def describe_trial(trial: TrialRecord) -> str:
     score = "no score" if trial.score is None else f"{trial.score:.4f}"
     match trial.state:
         case TrialState.COMPLETE:
-            return f"trial {trial.number}: {score} with {_values(trial)}"
+            return f"trial {trial.number}: {score} with {_short_values(trial.values)}"
         case TrialState.PRUNED:
             return f"trial {trial.number}: {score}, pruned after {trial.share:.0%} of its steps"
         case TrialState.FAIL:
@@ -121,37 +150,42 @@ def describe_trial(trial: TrialRecord) -> str:
 
 def summary(out: Path, result: TuneResult) -> Iterator[str]:
     """Yield the result as lines."""
-    yield _chosen(result)
-    yield _winner(result)
+    yield _trained(result)
     for comparison in result.comparisons:
         yield comparison.describe(result.metric)
+    yield _verdict(result)
     yield f"report: {out / REPORT}"
-    yield f"next: pipe export {out / result.runs[WINNER][0]} --to auto"
+    yield f"next: pipe export {out / result.chosen.runs[0]} --to auto"
 
 
-def _winner(result: TuneResult) -> str:
-    if result.runs[UNCHANGED] == result.runs[WINNER]:
-        return "not better: no trial scored higher on dev than the unchanged config"
-    return f"winner: {_values(result.winning)}"
+def _verdict(result: TuneResult) -> str:
+    if result.best is result.finals[0]:
+        return "keep the unchanged config: all complete trials have its values"
+    gain = f"{result.gain:+.4f} on dev, standard error {result.standard_error:.4f}"
+    if result.chosen is result.best:
+        return f"use {result.best.name} ({gain}): {_short_values(result.values(result.best))}"
+    return (
+        f"keep the unchanged config: the gain of {result.best.name} is not more than one standard "
+        f"error ({gain})"
+    )
 
 
-def _values(trial: TrialRecord) -> str:
-    return ", ".join(f"{key} = {_short(value)}" for key, value in trial.values.items())
+def _short_values(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{key} = {_short(value)}" for key, value in values.items())
 
 
-def _chosen(result: TuneResult) -> str:
+def _trained(result: TuneResult) -> str:
     counts = Counter(trial.state for trial in result.trials)
     states = ", ".join(f"{counts[state]} {state}" for state in TrialState)
-    return f"{len(result.trials)} trials ({states}): trial {result.winner} was the best on dev"
+    finals = f"{counted(len(result.finals), 'config')} with {len(result.best.scores)} seeds each"
+    return f"{counted(len(result.trials), 'trial')} ({states}); final runs of {finals}"
 
 
 def html(out: Path, space: SearchSpace, result: TuneResult) -> str:
     """Return the report as HTML."""
     parts = (
-        frame.header(out.absolute().name, _chosen(result)),
-        _verdict(result),
-        _tiles(result),
-        _settings(space, result),
+        frame.header(out.absolute().name, _trained(result)),
+        _verdict_paragraph(result),
         _final_runs(result),
         _plots(space.ranges, result),
         _trials(result),
@@ -159,62 +193,33 @@ def html(out: Path, space: SearchSpace, result: TuneResult) -> str:
     return frame.render_page(f"{out.absolute().name}: search of settings", parts)
 
 
-def _verdict(result: TuneResult) -> str:
-    """Return the comparisons as a paragraph; the last decides its colour: test, if there is one."""
-    last = result.comparisons[-1]
-    kind = "better" if last.low > 0 else "worse" if last.high < 0 else "undecided"
+def _verdict_paragraph(result: TuneResult) -> str:
     sentences = [comparison.describe(result.metric) for comparison in result.comparisons]
-    lines = "<br>".join(f"<b>{escape(line)}</b>" for line in (_winner(result), *sentences))
     note = (
-        "Dev has selected the winner among all trials, which favours it there; the test rows have "
-        "selected nothing. The interval is a paired bootstrap over rows and seeds."
+        "Dev has selected the best trial, which favours it there; the test rows have selected "
+        "nothing. The interval is a paired bootstrap over rows and seeds."
     )
-    return f'<p class="verdict {kind}">{lines}<br>{escape(note)}</p>'
-
-
-def _tiles(result: TuneResult) -> str:
-    metric, counts = metric_in_words(result.metric), Counter(trial.state for trial in result.trials)
-    tiles = [(f"{counts[state]}", "", f"trials {state}") for state in TrialState]
-    for comparison in result.comparisons:
-        where = f"mean {metric} on {comparison.split}"
-        tiles.append((f"{mean(comparison.winner):.4f}", "", f"{where}, winner"))
-        tiles.append((f"{mean(comparison.unchanged):.4f}", "", f"{where}, unchanged config"))
-    return frame.tiles(tiles)
-
-
-def _settings(space: SearchSpace, result: TuneResult) -> str:
-    rows = (
-        frame.cells(
-            (
-                setting.key,
-                str(setting),
-                result.unchanged[setting.key],
-                _short(result.winning.values[setting.key]),
-                f"{result.importances.get(setting.key, 0):.0%}" if result.importances else "",
-            )
-        )
-        for setting in space.ranges
-    )
-    columns = ("setting", "range", "config", "winner", "importance")
-    note = (
-        "Importance: the share of a setting in the variance of the scores (PED-ANOVA), estimated "
-        "from the complete trials; with few trials it is rough."
-    )
-    table = frame.table(columns, rows)
-    return frame.section("Settings", f'<p class="quiet">{escape(note)}</p>{table}')
+    kind = "better" if result.chosen is result.best else "undecided"
+    lines = "<br>".join(map(escape, (*sentences, note)))
+    return f'<p class="verdict {kind}"><b>{escape(_verdict(result))}</b><br>{lines}</p>'
 
 
 def _final_runs(result: TuneResult) -> str:
-    columns = ["run"]
-    scores: list[Iterable[float]] = []
-    for comparison in result.comparisons:
-        columns.append(comparison.split)
-        scores.append((*comparison.winner, *comparison.unchanged))
-    runs = (*result.runs[WINNER], *result.runs[UNCHANGED])
+    unchanged = result.finals[0]
     rows = (
-        frame.cells((run, *(f"{score:.4f}" for score in row)))
-        for run, *row in zip(runs, *scores, strict=True)
+        frame.cells(
+            (
+                final.name,
+                f"{mean(final.scores):.4f}",
+                f"{mean(final.scores) - mean(unchanged.scores):+.4f}",
+                ", ".join(f"{score:.4f}" for score in final.scores),
+                *map(_short, result.values(final).values()),
+            )
+        )
+        for final in result.finals
     )
+    score = f"dev {metric_in_words(result.metric)}"
+    columns = ("config", f"mean {score}", "difference", "by seed", *result.unchanged)
     return frame.section("Final runs", frame.table(columns, rows))
 
 
@@ -234,7 +239,7 @@ def _plots(ranges: Sequence[SettingRange], result: TuneResult) -> str:
             drawn = score_over(setting.key, places, scores, pruned, log=setting.log)
         else:
             drawn = score_over(setting.key, values, scores, pruned, choices=setting.choices)
-        plots.append((setting.key, "Each point is a trial.", drawn))
+        plots.append((setting.key, f"Range: {setting}. Each point is a trial.", drawn))
     return frame.section("What mattered", frame.plots(plots))
 
 

@@ -1,4 +1,4 @@
-"""Search of settings: trials, final runs of the winner and of the unchanged config, comparison.
+"""Search of settings: trials, final runs of the best and of the unchanged config, comparison.
 
 Any number of processes run the same command on the same folder. They share the trials, then the
 final runs; the first process that finds all of them complete writes the result.
@@ -6,8 +6,8 @@ final runs; the first process that finds all of them complete writes the result.
     OUT/config.toml         the config with its ranges; a command with another config is refused
     OUT/journal.log         the trials
     OUT/trials/N/           the logs of a trial; its checkpoints are deleted when it is finished
-    OUT/config/seed-N/      final runs of the unchanged config: complete run folders
-    OUT/winner/seed-N/      final runs of the winner
+    OUT/final/config/seed-N/        final runs of the unchanged config: complete run folders
+    OUT/final/trial-NNNN/seed-N/    final runs of the best trials
     OUT/result.json         the result, written last
     OUT/report.html         the report
 """
@@ -33,7 +33,7 @@ from pipework.train.loop.distributed import end_with_launcher
 from pipework.train.prepare import prepare
 from pipework.train.run_folder import CONFIG, Sections, check_same, check_same_settings
 from pipework.train.tune import report, trials
-from pipework.train.tune.final_runs import Runs, compare, train_final_runs
+from pipework.train.tune.final_runs import compare, standard_error, train_final_runs
 from pipework.train.tune.report import RESULT, TuneResult, describe_trial, read_result
 from pipework.train.tune.search_space import SearchSpace
 from pipework.train.tune.trials import (
@@ -67,9 +67,9 @@ def tune(space: SearchSpace, out: Path, jobs: int, progress: Progress) -> TuneRe
         with _more_processes(jobs - 1):
             _run_trials(journal, out, progress)
             delete_checkpoints(out)
-            runs = train_final_runs(out, journal.winner().values, progress)
+            finals = train_final_runs(out, journal.ranked(), progress)
             with lock(out, RESULT, wait=True):
-                return read_result(out) or _write_result(journal, space, out, runs, progress)
+                return read_result(out) or _write_result(journal, space, out, finals, progress)
     except (StoppedError, KeyboardInterrupt) as error:
         raise _stopped(journal, error) from error
 
@@ -164,23 +164,23 @@ def _write_result(
     journal: TrialJournal,
     space: SearchSpace,
     out: Path,
-    runs: Runs,
+    finals: tuple[report.FinalConfig, ...],
     progress: Progress,
 ) -> TuneResult:
-    sources = space.config.sources()
-    comparisons = tuple(
-        compare(runs, split, sources[split], progress)
-        for split in ("dev", "test")
-        if split in sources
-    )
+    compared = [
+        [out / run for run in final.runs] for final in (finals[0], report.best_final(finals))
+    ]
     result = TuneResult(
-        metric=read_manifest(runs[report.WINNER][0]).task.metric,
+        metric=read_manifest(compared[0][0]).task.metric,
         trials=tuple(journal.finished()),
-        winner=journal.winner().number,
         unchanged=space.current(),
-        importances=journal.importances(),
-        runs={name: tuple(str(run.relative_to(out)) for run in runs[name]) for name in runs},
-        comparisons=comparisons,
+        finals=finals,
+        standard_error=standard_error(finals),
+        comparisons=tuple(
+            compare(compared, split, source, progress)
+            for split, source in space.config.sources().items()
+            if split != "train" and len(finals) > 1
+        ),
     )
     write_atomically(out / report.REPORT, report.html(out, space, result).encode())
     write_atomically(out / RESULT, result.model_dump_json(indent=2).encode())

@@ -6,7 +6,6 @@ process, and the next claim takes it over. The kernel releases the locks of a ki
 once. Optuna's heartbeats, with their callback that retries a trial, need a relational database.
 """
 
-import math
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
@@ -42,9 +41,8 @@ JOURNAL, LOCKS, TRIALS = "journal.log", "locks", "trials"
 FILES = (JOURNAL, LOCKS, TRIALS)
 VALUES, REASON = "values", "reason"  # attributes of a trial
 SHARES = 1000  # evaluations are reported at shares of the steps, in thousandths
-EARLIEST = 300  # no trial is pruned before this share: models start at different paces
-RANKED = 10  # complete trials, at least, for the importances
-COMPARED = 4  # number of other trials that a trial is compared with, at least, before it is pruned
+RUNGS = (250, 500)  # shares at which trials are compared
+COMPARED = 4  # least number of other trials at a rung
 POLL_S = 0.5
 # A trial needs no report and no weights besides the last checkpoint.
 TRIAL_SETTINGS = (
@@ -103,30 +101,38 @@ class JournalLock(JournalFileOpenLock):
         self._held.close()
 
 
-class MedianPruner(BasePruner):
-    """Prunes a trial whose best score is below the median of the others after as many steps.
+class HalvingPruner(BasePruner):
+    """Prunes the worse half of the trials at each of the RUNGS.
 
-    Optuna's pruner of this name compares trials at equal steps only, and trials with other batch
-    sizes or epochs are evaluated at other steps. Here they are compared by the share of the steps
-    that is done, so that their learning rates are at the same place of the schedule. A pruned trial
-    counts with its best score at later shares too; else only the best would determine the median.
+    Asynchronous successive halving, Li et al. 2020, https://arxiv.org/abs/1810.05934. Optuna's
+    pruner of this method records in the journal that a trial has passed a rung, before the trial is
+    pruned: a process that resumes a killed trial would let it pass. Rungs are shares of the steps,
+    so that trials with other batch sizes or epochs are at the same place of their schedules.
     """
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Return whether to prune a trial after its last report."""
-        share = trial.last_step
-        if share is None or share < EARLIEST:
-            return False
         others = [
-            _best_until(other, share)
-            for other in study.get_trials(deepcopy=False, states=(State.COMPLETE, State.PRUNED))
-            if any(at <= share for at in other.intermediate_values)
+            other for other in study.get_trials(deepcopy=False) if other.number != trial.number
         ]
-        return len(others) >= COMPARED and _best_until(trial, share) < median(others)
+        for rung in RUNGS:
+            scores = [_best_at(other, rung) for other in others if (other.last_step or 0) >= rung]
+            compared = _is_at(trial, rung) and len(scores) >= COMPARED
+            if compared and _best_at(trial, rung) < median(scores):
+                return True
+        return False
 
 
-def _best_until(trial: FrozenTrial, share: int) -> float:
-    return max(score for at, score in trial.intermediate_values.items() if at <= share)
+def _is_at(trial: FrozenTrial, rung: int) -> bool:
+    """Return whether the last report of a trial is the first at or after a rung."""
+    return [at for at in trial.intermediate_values if at >= rung] == [trial.last_step]
+
+
+def _best_at(trial: FrozenTrial, rung: int) -> float:
+    """Return the best score of a trial up to its first report at or after a rung."""
+    scores = trial.intermediate_values
+    first = min(at for at in scores if at >= rung)
+    return max(score for at, score in scores.items() if at <= first)
 
 
 @dataclass(kw_only=True)
@@ -178,7 +184,7 @@ class TrialJournal:
             storage=JournalStorage(JournalFileBackend(str(path), JournalLock(path))),
             study_name="tune",
             direction="maximize",
-            pruner=MedianPruner(),
+            pruner=HalvingPruner(),
             load_if_exists=True,
         )
 
@@ -242,35 +248,18 @@ class TrialJournal:
             if trial.state.is_finished()
         ]
 
-    def winner(self) -> TrialRecord:
-        """Return the complete trial with the best score, the first of equal ones.
+    def ranked(self) -> list[TrialRecord]:
+        """Return the complete trials, the best first; the earlier of equal ones is before.
 
         Raises:
             CheckFailedError: no trial is complete.
         """
         trials = self.finished()
-        try:
-            number = self.study.best_trial.number
-        except ValueError as error:
+        complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+        if not complete:
             message = f"all {len(trials)} trials failed, the first because: {trials[0].reason}"
-            hint = "change the ranges in [tune], and choose another --out"
-            raise CheckFailedError(message, hint) from error
-        return next(trial for trial in trials if trial.number == number)
-
-    def importances(self) -> dict[str, float]:
-        """Return the share of each setting in the variance of the scores; empty if unknown.
-
-        PED-ANOVA, Watanabe et al. 2023, https://arxiv.org/abs/2304.10255.
-        """
-        if len(self.study.get_trials(deepcopy=False, states=(State.COMPLETE,))) < RANKED:
-            return {}
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", UserWarning)
-                shares = optuna.importance.get_param_importances(self.study)
-        except (RuntimeError, UserWarning):  # for example, all scores are equal
-            return {}
-        return {key: share for key, share in shares.items() if math.isfinite(share)}
+            raise CheckFailedError(message, "change the ranges in [tune], and choose another --out")
+        return sorted(complete, key=lambda trial: -(trial.score or 0.0))
 
 
 class WithoutNotes(NullProgress):

@@ -6,10 +6,24 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/name: pipework-test
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
+{{- define "pipework.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- define "pipework.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
 {{- define "pipework.placement" }}
-{{- range $key := list "nodeSelector" "tolerations" "affinity" "imagePullSecrets" }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "imagePullSecrets" "topologySpreadConstraints" "serviceAccountName" }}
 {{- with index $.Values $key }}
-{{ $key }}: {{- toYaml . | nindent 2 }}
+{{ $key }}: {{- if kindIs "string" . }} {{ . }}{{ else }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -6,6 +6,7 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError, UnknownModelError
+from pipework.serve.config import RepositorySettings
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Change, ControlError, Entry, Models, State
 from pipework.serve.models.repository import Policy
@@ -14,7 +15,7 @@ from pipework.serve.models.repository import Policy
 @pytest.fixture
 def models(run):
     given = [open_predictor(run, name="topics", version=version) for version in ("9", "10")]
-    with Models(given, control=True) as models:
+    with Models(given, settings=RepositorySettings(control=True)) as models:
         yield models
 
 

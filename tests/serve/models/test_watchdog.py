@@ -1,12 +1,15 @@
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from pipework.closeable import Closeable
@@ -14,11 +17,22 @@ from pipework.run_folder.engine_record import EngineRecord
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_first
 from pipework.serve.models import open_models, watchdog
-from pipework.serve.models.watchdog import FIRST_S, SHORTEST_S, Watchdog
-from pipework.serve.scheduling.in_flight import RunningBatch
+from pipework.serve.models.watchdog import ENDS, Watchdog
+from pipework.serve.request.context import RequestOptions
+from pipework.serve.scheduling.in_flight import (
+    FIRST_S,
+    SHORTEST_S,
+    BatchTotals,
+    ComputedBatch,
+    RunningBatch,
+)
+from pipework.serve.scheduling.queue import Job
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from tests.commands import ForkedProcess
+from tests.serve.test_run import metric, wait_for
+
+ENCODING = Encoding(ids=np.zeros(10, np.int32), type_ids=None)
 
 
 class StuckEngine(Closeable):
@@ -44,38 +58,77 @@ def open_stuck(stuck: Path) -> None:
     vars(open_models)["open_first"] = opened
 
 
-def test_a_single_process_with_a_stuck_engine_ends(
+def test_a_server_with_a_stuck_engine_is_not_ready_refuses_requests_and_ends(
     run: Path, launch: Callable[..., ForkedProcess], tmp_path: Path
 ) -> None:
     stuck = tmp_path / "stuck"
-    settings = ["queue.stuck_s=1", "queue.instances=1"]
+    settings = ["queue.stuck_s=2", "queue.instances=1", "queue.requests=8"]
     process = launch(run, settings=settings, before=partial(open_stuck, stuck))
     url = process.first_line().split()[0]
     assert httpx.post(f"{url}/v1/predict", json={"texts": ["goal"]}).status_code == 200
     stuck.touch()
-    with pytest.raises(httpx.TransportError):
-        httpx.post(f"{url}/v1/predict", json={"texts": ["goal"]}, timeout=30)
+
+    def send() -> int:
+        try:
+            answer = httpx.post(f"{url}/v1/predict", json={"texts": ["goal"]}, timeout=30)
+        except httpx.TransportError:
+            return 0
+        return answer.status_code
+
+    with ThreadPoolExecutor(20) as pool:
+        requests = [pool.submit(send) for _ in range(20)]
+        wait_for(lambda: httpx.get(f"{url}/readyz").status_code == 503)
+        assert "is stuck: a batch has taken 2." in httpx.get(f"{url}/readyz").json()["error"]
+        assert metric(url, "pipework_unanswered_requests") == 8
+        assert 2 < metric(url, "pipework_oldest_batch_seconds") < 4
+        # Accepted requests lose their connections when the process ends.
+        assert Counter(request.result() for request in requests) == {429: 12, 0: 8}
     done = process.finish(30)
     assert done.returncode == 1
-    assert "is stuck: a batch has taken 1." in done.stderr
+    assert "is stuck: a batch has taken 4." in done.stderr
     assert "(queue.stuck_s); the process ends" in done.stderr
 
 
+def computed(seconds: float) -> ComputedBatch:
+    job = Job(encodings=[ENCODING], options=RequestOptions(), queued_s=0.0)
+    batch = [job.take(10, whole_batch=True)]
+    outputs = Outputs.of(np.zeros((1, 2), np.float32))
+    return ComputedBatch(
+        batch=batch, outputs=outputs, elapsed_s=seconds, end_s=0.0, computed_tokens=10
+    )
+
+
 @pytest.mark.parametrize(
-    ("usual_s", "limit_s"), [(None, FIRST_S), (0.001, SHORTEST_S), (2.0, 20.0)]
+    ("batches_s", "tokens", "limit_s"),
+    [
+        ((), 10, FIRST_S),
+        ((50.0, *[0.001] * 90), 10, SHORTEST_S),  # the first may compile kernels
+        ((0.1, 0.1, 0.1), 10, SHORTEST_S),
+        ((0.1, 2.0, 0.1), 10, 20.0),  # ten times the slowest
+        ((0.1, 0.1, 0.1), 1_000, 100.0),  # a larger batch than before
+        ((0.1, 2.0, 3_600.0, *[0.1] * 150), 10, 20.0),  # the process was stopped
+    ],
 )
-def test_the_limit_depends_on_the_measured_batches(
-    monkeypatch: pytest.MonkeyPatch, usual_s: float | None, limit_s: float
+def test_the_limit_of_a_batch_follows_the_measured_batches(
+    batches_s: Sequence[float], tokens: int, limit_s: float
+) -> None:
+    totals = BatchTotals()
+    for seconds in batches_s:
+        totals.add(computed(seconds))
+    assert totals.limit_s(tokens) == pytest.approx(limit_s)
+
+
+@pytest.mark.parametrize("seconds", [ENDS * 20.0 - 1, ENDS * 20.0 + 1])
+def test_the_process_ends_after_twice_the_limit(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     ended: list[int] = []
     monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=ended.append))
     monkeypatch.setattr(watchdog.logging, "shutdown", lambda: None)
-    for seconds in (limit_s - 1, limit_s + 1):
-        ended.clear()
-        batch = RunningBatch(started_s=time.monotonic() - seconds, usual_s=usual_s)
-        model = SimpleNamespace(name="topics", version="1", oldest_batch=batch)
-        Watchdog(SimpleNamespace(), None)._check(model, 0.0)  # type: ignore[arg-type]  # noqa: SLF001
-        assert ended == ([1] if seconds > limit_s else [])
+    batch = RunningBatch(started_s=time.monotonic() - seconds, limit_s=20.0)
+    model = SimpleNamespace(name="topics", version="1", oldest_batch=batch)
+    Watchdog(SimpleNamespace())._check(model, 0.0)  # type: ignore[arg-type]  # noqa: SLF001
+    assert ended == ([1] if seconds > ENDS * 20.0 else [])
 
 
 def test_the_time_in_which_the_process_was_stopped_does_not_count(
@@ -84,14 +137,14 @@ def test_the_time_in_which_the_process_was_stopped_does_not_count(
     ended: list[int] = []
     monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=ended.append))
     monkeypatch.setattr(watchdog, "STOPPED_S", -1.0)  # each poll is after a pause
-    batch = RunningBatch(started_s=time.monotonic() - 100, usual_s=0.1)
+    batch = RunningBatch(started_s=time.monotonic() - 100, limit_s=0.1)
     model = SimpleNamespace(name="topics", version="1", oldest_batch=batch)
     models = SimpleNamespace(serving=lambda: [model])
-    with Watchdog(models, None):  # type: ignore[arg-type]
+    with Watchdog(models):  # type: ignore[arg-type]
         threading.Event().wait(3 * watchdog.POLL_S)
     assert ended == []
 
 
 def test_an_idle_engine_is_not_stuck() -> None:
     model = SimpleNamespace(name="topics", version="1", oldest_batch=None)
-    Watchdog(SimpleNamespace(), 0.1)._check(model, 0.0)  # type: ignore[arg-type]  # noqa: SLF001
+    Watchdog(SimpleNamespace())._check(model, 0.0)  # type: ignore[arg-type]  # noqa: SLF001

@@ -12,6 +12,8 @@ from pipework.serve.request.statistics import EngineLoad, Statistics
 
 LOAD = EngineLoad(
     waiting_requests=1,
+    unanswered_requests=11,
+    oldest_batch_s=6.5,
     waiting_tokens=2,
     waiting_s=0.25,
     batches=3,
@@ -59,6 +61,8 @@ def test_the_load_of_a_version_is_exported():
     found = samples(metrics_of(version("1")), model="topics", version="1")
     expected = {
         "queue_requests": 1,
+        "unanswered_requests": 11,
+        "oldest_batch_seconds": 6.5,
         "queue_tokens": 2,
         "queue_seconds": 0.25,
         "batches_total": 3,

@@ -71,7 +71,7 @@ def test_a_server_whose_engine_becomes_wrong_is_not_ready_and_says_why(
         time.sleep(0.1)
     wrong.unlink()
     time.sleep(1.0)
-    reason = "engine onnx does not answer as it was checked: logits of reference row 0 differ by 0."
+    reason = "engine onnx does not answer as it was checked: logits of reference row"
     refused = predict()
     assert refused.status_code == 503
     assert reason in refused.text

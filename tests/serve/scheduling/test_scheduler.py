@@ -21,6 +21,7 @@ from pipework.serve.scheduling.scheduler import (
 )
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
+from tests.serve.test_run import wait_for
 
 TIMEOUT_S = 10
 
@@ -77,7 +78,7 @@ def submit(
         encodings=encodings, options=options or RequestOptions(), queued_s=time.perf_counter()
     )
     scheduler.reserve()
-    scheduler.enqueue([job], reserved=1)
+    scheduler.enqueue([job])
     return job.future
 
 
@@ -150,32 +151,33 @@ def test_a_request_is_refused_and_counted_when_the_token_limit_is_reached(
 ) -> None:
     hold(scheduler, engine)
     submit(scheduler, inputs(*range(20)))
-    with pytest.raises(TooBusyError, match="queue is full: 1 requests, 40 tokens"):
+    with pytest.raises(TooBusyError, match="queue is full: 2 requests, 40 tokens"):
         submit(scheduler, inputs(1))
     with pytest.raises(TooBusyError):
         scheduler.reserve()
     assert scheduler.load.refused["queue_full"] == 2
 
 
-def test_reservations_count_as_queued_requests(scheduler: Scheduler, engine: HeldEngine) -> None:
-    hold(scheduler, engine)
-    for _ in range(4):
-        scheduler.reserve()
-    with pytest.raises(TooBusyError):
-        scheduler.reserve()
-    scheduler.enqueue([], reserved=1)
-    scheduler.reserve()
-
-
-def test_a_request_is_refused_when_the_request_limit_is_reached(
+def test_requests_count_from_their_acceptance_to_their_answer(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
-    hold(scheduler, engine)
-    for _ in range(4):
-        submit(scheduler, inputs(1))
-    with pytest.raises(TooBusyError) as caught:
-        submit(scheduler, inputs(1))
-    assert caught.value.retry_after_s == 1
+    hold(scheduler, engine)  # in an engine
+    queued = submit(scheduler, inputs(1))
+    for _ in range(2):  # in tokenization
+        scheduler.reserve()
+    for _ in range(2):
+        with pytest.raises(TooBusyError, match="queue is full: 4 requests") as caught:
+            scheduler.reserve()
+        assert caught.value.retry_after_s == 1
+    scheduler.enqueue([], dropped=1)
+    scheduler.reserve()
+    assert queued.cancel()
+    scheduler.reserve()
+    with pytest.raises(TooBusyError):
+        scheduler.check_room()
+    scheduler.enqueue([], dropped=3)
+    engine.go.set()
+    wait_for(lambda: scheduler.load.unanswered_requests == 0)
 
 
 def test_retry_after_follows_the_measured_token_rate(

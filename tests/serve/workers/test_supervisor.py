@@ -29,6 +29,7 @@ from pipework.machine import cuda_devices
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_first
 from pipework.serve.models import open_models
+from pipework.serve.workers.child_process import STOPPED_S
 from pipework.serve.workers.supervisor import worker_count
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
@@ -289,26 +290,98 @@ def test_processes_end_with_the_main_process(run, start_server, replaced):
     assert alive == []
 
 
+def open_failing(broken: Path) -> None:
+    def first(*arguments, **options):
+        check_device(broken, 0)
+        with suppress(RuntimeError):
+            check_device(broken, 1)
+            return open_first(*arguments, **options)
+        threading.Event().wait(5)  # worker 0 fails again before this worker serves
+        return open_first(*arguments, **options)
+
+    vars(open_models)["open_first"] = first
+
+
 def test_a_worker_that_cannot_start_is_tried_again_while_the_others_answer(run, launch, tmp_path):
-    copied = tmp_path / "run"
-    shutil.copytree(run, copied)
-    process = launch(copied, workers=2)
+    broken = tmp_path / "broken"
+    process = launch(run, before=partial(open_failing, broken), workers=2)
     url = process.first_line().split()[0]
     server = Server(process=process, url=url, grpc="", ready_after_s=0)
-    (copied / "manifest.json").rename(tmp_path / "manifest.json")
     first, second = processes(server)
+    broken.touch()
     first.kill()
     first.wait(60)
-    for _ in range(40):  # longer than the pause before the third attempt
+
+    def readiness() -> str:
         assert statuses_and_labels(url, 2) == {(200, "sport")}
-        threading.Event().wait(0.1)
-    assert second.is_running()
-    (tmp_path / "manifest.json").rename(copied / "manifest.json")
+        return httpx.get(f"{url}/readyz").json()["status"]
+
+    wait_for(lambda: readiness() == "ready; worker 0 has failed to start 3 times")
+    second.kill()  # it can be started again
+    second.wait(60)
+    wait_for(lambda: others_answer(url))
+    broken.unlink()
     wait_for(lambda: serving_workers(server) == WORKERS)
+    assert {readiness() for _ in range(8)} == {"ready"}
     process.send_signal(signal.SIGTERM)
     done = process.finish(120)
     assert done.returncode == 0
-    assert "another worker 0 is started in 2 s" in done.stderr
+    assert "worker 0 has failed to start 3 times\nanother worker 0 is started in 4 s" in done.stderr
+
+
+def test_a_stopped_worker_is_replaced_within_5_s(run, start_server):
+    server = start_server(run, workers=2)
+    main = psutil.Process(server.process.pid)
+    # A pause of the whole server, as of a container, is not the fault of a worker.
+    paused = [main, *processes(server)]
+    for process in paused:
+        process.suspend()
+    threading.Event().wait(STOPPED_S + 1)
+    for process in paused:
+        process.resume()
+        threading.Event().wait(0.2)
+    threading.Event().wait(1)
+    assert [main, *processes(server)] == paused
+    stopped, other = paused[1:]
+    stopped.suspend()
+    started_s = time.monotonic()
+    wait_for(lambda: not stopped.is_running())
+    assert time.monotonic() - started_s < 5
+    wait_for(lambda: others_answer(server.url))  # the other worker has all new connections
+    wait_for(lambda: serving_workers(server) == WORKERS)
+    assert other.is_running()
+    assert server.stop() == 0
+
+
+def stuck_opening(stuck: Path, worker: str) -> None:
+    def opened(*arguments, **options):
+        while stuck.exists() and Path("/proc/self/comm").read_text().startswith(worker):
+            threading.Event().wait(0.1)
+        return open_first(*arguments, **options)
+
+    vars(open_models)["open_first"] = opened
+
+
+@pytest.mark.parametrize(("workers", "late"), [(2, "worker 1"), (1, "process {pid}")])
+def test_an_error_of_loading_names_the_process_that_does_not_finish(
+    shelf, launch, tmp_path, workers, late
+):
+    shelf.add(1)
+    stuck = tmp_path / "stuck"
+    settings = ["models.control=true", "models.poll_s=0", "models.change_s=1", "grace_s=1"]
+    before = partial(stuck_opening, stuck, "pipe-worker-1" if workers == 2 else "")
+    process = launch(shelf.folder, settings=settings, before=before, workers=workers)
+    url = process.first_line().split()[0]
+    stuck.touch()
+    shelf.add(2)
+    answer = httpx.post(f"{url}/v2/repository/models/topics/load", json={}, timeout=30)
+    assert answer.status_code == 503
+    expected = "load of model 'topics' is not finished after 1 s by: " + late
+    assert expected.format(pid=process.pid) in answer.json()["error"]
+    stuck.unlink()
+    wait_for(lambda: statuses_and_labels(url) == {(200, "sport-2")})
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
 
 
 def test_a_server_without_a_worker_that_can_start_ends(run, launch, tmp_path):
@@ -527,8 +600,8 @@ class BrokenEngine(Closeable):
         self._engine.close()
 
 
-def check_device(broken: Path) -> None:
-    if broken.exists() and Path("/proc/self/comm").read_text() == "pipe-worker-1\n":
+def check_device(broken: Path, worker: int = 1) -> None:
+    if broken.exists() and Path("/proc/self/comm").read_text() == f"pipe-worker-{worker}\n":
         raise RuntimeError("an illegal memory access was encountered")  # noqa: TRY003, EM101
 
 
@@ -626,7 +699,7 @@ def test_a_worker_with_a_stuck_engine_is_replaced_and_the_others_answer(run, lau
     assert set(answered) == {200}
     assert statuses_and_labels(url) == {(200, "sport")}
     process.send_signal(signal.SIGTERM)
-    assert "is stuck: a batch has taken 1." in process.finish(120).stderr
+    assert "is stuck: a batch has taken 2." in process.finish(120).stderr
 
 
 class HarmfulEngine(Closeable):

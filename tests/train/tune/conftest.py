@@ -17,7 +17,7 @@ SHORT = ("train.max_steps=6", "train.precision=fp32", "train.report=false", "tra
 def search_in(config_in):
     """A function that writes a few synthetic rows into a folder; it returns config and settings."""
 
-    def write(folder, *overrides, trials=3, seeds=1):
+    def write(folder, *overrides, trials=3, seeds=2):
         config_in(folder)
         settings = (*SHORT, f"tune.trials={trials}", f"tune.seeds={seeds}", *RANGES, *overrides)
         return (str(folder / "c.toml"), settings)

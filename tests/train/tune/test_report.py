@@ -6,6 +6,7 @@ from pipework.errors import RunFolderError
 from pipework.tasks.kinds import Metric
 from pipework.train.tune.report import (
     RESULT,
+    FinalConfig,
     SplitComparison,
     TuneResult,
     describe_trial,
@@ -16,15 +17,20 @@ from pipework.train.tune.report import (
 from pipework.train.tune.trials import TrialRecord, TrialState
 
 OUT = Path("runs/tuned")
-WIDE = "-0.0100 to +0.1100"
-SCORES = "mean macro-F1 0.8600, unchanged config 0.8100, 2 seeds, 1,200 rows"
 VALUES = {"train.learning_rate": "0.000123456", "train.batch_size": "8"}
+SCORES = "mean macro-F1 0.8600, unchanged config 0.8100, difference +0.0500"
 
 
 def comparison(low, high, split="dev"):
     return SplitComparison(
-        split=split, rows=1200, unchanged=(0.8, 0.82), winner=(0.85, 0.87), low=low, high=high
+        split=split, rows=1200, unchanged=(0.8, 0.82), best=(0.85, 0.87), low=low, high=high
     )
+
+
+def final(number, *scores):
+    name = "config" if number is None else f"trial-{number:04d}"
+    runs = tuple(f"final/{name}/seed-{seed}" for seed in range(1, 1 + len(scores)))
+    return FinalConfig(trial=number, runs=runs, scores=scores)
 
 
 def trial(number, state=TrialState.COMPLETE, score=0.5, **fields):
@@ -42,41 +48,47 @@ TRIALS = (
 
 @pytest.fixture
 def result():
-    runs = {name: (f"{name}/seed-1", f"{name}/seed-2") for name in ("config", "winner")}
     return TuneResult(
         metric=Metric.MACRO_F1,
         trials=TRIALS,
-        winner=1,
         unchanged={"train.learning_rate": "0.001", "train.batch_size": "4"},
-        importances={"train.learning_rate": 0.7, "train.batch_size": 0.3},
-        runs=runs,
+        finals=(final(None, 0.8, 0.82), final(0, 0.79, 0.8), final(1, 0.85, 0.87)),
+        standard_error=0.02,
         comparisons=(comparison(0.01, 0.09), comparison(-0.01, 0.11, "test")),
     )
 
 
-def test_the_lines_state_what_chose_the_winner_and_whether_it_is_better(result):
+def test_the_lines_have_both_scores_their_difference_and_the_decision(result):
+    values = "train.learning_rate = 0.0001235, train.batch_size = 8"
+    counts = "2 seeds, 1,200 rows"
     assert list(summary(OUT, result)) == [
-        "4 trials (2 complete, 1 pruned, 1 failed): trial 1 was the best on dev",
-        "winner: train.learning_rate = 0.0001235, train.batch_size = 8",
-        f"dev: the winner is better by 0.0500 (95 % interval +0.0100 to +0.0900): {SCORES}",
-        f"test: the winner is not better, difference +0.0500 (95 % interval {WIDE}): {SCORES}",
+        "4 trials (2 complete, 1 pruned, 1 failed); final runs of 3 configs with 2 seeds each",
+        f"dev: {SCORES} (95 % interval +0.0100 to +0.0900), {counts}",
+        f"test: {SCORES} (95 % interval -0.0100 to +0.1100), {counts}",
+        f"use trial 1 (+0.0500 on dev, standard error 0.0200): {values}",
         "report: runs/tuned/report.html",
-        "next: pipe export runs/tuned/winner/seed-1 --to auto",
+        "next: pipe export runs/tuned/final/trial-0001/seed-1 --to auto",
     ]
 
 
-def test_a_worse_winner_is_reported():
-    assert "dev: the winner is worse by" in comparison(-0.09, -0.01).describe(Metric.ACCURACY)
-
-
-def test_the_unchanged_config_may_win(result):
-    runs = dict.fromkeys(("config", "winner"), ("config/seed-1",))
-    same = SplitComparison(split="dev", rows=9, unchanged=(0.5,), winner=(0.5,), low=0, high=0)
-    won = result.model_copy(update={"runs": runs, "comparisons": (same,), "winner": 0})
-    assert list(summary(OUT, won))[1:3] == [
-        "not better: no trial scored higher on dev than the unchanged config",
-        "dev: mean macro-F1 0.5000, 1 seed, 9 rows",
+def test_the_unchanged_config_is_kept_unless_the_gain_is_more_than_one_standard_error(
+    result, small_space
+):
+    noisy = result.model_copy(update={"standard_error": 0.0501})
+    small = "not more than one standard error (+0.0500 on dev, standard error 0.0501)"
+    assert list(summary(OUT, noisy))[-3:] == [
+        f"keep the unchanged config: the gain of trial 1 is {small}",
+        "report: runs/tuned/report.html",
+        "next: pipe export runs/tuned/final/config/seed-1 --to auto",
     ]
+    assert '<p class="verdict undecided"><b>keep the unchanged' in html(OUT, small_space(), noisy)
+
+
+def test_a_search_whose_trials_have_the_values_of_the_config_keeps_it(result):
+    same = result.model_copy(update={"finals": result.finals[:1], "comparisons": ()})
+    assert list(summary(OUT, same))[1] == (
+        "keep the unchanged config: all complete trials have its values"
+    )
 
 
 def test_each_end_of_a_trial_has_its_line():
@@ -87,20 +99,15 @@ def test_each_end_of_a_trial_has_its_line():
     ]
 
 
-def test_the_page_has_the_verdict_the_settings_and_all_trials(result, small_space):
+def test_the_page_has_the_verdict_the_final_runs_and_all_trials(result, small_space):
     page = html(OUT, small_space(), result)
-    assert '<p class="verdict undecided">' in page  # test decides
+    assert '<p class="verdict better"><b>use trial 1' in page
     assert "the loss is &lt;nan&gt;" in page
     assert page.count("<figure>") == 3  # all trials, and each setting
-    cells = "<td>train.learning_rate</td><td>0.0001 to 0.01, logarithmic</td><td>0.001</td>"
-    assert f"{cells}<td>0.0001235</td><td>70%</td>" in page
-    assert "<td>winner/seed-2</td><td>0.8700</td><td>0.8700</td>" in page
-    assert "<td>config/seed-1</td><td>0.8000</td><td>0.8000</td>" in page
-
-
-def test_the_page_of_a_better_winner_is_marked(result, small_space):
-    better = result.model_copy(update={"comparisons": (comparison(0.01, 0.09),)})
-    assert '<p class="verdict better">' in html(OUT, small_space(), better)
+    assert "Range: 0.0001 to 0.01, logarithmic. Each point is a trial." in page
+    scores = "<td>0.8600</td><td>+0.0500</td><td>0.8500, 0.8700</td>"
+    assert f"<td>trial 1</td>{scores}<td>0.0001235</td><td>8</td>" in page
+    assert "<td>unchanged config</td><td>0.8100</td><td>+0.0000</td>" in page
 
 
 def test_the_result_is_read_again(result, tmp_path):

@@ -33,26 +33,28 @@ def test_a_search_ends_with_run_folders_a_result_and_a_report(search, tmp_path):
     slow = ("train.learning_rate=1e-6", "train.max_steps=40", "train.eval_every=20")
     done = pipe(*words_of(search, out, *slow, seeds=2))
     assert done.returncode == 0, done.stderr
-    first, second, *comparisons, report, following = done.stdout.splitlines()
-    assert first.startswith("3 trials (3 complete, 0 pruned, 0 failed): trial ")
-    assert second.startswith("winner: train.learning_rate = ")
-    assert comparisons[0].startswith("dev: the winner is better by ")
-    assert comparisons[1].startswith("test: the winner is better by ")
+    first, *comparisons, verdict, report, following = done.stdout.splitlines()
+    assert first == (
+        "3 trials (3 complete, 0 pruned, 0 failed); final runs of 4 configs with 2 seeds each"
+    )
+    assert [line.partition(":")[0] for line in comparisons] == ["dev", "test"]
     assert "2 seeds" in comparisons[1]
+    assert verdict.startswith("use trial ")
     assert report == f"report: {out}/report.html"
     run = following.removeprefix("next: pipe export ").removesuffix(" --to auto")
+    assert f"/final/trial-{verdict.split()[2]:0>4}/seed-" in run
     assert pipe("show", run).returncode == 0
     assert "What mattered" in (out / "report.html").read_text()
     result = read_result(out)
     for comparison in result.comparisons:
-        assert comparison.low < comparison.gain < comparison.high
-    for name, runs in result.runs.items():
-        assert runs == (f"{name}/seed-1", f"{name}/seed-2")
-        scores = [read_manifest(out / run).data.metrics for run in runs]
-        for comparison in result.comparisons:
-            compared = comparison.winner if name == "winner" else comparison.unchanged
-            metrics = [score[comparison.split].scores[result.metric] for score in scores]
-            assert list(compared) == pytest.approx(metrics)
+        for config, scores in (
+            (result.finals[0], comparison.unchanged),
+            (result.best, comparison.best),
+        ):
+            metrics = [read_manifest(out / run).data.metrics for run in config.runs]
+            assert scores == pytest.approx(
+                [score[comparison.split].scores[result.metric] for score in metrics]
+            )
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +123,9 @@ def test_a_killed_search_ends_with_the_result_of_an_uninterrupted_one(search, tm
     for ours, theirs in zip(read_result(out).trials, read_result(whole).trials, strict=True):
         assert ours == theirs
     assert read_result(out) == read_result(whole)
-    for name in ("config", "winner"):
-        runs = read_result(out).runs[name]
-        assert [weights(out / run) for run in runs] == [weights(whole / run) for run in runs]
+    for final in read_result(out).finals:
+        for run in final.runs:
+            assert weights(out / run) == weights(whole / run)
 
 
 def claims(out):

@@ -1,5 +1,4 @@
 import json
-import math
 
 import optuna
 import pytest
@@ -10,7 +9,7 @@ from pipework.tasks.kinds import Metric
 from pipework.train.tune.search_space import ChoiceRange
 from pipework.train.tune.trials import (
     JOURNAL,
-    MedianPruner,
+    HalvingPruner,
     TrialJournal,
     TrialState,
 )
@@ -94,7 +93,7 @@ def test_finished_trials_are_not_claimed_again(journal):
     with journal().claim() as trial:
         assert trial is None
     assert [trial.score for trial in journal().finished()] == [0.5, 0.7, 0.7]
-    assert journal().winner().number == 1
+    assert [trial.number for trial in journal().ranked()] == [1, 2, 0]
 
 
 def test_the_same_history_has_the_same_next_trial(small_space, tmp_path):
@@ -120,13 +119,13 @@ def test_an_evaluation_that_a_resumed_trial_repeats_is_recorded_once(journal):
     assert (finished.score, finished.share) == (0.6, 1.0)
 
 
-def test_a_failed_trial_is_not_the_winner(journal):
+def test_a_failed_trial_is_not_ranked(journal):
     with journal().claim() as trial:
         trial.fail("the loss is nan")
     with pytest.raises(CheckFailedError, match="all 1 trials failed, the first because: the loss"):
-        journal().winner()
+        journal().ranked()
     finish(journal, 0.1)
-    assert journal().winner().number == 1
+    assert [trial.number for trial in journal().ranked()] == [1]
     assert journal().finished()[0].state is TrialState.FAIL
 
 
@@ -142,7 +141,7 @@ def test_an_incomplete_line_of_the_journal_is_dropped(journal, tmp_path):
 
 def others(*curves):
     """A study with finished trials of these scores by thousandths of their steps."""
-    study = optuna.create_study(direction="maximize", pruner=MedianPruner())
+    study = optuna.create_study(direction="maximize", pruner=HalvingPruner())
     for curve in curves:
         trial = study.ask()
         for at, score in curve.items():
@@ -158,41 +157,45 @@ def pruned(study, curve):
     return trial.should_prune()
 
 
-def test_a_trial_below_the_median_of_the_others_at_its_share_of_steps_is_pruned():
-    study = others(*({333: score, 1000: 0.9} for score in (0.4, 0.5, 0.6, 0.7)))
-    assert pruned(study, {350: 0.3, 500: 0.54})  # others at a third of their steps: 0.55
-    assert not pruned(study, {350: 0.3, 500: 0.56})
+FOUR = [{260: score, 520: 0.9, 1000: 0.9} for score in (0.4, 0.5, 0.6, 0.7)]
 
 
-def test_the_best_score_of_a_trial_counts():
-    study = others(*({500: 0.5, 1000: 0.9} for _ in range(4)))
-    assert not pruned(study, {400: 0.6, 600: 0.1})
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ({300: 0.54}, True),  # the others at their first report from a quarter on: 0.55
+        ({300: 0.56}, False),
+        ({100: 0.56, 300: 0.1}, False),  # the best score counts
+        ({249: 0.1}, False),
+        ({300: 0.56, 400: 0.1}, False),  # between two rungs
+        ({300: 0.56, 501: 0.8}, True),
+        ({300: 0.56, 501: 0.9}, False),
+        ({600: 0.8}, True),  # passes both rungs at once
+    ],
+)
+def test_the_worse_half_of_the_trials_is_pruned_at_each_rung(curve, expected):
+    assert pruned(others(*FOUR), curve) is expected
 
 
-def test_no_trial_is_pruned_early_or_without_enough_others():
-    few = others(*({500: 0.5, 1000: 0.9} for _ in range(3)))
-    assert not pruned(few, {500: 0.1})
-    enough = others(*({100: 0.5, 500: 0.5, 1000: 0.9} for _ in range(4)))
-    assert not pruned(enough, {150: 0.1})
-    assert pruned(enough, {500: 0.1})
-    late = others(*({500: 0.5, 1000: 0.9} for _ in range(4)))
-    assert not pruned(late, {400: 0.1})
+def test_a_trial_is_compared_with_at_least_four_others():
+    assert not pruned(others(*FOUR[:3]), {300: 0.1})
 
 
-def test_a_pruned_trial_counts_with_its_best_score():
+def test_a_pruned_trial_counts_at_the_rungs_that_it_has_reached():
     ended = [{300: 0.2}, {300: 0.3}, {300: 0.2}]
     study = others({300: 0.4, 1000: 0.8}, {300: 0.5, 1000: 0.9}, *ended)
-    assert not pruned(study, {300: 0.31, 900: 0.5})
-    assert pruned(study, {300: 0.1, 900: 0.29})
+    assert not pruned(study, {300: 0.31})
+    assert pruned(study, {300: 0.29})
+    assert not pruned(study, {300: 0.31, 900: 0.5})  # only two have reached a half
 
 
-def test_the_importances_name_the_setting_that_matters(small_space, tmp_path):
-    journal = TrialJournal(tmp_path, small_space(trials=12))
-    assert journal.importances() == {}
-    for _ in range(12):
+def test_a_trial_that_is_resumed_at_a_rung_is_still_pruned(small_space, tmp_path):
+    journal = TrialJournal(tmp_path, small_space(trials=5))
+    for score in (0.4, 0.5, 0.6, 0.7):
         with journal.claim() as trial:
-            score = -abs(math.log10(float(trial.values["train.learning_rate"])) + 3)
-            trial.should_stop(1.0, scored(score))
+            trial.should_stop(0.3, scored(score))
             trial.finish(score)
-    shares = journal.importances()
-    assert shares["train.learning_rate"] > shares["train.batch_size"]
+    for _ in range(2):  # the first process is killed before it records the end of the trial
+        with journal.claim() as trial:
+            assert trial.number == 4
+            assert trial.should_stop(0.3, scored(0.1))
