@@ -170,13 +170,16 @@ def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[st
 def _reopen(name: str, adapter: Adapter | None, code: CustomCode | None) -> torch.nn.Module:
     if code is not None:
         return code.open()
-    head = {}
-    if adapter is not None:  # the base may have none, or another
-        head = {"num_labels": adapter.labels, "ignore_mismatched_sizes": True}
     with opening(name):
         if find_index(name) is None:
+            config = read_config(name)
+            if adapter is not None:  # the base may have no head, or another
+                config.num_labels = adapter.labels
             model = AutoModelForSequenceClassification.from_pretrained(
-                name, dtype=torch.float32, **head
+                name,
+                config=config,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=adapter is not None,
             )
         else:
             model, _ = _load(name, _config(name, adapter))
