@@ -16,7 +16,7 @@ def engine(exported_run):
 
     def make(precision, texts_per_s, variation):
         speed = {"texts_per_s": texts_per_s, "variation": variation}
-        changes = {"name": precision, "precision": Precision(precision)}
+        changes = {"name": f"onnx-{precision}", "precision": Precision(precision)}
         return record.model_copy(update={**changes, "speed": record.speed.model_copy(update=speed)})
 
     return make
@@ -24,10 +24,10 @@ def engine(exported_run):
 
 def test_of_equally_fast_engines_the_most_precise_is_first(engine):
     engines = [engine("int8", 100, 0.1), engine("bf16", 95, 0.1), engine("fp32", 80, 0.1)]
-    assert [one.name for one in fastest(engines)] == ["int8", "bf16"]
-    assert [one.name for one in by_speed(engines)] == ["bf16", "int8", "fp32"]
+    assert [one.name for one in fastest(engines)] == ["onnx-int8", "onnx-bf16"]
+    assert [one.name for one in by_speed(engines)] == ["onnx-bf16", "onnx-int8", "onnx-fp32"]
     steady = [engine("int8", 100, 0.02), engine("bf16", 95, 0.02)]
-    assert [one.name for one in fastest(steady)] == ["int8"]
+    assert [one.name for one in fastest(steady)] == ["onnx-int8"]
     assert by_speed(steady) == steady
 
 
@@ -39,8 +39,9 @@ def test_an_export_names_no_fastest_engine_if_intervals_overlap(
     speeds = {one.name: one.speed for one in (slower, faster)}
     monkeypatch.setattr(ranking, "measure", lambda *_: speeds)
     settings = ExportSettings(rebuild=False)
-    export(proven, noting, [slower], settings=settings)
-    assert [one.name for one in read_manifest(proven).engines] == ["fp32", "int8"]
-    assert "no fastest engine: the speeds of int8, fp32 may be equal; the safest is first" in (
-        noting.lines
+    export(proven, noting, settings=settings)
+    assert [one.name for one in read_manifest(proven).engines] == ["onnx-fp32", "onnx-int8"]
+    assert (
+        "no fastest engine: the speeds of onnx-int8, onnx-fp32 may be equal; the safest is first"
+        in (noting.lines)
     )

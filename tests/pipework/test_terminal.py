@@ -110,7 +110,7 @@ def test_the_default_engine_and_the_cost_of_a_faster_one_are_shown(manifest, tmp
     assert "warning: the speed" not in shown
     loud = exact.model_copy(update={"speed": speed.model_copy(update={"variation": 0.5})})
     show_manifest(tmp_path, manifest.model_copy(update={"engines": (fast, loud)}))
-    assert "warning: the speed of an engine varied by 50% between rounds" in capsys.readouterr().out
+    assert "warning: the speed of an engine is uncertain by 50%" in capsys.readouterr().out
     show_manifest(tmp_path, both, EngineSettings(name="fast"))
     text = "default engine: fast (changes 1.20% of the labels, probabilities by up to 0.26: beyond"
     assert text in capsys.readouterr().out

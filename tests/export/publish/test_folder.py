@@ -264,6 +264,6 @@ def test_the_card_shows_unreliable_speeds_and_rows_of_the_calibration(exported):
     card = model_card(exported, imported, (engine,), NullProgress(), "topics")
     assert "| 10 |\n" in card
     assert "Texts/s were measured on cpu with 1 thread, 1 text per batch." in card
-    assert "not reliable: the rounds varied by up to 89%" in card
+    assert "not reliable: they are uncertain by up to 89%" in card
     assert "- calibration of int8: train.tsv" in card
     assert "truncation=True, max_length=" in card

@@ -194,7 +194,7 @@ def test_several_engines_share_the_cpus_and_return_the_same_predictions(
 
     init = OnnxRuntimeEngine.__init__
     monkeypatch.setattr(OnnxRuntimeEngine, "__init__", opened)
-    monkeypatch.setattr("pipework.serve.models.open_models.cpu_limit", lambda: 8)
+    monkeypatch.setattr("pipework.serve.engines.cpu_limit", lambda: 8)
     examples = [Example(text=text) for text in ("rain", "goal team")]
     with open_predictor(run, queue=QueueSettings(instances=3)) as several:
         assert several.load.engines == 3
@@ -207,7 +207,7 @@ def test_several_engines_share_the_cpus_and_return_the_same_predictions(
 def test_a_machine_with_several_cpus_has_two_engines(
     run: Path, monkeypatch: pytest.MonkeyPatch, processors: int, engines: int
 ) -> None:
-    monkeypatch.setattr("pipework.serve.models.open_models.cpu_limit", lambda: processors)
+    monkeypatch.setattr("pipework.serve.engines.cpu_limit", lambda: processors)
     monkeypatch.setattr("pipework.serve.models.open_models.computes_on_gpu", lambda *_: False)
     with open_predictor(run) as predictor:
         assert predictor.load.engines == engines
