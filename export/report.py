@@ -1,6 +1,7 @@
 """An HTML report of a run's engines: speed, difference from the checkpoint, parity status."""
 
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -18,11 +19,8 @@ from pipework.run_folder.manifest import Manifest
 from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine
 
-COLUMNS = (
-    *("engine", "precision", "layout", "MB", "max difference", "tolerance", "changes"),
-    *("score", "change, 95 % interval", "texts/s", "p50 ms", "state"),
-)
-
+FIRST_COLUMNS = ("engine", "precision", "layout", "MB", "max difference", "tolerance")
+LAST_COLUMNS = ("score", "change, 95 % interval", "texts/s", "p50 ms", "state")
 DEFAULTS = EngineSettings()
 USUAL = "onnx-fp32"
 LARGE = 1000
@@ -46,8 +44,7 @@ def page(manifest: Manifest, settings: EngineSettings = DEFAULTS) -> str:
     """Return the report as a self-contained HTML page."""
     name, engines = manifest.identity.name, manifest.engines
     subtitle = f"{manifest.model.family}, {manifest.model.head} head; {manifest.task.kind}"
-    if warning := unreliable_ranking(engine.speed for engine in engines):
-        subtitle += f". Warning: {warning}"
+    warning = unreliable_ranking(engine.speed for engine in engines)
     charts = [chart for chart in (_speeds(engines), _differences(engines)) if chart is not None]
     fallback_layers = [
         f"{engine.name}: {layer.name}, {layer.precision}"
@@ -55,16 +52,26 @@ def page(manifest: Manifest, settings: EngineSettings = DEFAULTS) -> str:
         for layer in engine.built.kept
     ]
     rows = (cells(_row(engine, manifest, settings)) for engine in engines)
+    changes = [f"changed {change}" for change in manifest.task.change_columns]
+    columns = (*FIRST_COLUMNS, *changes, *LAST_COLUMNS)
     parts = [
         header(f"Engines of {name}", subtitle),
+        f'<p class="alarm">{escape(warning)}</p>' if warning else "",
         tiles(_headline(engines)),
         plots(charts),
-        section("Engines", table(COLUMNS, rows, kind="compact")),
+        section("Engines", table(columns, rows, kind="compact") + _default(manifest, settings)),
     ]
     if fallback_layers:
         layers = table(("",), map(_cell, fallback_layers))
         parts.append(section("Layers in a higher precision", layers))
     return render_page(f"Engines of {name}", parts)
+
+
+def _default(manifest: Manifest, settings: EngineSettings) -> str:
+    """Return the default engine, and why it is the default."""
+    default = choose_engine(manifest, settings.name, settings)
+    line = f"Served by default: {default.name} ({settings.reason(default, manifest.task)})."
+    return f'<p class="quiet">{escape(line)}</p>'
 
 
 def _cell(text: str) -> str:
@@ -84,7 +91,8 @@ def _headline(engines: Sequence[EngineRecord]) -> list[tuple[str, str, str]]:
             title = "fastest" if one else "first, and others may be as fast"
             headline.append((f"{first.texts_per_s:,.0f}", "texts/s", f"{title}: {timed[0].name}"))
             times = first.texts_per_s / reference.texts_per_s
-            headline.append((f"{times:.1f}", "times", f"as fast as {usual.name}"))
+            if usual is not timed[0]:
+                headline.append((f"{times:.1f}", "times", f"as fast as {usual.name}"))
     return headline
 
 
@@ -153,12 +161,12 @@ def _scores(parity: Parity) -> tuple[str, str]:
 
 def _row(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -> tuple[str, ...]:
     parity, speed = engine.parity, engine.speed
-    parity_cells = ("",) * 5
+    parity_cells = ("",) * (4 + len(manifest.task.change_columns))
     if parity is not None:
         parity_cells = (
             f"{parity.max_abs:.1e}",
             f"{parity.tolerance.max_abs * parity.unit:.3g}",
-            manifest.task.describe_change(parity),
+            *manifest.task.change_cells(parity),
             *_scores(parity),
         )
     return (
@@ -179,5 +187,4 @@ def _state(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -
     if engine not in manifest.current_engines:
         return "checked with another model"
     default = engine.name == choose_engine(manifest, settings.name, settings).name
-    reason = settings.reason(engine, manifest.task)
-    return f"proven, served by default ({reason})" if default else "proven"
+    return "proven, default" if default else "proven"

@@ -26,6 +26,7 @@ from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.ngram_embeddings import NgramTable
 
 CHUNK = 2048
+SHORT_ROWS = 256
 
 
 def sample_rows(input_: Input) -> list[Example]:
@@ -62,6 +63,8 @@ class RunRows:
         truth_N: labels of `dev`, see `pipework.scoring.evaluation.label_array`; None without.
         edge_cases: inputs that are checked at several batch sizes.
         vocabulary: inputs with every token and every bucket of an n-gram table, see `WordRows`.
+        lengths: inputs of every length.
+        short: inputs of one token, for calls with many texts.
         unread_buckets: number of buckets of the table that no input was found for.
     """
 
@@ -72,6 +75,8 @@ class RunRows:
     truth_N: NDArray[np.generic] | None
     edge_cases: Sequence[Row]
     vocabulary: Sequence[Row]
+    lengths: Sequence[Row]
+    short: Sequence[Row]
     unread_buckets: int
 
     @classmethod
@@ -94,19 +99,22 @@ class RunRows:
         vocabulary, ngrams, unread = words.vocabulary(), list[Row](), 0
         if table := NgramTable.read(run / FOLDER, int(words.empty.ids[0])):
             ngrams, unread = words.ngrams(table, vocabulary)
+        dev = [
+            Row(name=f"dev row {number}", encoding=encoding)
+            for number, encoding in zip(numbers, encoder.encode(examples), strict=True)
+        ]
         return cls(
             run=run,
             manifest=manifest,
             settings=settings,
-            dev=[
-                Row(name=f"dev row {number}", encoding=encoding)
-                for number, encoding in zip(numbers, encoder.encode(examples), strict=True)
-            ],
+            dev=dev,
             truth_N=(
                 label_array(examples, manifest.task, splits["dev"].path) if labelled else None
             ),
             edge_cases=edge_case_rows(encoder, examples, numbers),
             vocabulary=[*vocabulary, *ngrams],
+            lengths=words.lengths(dev),
+            short=words.single(dev, SHORT_ROWS),
             unread_buckets=unread,
         )
 

@@ -16,6 +16,20 @@ from pipework.errors import ConfigError, StoppedError, without_password
 if TYPE_CHECKING:
     from pipework.serve.bulk.job import BulkOptions
 
+Keep = Annotated[
+    str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
+]
+Shard = Annotated[
+    str | None,
+    typer.Option(help="part I of N of the work of --in: I/N, or auto for the task of a cluster"),
+]
+On = Annotated[
+    str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
+]
+AllowSkipped = Annotated[
+    bool, typer.Option("--allow-skipped", help="leave out files of --in with unknown suffixes")
+]
+
 
 def predict(
     words: Annotated[
@@ -36,13 +50,10 @@ def predict(
     url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
     columns: Columns = None,
     engine: EngineName = None,
-    keep: Annotated[
-        str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
-    ] = None,
-    shard: Annotated[str | None, typer.Option(help="part I of N of the work of --in: I/N")] = None,
-    on: Annotated[
-        str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
-    ] = None,
+    keep: Keep = None,
+    shard: Shard = None,
+    on: On = None,
+    allow_skipped: AllowSkipped = False,
 ) -> None:
     """Classify texts from the command line, a file, standard input (a text per line), or files.
 
@@ -57,7 +68,14 @@ def predict(
 
         kept = None if keep is None else [name for name in keep.split(",") if name]
         options = BulkOptions(
-            pattern=inputs, out=out, engine=engine, columns=columns, keep=kept, shard=shard, on=on
+            pattern=inputs,
+            out=out,
+            engine=engine,
+            columns=columns,
+            keep=kept,
+            shard=shard,
+            on=on,
+            allow_skipped=allow_skipped,
         )
         _score_files(run, options)
         return

@@ -237,7 +237,7 @@ def open_engine(
         path: the engine's main file, see `Runtime.model_file`.
         variant: format, layout and precision of the engine.
         manifest: manifest of the run, for the form of its inputs.
-        whole: whether each batch is one call, for a parity check over fixed shapes.
+        whole: whether each batch is one call.
         built: the build record of the engine; None for a graph that is being converted.
         threads: threads of the runtime on a CPU; None for as many as the container may use.
 

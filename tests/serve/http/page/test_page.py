@@ -157,7 +157,7 @@ def test_a_text_can_be_classified_with_the_keyboard(
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > 2 * widths[1]
     expect(page.locator("#by")).to_have_text(
-        re.compile("Classified by model topics, version [0-9]+, engine onnx")
+        re.compile("Classified by model topics, version [0-9]{8}…, engine onnx")
     )
 
 
@@ -233,6 +233,7 @@ def test_a_pair_model_has_two_text_fields(many: str, open_page: Callable[..., Pa
     page = open_page(many)
     expect(page.locator("#pair")).to_be_hidden()
     page.locator("#model").select_option("pairs")
+    expect(page.locator("#ask-head")).to_have_text("Classify a pair")
     classify(page, "goal", "stock")  # only the second text determines the label
     expect(page.locator("#prediction")).to_contain_text("money")
 
@@ -260,9 +261,18 @@ def test_several_labels_have_thresholds(many: str, open_page: Callable[..., Page
     assert scores["sport"].endswith("< 75.0 %")
 
 
+def test_long_times_are_in_seconds(single: str, open_page: Callable[..., Page]) -> None:
+    page = open_page(single)
+    module = "async (value) => (await import('/page/page.js')).ms(value)"
+    shown = [page.evaluate(module, value) for value in (0.5, 12.34, 999.4, 1234, 45_678)]
+    assert shown == ["0.50 ms", "12.3 ms", "999 ms", "1.23 s", "45.7 s"]
+
+
 def test_a_regression_has_a_number_and_no_bars(many: str, open_page: Callable[..., Page]) -> None:
     page = open_page(many)
     page.locator("#model").select_option("number")
+    expect(page.locator("#ask-head")).to_have_text("Score a text")
+    expect(page.locator("#send")).to_have_text("Score")
     classify(page, "rain")
     score = httpx.post(f"{many}/v1/predict", json={"texts": ["rain"], "model": "number"}).json()[
         "predictions"
