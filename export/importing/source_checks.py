@@ -86,8 +86,8 @@ def check_family(name: str, config: PreTrainedConfig) -> None:
     causal = config.model_type in CAUSAL.keys() - MASKED.keys() - BIDIRECTIONAL
     if config.is_encoder_decoder or causal:
         raise not_an_encoder(name, config)
-    pad, size = config.pad_token_id, getattr(config, "vocab_size", None)
-    if None not in (pad, size) and not 0 <= pad < size:
+    pad, size = config.pad_token_id, int(getattr(config, "vocab_size", None) or 0)
+    if pad is not None and size and not 0 <= pad < size:
         message = f"{name!r} has the pad_token_id {pad} in config.json, expected 0 to {size - 1}"
         raise ConfigError(message, "set it to the id of the pad token of the tokenizer")
 
