@@ -136,7 +136,7 @@ class RepositorySettings(Settings):
 
 
 class SecuritySettings(Settings):
-    """API keys and TLS.
+    """API keys, TLS, and who may connect.
 
     Attributes:
         keys_file: file with one API key per line. The keys in the environment variable
@@ -144,11 +144,19 @@ class SecuritySettings(Settings):
             allowed.
         certificate: PEM file; if it and `private_key` are set, HTTP and gRPC require TLS.
         private_key: PEM file.
+        hosts: names that the Host header of an HTTP request may have, besides addresses and
+            localhost; default: none on a loopback address, which protects from web pages (DNS
+            rebinding), else any. Health checks may have any.
+        public_grpc: whether gRPC listens on the address of `--host` if other machines can reach it;
+            else on 127.0.0.1. Only behind a proxy that limits headers, or in a network without
+            hostile clients: these can exhaust the memory.
     """
 
     keys_file: Path | None = None
     certificate: Path | None = None
     private_key: Path | None = None
+    hosts: tuple[str, ...] | None = None
+    public_grpc: bool = False
 
 
 class LogFormat(StrEnum):

@@ -317,10 +317,14 @@ def test_ports_probes_and_paths_are_those_of_the_server():
         assert security["allowPrivilegeEscalation"] is False
     image = (DEPLOY / "Containerfile").read_text()
     assert "EXPOSE 8000 8001" in image
-    (deployment,) = [found for found in render("claim") if found["kind"] == "Deployment"]
-    pod = deployment["spec"]["template"]["spec"]
-    ports = {port["containerPort"] for port in pod["containers"][0]["ports"]}
-    assert ports == {8000, 8001}
+    for public, expected_ports in ((False, {8000}), (True, {8000, 8001})):
+        resources = render_values({**CLAIM, "publicGrpc": public})
+        found = {resource["kind"]: resource for resource in resources}
+        pod = found["Deployment"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert {port["containerPort"] for port in container["ports"]} == expected_ports
+        assert {port["port"] for port in found["Service"]["spec"]["ports"]} == expected_ports
+        assert ("--set=security.public_grpc=true" in container["args"]) is public
     assert pod["securityContext"]["runAsUser"] == int(re.findall(r"--uid (\d+)", image)[0])
 
 

@@ -36,7 +36,7 @@ def connect(server, data) -> socket.socket:
 
 def test_open_connections_do_not_delay_the_shutdown(slow_run, start_server):
     server = start_server(slow_run, "grace_s=60")
-    idle = connect(server, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    idle = connect(server, b"GET /healthz HTTP/1.1\r\nHost: [::]\r\n\r\n")
     assert idle.recv(12) == b"HTTP/1.1 200"
     head = connect(server, b"GET /hea")
     silent = connect(server, b"")
@@ -48,7 +48,7 @@ def test_open_connections_do_not_delay_the_shutdown(slow_run, start_server):
 
 
 def test_a_request_on_an_open_connection_is_answered_while_the_server_stops(server):
-    request = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n"
+    request = b"POST /v1/predict HTTP/1.1\r\nHost: [::]\r\nContent-Length: 18\r\n\r\n"
     request += b'{"texts":["rain"]}'
     opened = connect(server, request)
     assert opened.recv(1 << 16).startswith(b"HTTP/1.1 200")
@@ -73,7 +73,7 @@ def refuses(server) -> bool:
 
 def test_unfinished_requests_are_answered_503_and_the_exit_code_is_0(server):
     body, bulk = json.dumps(STUCK).encode(), {"X-Priority": "bulk"}
-    half = connect(server, b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{")
+    half = connect(server, b"POST /v1/predict HTTP/1.1\r\nHost: [::]\r\nContent-Length: 9\r\n\r\n{")
     with (
         httpx.Client(base_url=server.url, timeout=WITHIN_S) as client,
         ThreadPoolExecutor(30) as pool,
