@@ -26,7 +26,7 @@ from pipework.export.parity.case import Case, EngineFailedError, ProofBatch
 from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint, RoundedRows
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.run_rows import RunRows
-from pipework.machine import cpu_limit, processor
+from pipework.machine import processor
 from pipework.progress import NullProgress, Progress, counted
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
 from pipework.scoring.evaluation import CHUNK, infer_all
@@ -173,13 +173,7 @@ def prove(
             batches=batches,
             target_range=_target_range(run_rows, expected),
             passed=not breaches,
-        ).model_copy(
-            update={
-                "processor": engine.processor,
-                "on_gpu": engine.on_gpu,
-                "threads": tuple(sorted({server_engines(on_gpu=False)[1], cpu_limit()})),
-            }
-        ),
+        ).model_copy(update={"processor": engine.processor, "on_gpu": engine.on_gpu}),
         breaches=breaches,
         comparison=comparison,
         worst=_worst(batches, comparison, all_found),

@@ -38,7 +38,7 @@ from pipework.run_folder.files import (
     verify_files,
     verify_present,
 )
-from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest
+from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
 from pipework.serve.engines.triton import files_of
 from pipework.serve.models.repository import NAME
@@ -263,7 +263,7 @@ def _versions(model: Path) -> list[int]:
 def _matches(version: Path, manifest: Manifest) -> bool:
     """Return whether a version has the only engine of a manifest, with its task and input."""
     try:
-        existing = read_manifest(version)
+        existing = read_classifier(version)
     except RunFolderError:
         return False
     files = [[engine.files for engine in side.engines] for side in (existing, manifest)]
