@@ -23,11 +23,11 @@ REPORT = load()
 OVER_BUDGET = {
     "pipework": 428,
     "train": 954,
-    "export": 2_293,
+    "export": 2_289,
     "serve": 3_254,
     "benchmarks": 111,
     "benchmarks/studies": 862,
-    "tests": 12_454,
+    "tests": 12_457,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
