@@ -27,7 +27,7 @@ OVER_BUDGET = {
     "serve": 3_254,
     "benchmarks": 111,
     "benchmarks/studies": 862,
-    "tests": 12_457,
+    "tests": 12_515,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
