@@ -17,8 +17,11 @@ TRANSIENT = FULL | {
     errno.ESTALE,
     errno.ETIMEDOUT,
 }
-# Their errors of the network are not those of Python.
+# Errors of the network of these packages are not always those of Python.
 NETWORK_PACKAGES = frozenset({"aiohttp", "botocore", "requests", "urllib3"})
+NETWORK_ERRORS = frozenset(
+    {"ClientConnectionError", "ClientPayloadError", "ConnectionError", "HTTPClientError"}
+)
 # The extra of pipework that installs each optional package.
 EXTRAS = {
     "fsspec": "bulk",
@@ -221,5 +224,7 @@ def is_transient(error: Exception) -> bool:
         return True
     if getattr(error, "errno", None) is not None:
         return isinstance(error, OSError) and error.errno in TRANSIENT
-    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return bool(packages & NETWORK_PACKAGES) and "Credentials" not in type(error).__name__
+    return any(
+        kind.__name__ in NETWORK_ERRORS and kind.__module__.partition(".")[0] in NETWORK_PACKAGES
+        for kind in type(error).__mro__
+    )

@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -22,6 +22,9 @@ Keep = Annotated[
 Shard = Annotated[
     str | None,
     typer.Option(help="part I of N of the work of --in: I/N, or auto for the task of a cluster"),
+]
+RawCsv = Annotated[
+    bool, typer.Option("--raw-csv", help="write cells that start with = + - @ as they are")
 ]
 On = Annotated[
     str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
@@ -52,6 +55,7 @@ def predict(
     engine: EngineName = None,
     keep: Keep = None,
     shard: Shard = None,
+    raw_csv: RawCsv = False,
     on: On = None,
     allow_skipped: AllowSkipped = False,
 ) -> None:
@@ -85,12 +89,18 @@ def predict(
 
     with console.progress() as progress:
         source = PredictionSource(url=url, columns=columns, engine=engine)
-        predicted = predict_inputs(words or [], file, source, progress=progress)
-        if out is not None:
-            write_predictions(predicted.predictions, Path(out), progress, predicted.file)
-            return
-        for example, prediction in predicted.predictions:
-            sys.stdout.write(format_prediction(example, prediction) + "\n")
+        results = predict_inputs(words or [], file, source, progress=progress)
+        if out is None:
+            _print(format_prediction(*pair) for pair in results.predictions)
+        else:
+            write_predictions(results.predictions, Path(out), progress, results.file, raw=raw_csv)
+
+
+def _print(lines: Iterable[str]) -> None:
+    from pipework.console import printable
+
+    for line in lines:
+        sys.stdout.write((printable(line) if sys.stdout.isatty() else line) + "\n")
 
 
 def _check_without_in(out: str | None, *options: str | None) -> None:

@@ -211,7 +211,8 @@ def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401
         with warnings.catch_warnings(action="ignore"):  # the error has the same message
             ray.init(address, log_to_driver=False, logging_level="WARNING")
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        first, *lines = str(error).strip().splitlines()
+        reason = f"{first} {lines[-1]}" if lines and first.endswith(":") else first
         message = f"the Ray cluster {address or 'of RAY_ADDRESS'} cannot be used: {reason}"
         hint = (
             "check it with `ray status`; ray://HOST:PORT is the port of its Ray client server; a "

@@ -247,8 +247,8 @@ class Ledger:
 
 def planned_engine(folder: JobFolder) -> str | None:
     """Return the name of the engine with which a job was started; None for a new job."""
+    content = folder.read(PLAN) if PLAN in folder.names() else None
     with suppress(ValidationError):
-        content = folder.read(PLAN)
         return None if content is None else BulkPlan.model_validate_json(content).engine.name
     return None
 

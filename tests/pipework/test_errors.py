@@ -102,16 +102,12 @@ def test_an_error_is_pickled_with_its_attributes(error):
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
-class EndpointConnectionError(Exception):
-    """As a package for object stores has it."""
-
-    __module__ = "botocore.exceptions"
-
-
-class NoCredentialsError(EndpointConnectionError):
-    """A package needs credentials."""
-
-    __module__ = "botocore.exceptions"
+def of_package(*names):
+    """An error with such classes of a package for object stores, the base first."""
+    kind = Exception
+    for name in names:
+        kind = type(name, (kind,), {"__module__": "botocore.exceptions"})
+    return kind()
 
 
 @pytest.mark.parametrize(
@@ -121,8 +117,8 @@ class NoCredentialsError(EndpointConnectionError):
         (TimeoutError(), True),
         (OSError(errno.ENOSPC, "No space left on device"), True),
         (OSError(errno.EBUSY, "Slow Down"), True),
-        (EndpointConnectionError(), True),
-        (NoCredentialsError(), False),
+        (of_package("ConnectionError", "EndpointConnectionError"), True),
+        (of_package("BotoCoreError", "ParamValidationError"), False),
         (PermissionError(errno.EACCES, "Access Denied"), False),
         (FileNotFoundError(errno.ENOENT, "No such file"), False),
         (ValueError("x"), False),
