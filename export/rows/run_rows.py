@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source, chunks, fit_examples
 from pipework.data.kept_rows import kept_source, sample_evenly, spread
-from pipework.data.other_files import unlabelled_source
 from pipework.data.readers import Columns
 from pipework.data.splits import split_source
 from pipework.errors import DataError
 from pipework.export.config import TOLERANCES, ExportSettings
 from pipework.export.rows.edge_cases import Row, WordRows, edge_case_rows
 from pipework.run_folder.engine_record import Layout, Precision, Tolerance
-from pipework.run_folder.manifest import Input, Manifest, TrainingReadOptions
+from pipework.run_folder.manifest import Input, Manifest
 from pipework.scoring.evaluation import label_array
 from pipework.serve.engines.collate import Collate
 from pipework.text.encoding import Encoding, TextEncoder, open_encoder
@@ -181,7 +180,7 @@ def _unlabelled_rows(
 ) -> list[Row]:
     if settings.unlabelled is None:
         return []
-    source = unlabelled_source(TrainingReadOptions.of(manifest.data), settings.unlabelled)
+    source = Source.of(manifest.data.reading, settings.unlabelled).unlabelled()
     count = sum(1 for _ in source.rows())
     rows = sample_evenly(source.rows(), count, settings.dev_rows)
     encodings = encoder.encode([*fit_examples(rows.values(), manifest.input)])
