@@ -26,8 +26,8 @@ OVER_BUDGET = {
     "export": 2_289,
     "serve": 3_254,
     "benchmarks": 111,
-    "benchmarks/studies": 862,
-    "tests": 12_457,
+    "benchmarks/studies": 864,
+    "tests": 12_542,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
