@@ -27,7 +27,7 @@ OVER_BUDGET = {
     "serve": 3_254,
     "benchmarks": 111,
     "benchmarks/studies": 864,
-    "tests": 12_581,
+    "tests": 12_582,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
