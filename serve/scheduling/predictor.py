@@ -95,6 +95,11 @@ class Predictor(Closeable):
         return self.scheduler.ready
 
     @property
+    def fault(self) -> str:
+        """What is wrong with the results of an engine, or "": then only a restart helps."""
+        return self.scheduler.fault
+
+    @property
     def load(self) -> EngineLoad:
         """Queue length and engine counters."""
         return self.scheduler.load

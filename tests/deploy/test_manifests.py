@@ -328,6 +328,30 @@ def test_ports_probes_and_paths_are_those_of_the_server():
     assert pod["securityContext"]["runAsUser"] == int(re.findall(r"--uid (\d+)", image)[0])
 
 
+def test_packages_of_the_image_have_hashes_and_the_versions_of_the_constraints():
+    hashed, constraints = (
+        path.read_text() for path in (DEPLOY / "hashes.txt", ROOT / "constraints.txt")
+    )
+    pin = r"^(\S+)==(\S+)"
+    versions = dict(re.findall(pin + r" \\\n    --hash=sha256:[0-9a-f]{64}", hashed, re.MULTILINE))
+    assert len(versions) == hashed.count("==") > 90
+    pinned = dict(re.findall(pin, constraints, re.MULTILINE))
+    shared = versions.keys() & pinned.keys()
+    assert {name: versions[name] for name in shared} == {name: pinned[name] for name in shared}
+    assert {"grpcio", "numpy", "onnxruntime", "openvino", "pyarrow", "torch"} <= shared
+
+
+def test_the_temporary_folder_has_a_limit():
+    texts = {path: path.read_text() for path in DEPLOY.rglob("*.yaml")}
+    limits = {
+        path: re.findall(r"name: tmp\b[^}]*\n +emptyDir: {(.*)}", text)
+        for path, text in texts.items()
+    }
+    found = [limit for values in limits.values() for limit in values]
+    assert len(found) == 6
+    assert all(limit.startswith("sizeLimit: ") for limit in found)
+
+
 @pytest.mark.parametrize("made_by", ["chart", "KServe"])
 def test_the_grace_period_covers_the_server_s_and_the_hook(made_by):
     deployments = {resource["kind"]: resource for resource in render("claim")}

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
 from pipework.serve.http.shutdown import drain_s
+from tests.serve.models.test_watchdog import open_stuck
 
 GRACE_S = 6
 WITHIN_S = 60.0
@@ -154,3 +156,34 @@ def test_a_process_that_ends_in_time_keeps_its_exit_code():
 
 def test_part_of_the_grace_period_is_reserved():
     assert [drain_s(grace_s) for grace_s in (1, 2, 3, 30)] == [1, 1, 1, 28]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_hanging_engine_does_not_extend_the_grace_period(run, launch, tmp_path, workers):
+    stuck = tmp_path / "stuck"
+    before = partial(open_stuck, stuck)
+    process = launch(run, settings=["grace_s=2"], before=before, workers=workers)
+    url = process.first_line().split()[0]
+    stuck.touch()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(httpx.post, f"{url}/v1/predict", json={"texts": ["goal"]}, timeout=60)
+        time.sleep(0.5)
+        began_s = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert 1 < time.monotonic() - began_s < 5  # and the exit of a busy machine
+        assert answer.exception() or answer.result().status_code == 503
+
+
+def test_output_that_cannot_be_written_ends_a_server_at_its_start(run):
+    command = [sys.executable, "-m", "pipework", "serve", run, "--port=0", "--grpc-port=0"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False, text=True
+        )
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if " INFO " not in line]
+    assert lines == [
+        "error: standard output cannot be written: No space left on device",
+        "hint: redirect it to another file, or free space",
+    ]
