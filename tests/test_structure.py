@@ -23,11 +23,11 @@ REPORT = load()
 OVER_BUDGET = {
     "pipework": 481,
     "train": 954,
-    "export": 2_340,
+    "export": 2_383,
     "serve": 3_254,
     "benchmarks": 111,
-    "benchmarks/studies": 864,
-    "tests": 12_582,
+    "benchmarks/studies": 865,
+    "tests": 12_601,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
