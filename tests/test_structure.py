@@ -26,7 +26,7 @@ OVER_BUDGET = {
     "export": 2_383,
     "serve": 3_254,
     "benchmarks": 111,
-    "benchmarks/studies": 865,
+    "benchmarks/studies": 872,
     "tests": 12_601,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
