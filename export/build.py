@@ -14,7 +14,6 @@ from pipework.export.convert.converters import converter_of, graph_converter
 from pipework.export.convert.fusions import count_fusions
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
 from pipework.export.quantize.onnx2int8 import LayerPrecisions, onnx_to_int8
-from pipework.export.quantize.stored_weights import check_stored_weights
 from pipework.export.rows.run_rows import RunRows, graph_feeds, reads_first_only
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineBuild, Precision, Variant
@@ -22,8 +21,9 @@ from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines.runtimes import RUNTIMES
 
-COPIES, MB = 2, 10**6  # of the weights on the disk: a graph, and the same graph with fusions
-FLOAT_GRAPH = "fp32.onnx"
+# Copies of the weights on the disk: the float32 graph, the converted one, and one with fusions.
+COPIES, MB = 3, 10**6
+FLOAT_GRAPH = "fp32.onnx"  # in the folder of an engine of a lower precision, until it is compared
 GraphCheck = Callable[[Path], None]
 
 
@@ -59,7 +59,7 @@ def build(
         progress: receives the stages.
 
     Raises:
-        CheckFailedError: `check` refused the float32 graph, or a converted weight is wrong.
+        CheckFailedError: `check` refused the float32 graph.
         ConfigError: the variant is not supported, or not for this model.
         MissingDependencyError: a package that the build needs is not installed.
     """
@@ -94,11 +94,13 @@ def build(
 def _convert_precision(
     plain: Path, path: Path, variant: Variant, run_rows: RunRows, progress: Progress
 ) -> LayerPrecisions:
-    """Move a float32 graph to `path`, in the precision of a variant."""
+    """Write a float32 graph to `path`, in the precision of a variant."""
     layers = LayerPrecisions()
     match variant.precision:
-        case Precision.FP32 | Precision.BF16:  # the runtime converts to bf16
+        case Precision.FP32:
             plain.rename(path)
+        case Precision.BF16:  # the runtime converts
+            shutil.copyfile(plain, path)
             layers = LayerPrecisions(fallback_precision=variant.precision)
         case Precision.FP16:
             encodings = [row.encoding for row in run_rows.edge_cases]
@@ -106,9 +108,6 @@ def _convert_precision(
             layers = LayerPrecisions(fallback=in_float32, fallback_precision=variant.precision)
         case Precision.INT8:
             layers = onnx_to_int8(plain, path, variant, run_rows, progress)
-    if plain.is_file():
-        check_stored_weights(plain, path, variant.label)
-        plain.unlink()
     return layers
 
 

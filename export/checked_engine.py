@@ -1,16 +1,19 @@
 """Build an engine, check its parity, and record the files that were checked."""
 
 import shutil
+import tempfile
 from functools import partial
 from pathlib import Path
 
-from pipework.errors import ChangedFileError
-from pipework.export.build import BuildResult, EngineBuilder, disk_space
+from pipework.errors import ChangedFileError, CheckFailedError
+from pipework.export.build import FLOAT_GRAPH, BuildResult, EngineBuilder, disk_space
 from pipework.export.convert.converter import GRAPH
+from pipework.export.convert.converters import converter_of
 from pipework.export.convert.fusions import lost_fusions
 from pipework.export.convert.onnx2ort import as_graph
-from pipework.export.diagnosis.refusal import EngineCandidate
+from pipework.export.diagnosis.refusal import EngineCandidate, engine_error
 from pipework.export.parity_checker import ParityChecker
+from pipework.export.quantize.conversion_check import check_conversion
 from pipework.export.ranking import ENGINES
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import (
@@ -54,6 +57,7 @@ def build_checked(
         run_rows=run_rows, variant=variant, folder=folder, int8_layers=result.int8_layers
     )
     path, graph = folder / runtime_of(variant.format).model_file, folder / GRAPH
+    _check_conversion(candidate, path)
     opener = partial(open_engine, path, variant, run_rows.manifest, built=result.built)
     parity: Parity | None
     try:
@@ -70,6 +74,26 @@ def build_checked(
         graph.unlink(missing_ok=True)
     checker.reference_rows().write(folder / REFERENCE_ROWS_FILE)
     return _record(variant, checker, result, parity)
+
+
+def _check_conversion(candidate: EngineCandidate, path: Path) -> None:
+    """Check that an engine differs from its float32 graph only by the conversion of precision.
+
+    Raises:
+        CheckFailedError: it differs otherwise.
+    """
+    plain = candidate.folder / FLOAT_GRAPH
+    if not plain.is_file():  # the engine is in float32
+        return
+    converter = converter_of(candidate.variant.format)
+    with tempfile.TemporaryDirectory(prefix="float-") as name:
+        source = converter.structure(converter.write_graph(plain, Path(name), Precision.FP32))
+    engine = converter.structure(path if converter.runs_graphs else candidate.folder / GRAPH)
+    try:
+        check_conversion(source, engine)
+    except CheckFailedError as error:
+        raise engine_error(candidate, error) from error
+    plain.unlink()
 
 
 def _compare_fusions(
@@ -102,6 +126,7 @@ def _record(
         built=result.built,
         parity=parity,
         tolerance=checker.tolerance(variant, result.int8_layers),
+        subject=checker.run_rows.manifest.subject,
     )
 
 

@@ -19,12 +19,14 @@ from pipework.export.parity.case import EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.ranking import ENGINES
 from pipework.export.rows.run_rows import RunRows, spread_over_groups
+from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
 from pipework.run_folder.files import file_digest
 from pipework.scoring.reference_rows import ReferenceRows
-from pipework.serve.engines import open_engine
+from pipework.serve.engines import open_engine, server_engines
 from pipework.serve.engines.base import CollatedEngine
+from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.outputs import Outputs
 
 REFERENCE_DEV_ROWS = 256  # large enough that a single changed label is within tolerance
@@ -80,22 +82,21 @@ class ParityChecker:
 
     def _check(self, candidate: EngineCandidate, opener: Callable[..., CollatedEngine]) -> Parity:
         try:
-            with opener(whole=True) as whole, opener() as engine:
-                result = prove(
-                    self.run_rows,
-                    self._expected,
-                    whole=whole,
-                    engine=engine,
-                    tolerance=self.tolerance(candidate.variant, candidate.int8_layers),
-                    progress=self._progress,
-                )
-                place = {"processor": engine.processor, "on_gpu": engine.on_gpu}
+            result = prove(
+                self.run_rows,
+                self._expected,
+                opener=opener,
+                tolerance=self.tolerance(candidate.variant, candidate.int8_layers),
+                progress=self._progress,
+            )
         except (EngineFailedError, RunFolderError) as error:  # it does not load or run
             raise engine_error(candidate, error) from error
         if not result.parity.passed:
             raise parity_error(candidate, result)
         remove_failed_export(candidate)
-        return result.parity.model_copy(update=place)
+        runtime = runtime_of(candidate.variant.format).version()
+        threads = tuple(sorted({server_engines(on_gpu=False)[1], cpu_limit()}))
+        return result.parity.model_copy(update={"runtime": runtime, "threads": threads})
 
     def raise_known_fault(self, variant: Variant) -> None:
         """Raise the error of the float32 graph if it has failed for the same format and layout."""
@@ -127,16 +128,16 @@ class ParityChecker:
 
     def reference_rows(self) -> ReferenceRows:
         """Return the edge cases and dev rows of all labels and lengths, with their logits."""
-        expected, dev = self._expected, self.run_rows.dev
-        labels_RC = self.run_rows.manifest.task.predicted_labels(expected.dev.values)
-        labels = Outputs(labels_RC.astype(np.float32), expected.dev.offsets)
+        edge, dev = self._expected.rows.edge, self._expected.rows.dev
+        labels_RC = self.run_rows.manifest.task.predicted_labels(dev.expected.values)
+        labels = Outputs(labels_RC.astype(np.float32), dev.expected.offsets)
         chosen = spread_over_groups(
-            [labels.part(row, row + 1).values.tobytes() for row in range(len(dev))],
-            [len(row.encoding) for row in dev],
+            [labels.part(row, row + 1).values.tobytes() for row in range(len(dev.rows))],
+            [len(row.encoding) for row in dev.rows],
             REFERENCE_DEV_ROWS,
         )
-        rows = [*self.run_rows.edge_cases, *(dev[index] for index in chosen)]
+        rows = [*edge.rows, *(dev.rows[index] for index in chosen)]
         return ReferenceRows(
             encodings=[row.encoding for row in rows],
-            outputs=Outputs.concatenate([expected.edge, expected.dev.take(chosen)]),
+            outputs=Outputs.concatenate([edge.expected, dev.expected.take(chosen)]),
         )

@@ -2,13 +2,13 @@
 
 import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 from pipework.data.examples import Example, Source
-from pipework.data.readers import WITHOUT_COLUMNS, Format, read_cells
+from pipework.data.readers import WITHOUT_COLUMNS, Format, read_cells, safe_cell
 from pipework.errors import ConfigError
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
@@ -22,10 +22,13 @@ def write_predictions(
     out: Path,
     progress: Progress,
     source: Source | None = None,
+    *,
+    raw: bool = False,
 ) -> int:
     """Write predictions to a .tsv, .csv or .jsonl file atomically and return their number.
 
-    In csv, they follow the columns of `source`, the file with the inputs, or else the texts.
+    In csv, they follow the columns of `source`, the file with the inputs, or else the texts. Cells
+    that a spreadsheet would compute get an apostrophe, unless they are to be `raw`.
 
     Raises:
         ConfigError: `out` has another suffix, or its folder does not exist, or `source` has a
@@ -40,7 +43,7 @@ def write_predictions(
     try:
         with partial.open("w", encoding="utf-8", newline="") as stream:
             if out.suffix == ".csv":
-                count = _write_csv(predictions, stream, source)
+                count = _write_csv(predictions, stream, source, str if raw else safe_cell)
             else:
                 for example, prediction in predictions:
                     stream.write(format_prediction(example, prediction, out.suffix) + "\n")
@@ -53,7 +56,10 @@ def write_predictions(
 
 
 def _write_csv(
-    predictions: Iterable[tuple[Example, Prediction]], stream: IO[str], source: Source | None
+    predictions: Iterable[tuple[Example, Prediction]],
+    stream: IO[str],
+    source: Source | None,
+    cell: Callable[[object], str],
 ) -> int:
     """Write a header and, for each input, its columns and the prediction; return their number."""
     inputs = None
@@ -71,10 +77,10 @@ def _write_csv(
         fields = prediction.text_fields()
         if count == 1:
             names = names if inputs is not None else ["text", "text_pair"][: len(texts)]
-            writer.writerow((*names, *PREDICTED[-len(fields) :]))
-        writer.writerow((*(texts if inputs is None else next(inputs)), *fields))
+            writer.writerow(map(cell, (*names, *PREDICTED[-len(fields) :])))
+        writer.writerow(map(cell, (*(texts if inputs is None else next(inputs)), *fields)))
     if not count:
-        writer.writerow((*names, *PREDICTED))
+        writer.writerow(map(cell, (*names, *PREDICTED)))
     return count
 
 

@@ -1,6 +1,7 @@
 """An HTML report of a run's engines: speed, difference from the checkpoint, parity status."""
 
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -9,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from pipework.errors import ConfigError
+from pipework.export.ranking import fastest
 from pipework.html.page import cells, header, plots, render_page, section, table, tiles
 from pipework.html.svg import GRID, SERIES, STYLE, WIDTH_IN, number, svg
 from pipework.run_folder.engine_record import EngineRecord, Parity, unreliable_ranking
@@ -17,11 +19,8 @@ from pipework.run_folder.manifest import Manifest
 from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine
 
-COLUMNS = (
-    *("engine", "precision", "layout", "MB", "max difference", "tolerance", "changes"),
-    *("score", "change, 95 % interval", "texts/s", "p50 ms", "state"),
-)
-
+FIRST_COLUMNS = ("engine", "precision", "layout", "MB", "max difference", "tolerance")
+LAST_COLUMNS = ("score", "change, 95 % interval", "texts/s", "p50 ms", "state")
 DEFAULTS = EngineSettings()
 USUAL = "onnx-fp32"
 LARGE = 1000
@@ -45,8 +44,7 @@ def page(manifest: Manifest, settings: EngineSettings = DEFAULTS) -> str:
     """Return the report as a self-contained HTML page."""
     name, engines = manifest.identity.name, manifest.engines
     subtitle = f"{manifest.model.family}, {manifest.model.head} head; {manifest.task.kind}"
-    if warning := unreliable_ranking(engine.speed for engine in engines):
-        subtitle += f". Warning: {warning}"
+    warning = unreliable_ranking(engine.speed for engine in engines)
     charts = [chart for chart in (_speeds(engines), _differences(engines)) if chart is not None]
     fallback_layers = [
         f"{engine.name}: {layer.name}, {layer.precision}"
@@ -54,16 +52,26 @@ def page(manifest: Manifest, settings: EngineSettings = DEFAULTS) -> str:
         for layer in engine.built.kept
     ]
     rows = (cells(_row(engine, manifest, settings)) for engine in engines)
+    changes = [f"changed {change}" for change in manifest.task.change_columns]
+    columns = (*FIRST_COLUMNS, *changes, *LAST_COLUMNS)
     parts = [
         header(f"Engines of {name}", subtitle),
+        f'<p class="alarm">{escape(warning)}</p>' if warning else "",
         tiles(_headline(engines)),
         plots(charts),
-        section("Engines", table(COLUMNS, rows, kind="compact")),
+        section("Engines", table(columns, rows, kind="compact") + _default(manifest, settings)),
     ]
     if fallback_layers:
         layers = table(("",), map(_cell, fallback_layers))
         parts.append(section("Layers in a higher precision", layers))
     return render_page(f"Engines of {name}", parts)
+
+
+def _default(manifest: Manifest, settings: EngineSettings) -> str:
+    """Return the default engine, and why it is the default."""
+    default = choose_engine(manifest, settings.name, settings)
+    line = f"Served by default: {default.name} ({settings.reason(default, manifest.task)})."
+    return f'<p class="quiet">{escape(line)}</p>'
 
 
 def _cell(text: str) -> str:
@@ -77,11 +85,14 @@ def _headline(engines: Sequence[EngineRecord]) -> list[tuple[str, str, str]]:
     if timed:
         # The usual engine of other programs is onnx-fp32; without it, the slowest engine.
         usual = next((engine for engine in timed if engine.name == USUAL), timed[-1])
-        fastest, reference = timed[0].speed, usual.speed
-        if fastest is not None and reference is not None:
-            headline.append((f"{fastest.texts_per_s:,.0f}", "texts/s", f"fastest: {timed[0].name}"))
-            times = fastest.texts_per_s / reference.texts_per_s
-            headline.append((f"{times:.1f}", "times", f"as fast as {usual.name}"))
+        first, reference = timed[0].speed, usual.speed
+        if first is not None and reference is not None:
+            one = len(fastest(timed)) == 1
+            title = "fastest" if one else "first, and others may be as fast"
+            headline.append((f"{first.texts_per_s:,.0f}", "texts/s", f"{title}: {timed[0].name}"))
+            times = first.texts_per_s / reference.texts_per_s
+            if usual is not timed[0]:
+                headline.append((f"{times:.1f}", "times", f"as fast as {usual.name}"))
     return headline
 
 
@@ -150,12 +161,12 @@ def _scores(parity: Parity) -> tuple[str, str]:
 
 def _row(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -> tuple[str, ...]:
     parity, speed = engine.parity, engine.speed
-    parity_cells = ("",) * 5
+    parity_cells = ("",) * (4 + len(manifest.task.change_columns))
     if parity is not None:
         parity_cells = (
             f"{parity.max_abs:.1e}",
             f"{parity.tolerance.max_abs * parity.unit:.3g}",
-            manifest.task.describe_change(parity),
+            *manifest.task.change_cells(parity),
             *_scores(parity),
         )
     return (
@@ -173,6 +184,7 @@ def _row(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -> 
 def _state(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -> str:
     if not engine.proven:
         return "built, not run"
+    if engine not in manifest.current_engines:
+        return "checked with another model"
     default = engine.name == choose_engine(manifest, settings.name, settings).name
-    reason = settings.reason(engine, manifest.task)
-    return f"proven, served by default ({reason})" if default else "proven"
+    return "proven, default" if default else "proven"

@@ -80,9 +80,10 @@ def export_locked(
         labels = ", ".join(variant.label for variant in variants)
         progress.note(f"{len(variants)} engines to build and measure: {labels}")
     names = [] if settings.rebuild else recorded_names(run, manifest, variants)
-    for engine in manifest.engines:
-        if engine.name in names:
-            verify_files(run, engine.files)
+    measured = [engine for engine in manifest.engines if engine.name in names]
+    manifest.check_current(measured)
+    for engine in measured:
+        verify_files(run, engine.files)
     run_rows = RunRows.open(run, manifest, settings)
     try:
         if settings.rebuild:
@@ -90,7 +91,8 @@ def export_locked(
             opened = open_reference(run, manifest, device=device, spare=CPU)
             with exact_float32(), opened as reference:
                 expected = ReferenceLogits.of(run_rows, reference, progress)
-                check_reference(run_rows, reference, expected.dev, progress)
+                dev = expected.rows.dev.expected.part(0, len(run_rows.dev))
+                check_reference(run_rows, reference, dev, progress)
                 checker = ParityChecker(run_rows, expected, progress)
                 names = _build_all(locked, variants, checker, builder, progress)
         ranked = rank(run_rows, locked.manifest, progress)

@@ -5,11 +5,28 @@ import re
 
 # Errors of a write, which have no file name: no space, a quota, a size limit.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Errors of networks and disks that may be over when the command is repeated.
+TRANSIENT = FULL | {
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTUNREACH,
+    errno.EIO,
+    errno.ENETUNREACH,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+}
+# Errors of the network of these packages are not always those of Python.
+NETWORK_PACKAGES = frozenset({"aiohttp", "botocore", "requests", "urllib3"})
+NETWORK_ERRORS = frozenset(
+    {"ClientConnectionError", "ClientPayloadError", "ConnectionError", "HTTPClientError"}
+)
 # The extra of pipework that installs each optional package.
 EXTRAS = {
     "fsspec": "bulk",
     "gcsfs": "gcs",
-    "huggingface_hub": "train",
+    "huggingface_hub": "hub",
     "matplotlib": "bench",
     "mlflow": "mlflow",
     "pandas": "mlflow",
@@ -70,6 +87,15 @@ class ConfigError(PipeError):
 
 class OutputError(PipeError):
     """Standard output cannot be written."""
+
+
+class TransientError(PipeError):
+    """A store, a network or a full disk has failed: the same command may succeed later.
+
+    The exit code is EX_TEMPFAIL of sysexits.h.
+    """
+
+    exit_code = 75
 
 
 class DataError(PipeError):
@@ -190,3 +216,15 @@ def as_pipe_error(error: Exception) -> PipeError | None:
             return ConfigError("a file cannot be written: no space left", "free space on the disk")
         case _:
             return None
+
+
+def is_transient(error: Exception) -> bool:
+    """Return whether an error of a disk, a store or a network may be over later."""
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    if getattr(error, "errno", None) is not None:
+        return isinstance(error, OSError) and error.errno in TRANSIENT
+    return any(
+        kind.__name__ in NETWORK_ERRORS and kind.__module__.partition(".")[0] in NETWORK_PACKAGES
+        for kind in type(error).__mro__
+    )

@@ -10,9 +10,10 @@ import ctypes
 import gc
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -37,6 +38,7 @@ INSTRUCTION_SETS = (
 )
 T = TypeVar("T")
 NICE = 10  # nice value of the computing threads; the others have 0
+_NICE = ContextVar("nice", default=NICE)
 STATM = Path("/proc/self/statm")
 STEP_BYTES = 16 * 2**20
 MAX_PAUSE = 32
@@ -144,8 +146,9 @@ class LowPriorityThread(Closeable):
     """
 
     def __init__(self) -> None:
+        nice = _NICE.get()
         self._thread = ThreadPoolExecutor(
-            1, thread_name_prefix="runtime", initializer=_lower_priority
+            1, thread_name_prefix="runtime", initializer=_set_priority, initargs=(nice,)
         )
 
     def call(self, work: Callable[[], T]) -> T:
@@ -161,9 +164,23 @@ class LowPriorityThread(Closeable):
         self._thread.shutdown()
 
 
-def _lower_priority() -> None:
+@contextmanager
+def normal_priority() -> Iterator[None]:
+    """Let the threads of `LowPriorityThread`s of the block keep the priority of the process.
+
+    For a process whose only work is to compute: other programs of the machine would come first.
+    """
+    token = _NICE.set(0)
+    try:
+        yield
+    finally:
+        _NICE.reset(token)
+
+
+def _set_priority(nice: int) -> None:
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        if nice:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -26,8 +26,8 @@ from pipework.benchmarks.studies.script import command, report_errors, stored, s
 from pipework.errors import CheckFailedError, PipeError
 from pipework.progress import Progress
 from pipework.run_folder.files import file_digest
-from pipework.serve.bulk.job_folder import TEMPORARY
-from pipework.serve.bulk.ledger import FINISHED, PARTS, PLAN, BulkPlan
+from pipework.serve.bulk.job_folder import PARTS, PLAN, TEMPORARY
+from pipework.serve.bulk.ledger import FINISHED, BulkPlan
 
 MOST_SAMPLES = 300
 SAMPLE_S = 0.5

@@ -20,11 +20,11 @@ from pipework.errors import ConfigError
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
-from pipework.serve.bulk.input_files import find_files
 from pipework.serve.bulk.job import BulkJob, BulkOptions
 from pipework.serve.bulk.job_folder import LocalFolder
 from pipework.serve.bulk.records import WINDOW
 from pipework.serve.bulk.scorer import Scorer
+from pipework.serve.bulk.stored_files import find_files
 from pipework.serve.engines import open_first
 from pipework.text.encoding import Encoding, open_encoder
 from pipework.train.config.run_config import SAMPLE

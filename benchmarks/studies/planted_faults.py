@@ -1,13 +1,14 @@
-"""Faults to plant in the exporter, for the study `structural_faults`.
+"""Faults to plant in the exporter and in engines, for the study `structural_faults`.
 
-The faults change the graph, or the tokenizer, and not the checkpoint.
+The faults change the graph, the tokenizer or the computation, and not the checkpoint.
 
 Shapes: B inputs of a batch, T tokens, H width.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,18 +22,26 @@ from transformers import BertModel
 from pipework.errors import CheckFailedError
 from pipework.export import build as build_module
 from pipework.export.build import BuildResult, GraphCheck, build
+from pipework.export.checked_engine import UNFINISHED
 from pipework.export.convert import checkpoint2onnx
 from pipework.export.convert.checkpoint2onnx import PackedClassifier, checkpoint_to_onnx
+from pipework.export.quantize.onnx2int8 import LayerPrecisions
 from pipework.export.rows.run_rows import RunRows
+from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import Layout, Variant
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import Manifest, read_manifest, write_manifest
+from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
+from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
+from pipework.serve.engines.openvino import OpenVinoEngine
 from pipework.train.model import packed_encoder
 from pipework.train.model.classifier import Classifier, open_checkpoint
 
 LEAK = -5.0
+MANY = 10**6
 SPECIAL_IDS = 5  # token ids below this number are special in the vocabulary of a preset
+WrongCall = Callable[[Arrays, int], bool]
 ModelChange = Callable[[Classifier, RunRows], None]
 
 
@@ -46,6 +55,10 @@ class FaultyExporter:
         packed: replaces the classifier for packed rows.
         leaks: reduces attention to padding and other texts instead of excluding it.
         run: changes the run folder before the export.
+        lowered: whether only the graph of a lower precision has the fault, and not the float32
+            graph that is checked before the conversion.
+        wrong_call: returns whether an engine negates the logits of a call, given its input arrays
+            and the threads of the engine. The float32 graph of a lower precision is right.
     """
 
     model: ModelChange | None = None
@@ -53,6 +66,19 @@ class FaultyExporter:
     packed: type[PackedClassifier] = PackedClassifier
     leaks: bool = False
     run: Callable[[Path], None] | None = None
+    lowered: bool = False
+    wrong_call: WrongCall | None = None
+
+    @contextmanager
+    def engines(self) -> Iterator[None]:
+        """Return a context in which engines compute with the fault."""
+        with ExitStack() as stack:
+            for kind in (OnnxRuntimeEngine, OpenVinoEngine):
+                if self.wrong_call is not None:
+                    constructor, start = _with_threads(kind), _negating(kind, self.wrong_call)
+                    stack.enter_context(patch.object(kind, "__init__", constructor))
+                    stack.enter_context(patch.object(kind, "_start", start))
+            yield
 
     def __call__(
         self,
@@ -63,6 +89,26 @@ class FaultyExporter:
         progress: Progress,
     ) -> BuildResult:
         """Build an engine with the fault."""
+        if not self.lowered:
+            with self._exporter(run_rows):
+                return build(variant, run_rows, folder, check, progress)
+        convert = build_module._convert_precision  # noqa: SLF001
+
+        def converted(plain: Path, *arguments: Any) -> LayerPrecisions:  # noqa: ANN401
+            correct = plain.rename(plain.with_suffix(".correct"))
+            with self._exporter(run_rows):
+                export = build_module.checkpoint_to_onnx  # type: ignore[attr-defined]
+                export(run_rows.run, run_rows.manifest, plain, variant.layout)
+            layers = convert(plain, *arguments)
+            correct.replace(plain)
+            return layers
+
+        with patch.object(build_module, "_convert_precision", converted):
+            return build(variant, run_rows, folder, check, progress)
+
+    @contextmanager
+    def _exporter(self, run_rows: RunRows) -> Iterator[None]:
+        """Return a context in which the exporter has the fault."""
 
         def opened(folder: Path, attention: str | None = None) -> Classifier:
             model = open_checkpoint(folder, attention=attention)
@@ -70,7 +116,7 @@ class FaultyExporter:
                 self.model(model, run_rows)
             return model
 
-        def converted(run: Path, manifest: Manifest, path: Path, layout: Layout) -> None:
+        def exported(run: Path, manifest: Manifest, path: Path, layout: Layout) -> None:
             checkpoint_to_onnx(run, manifest, path, layout)
             if self.graph is not None:
                 model = onnx.load(path)
@@ -81,12 +127,35 @@ class FaultyExporter:
         masks = _leaking_masks if self.leaks else BertModel._create_attention_masks  # noqa: SLF001
         with (
             patch.object(checkpoint2onnx, "open_checkpoint", opened),
-            patch.object(build_module, "checkpoint_to_onnx", converted),
+            patch.object(build_module, "checkpoint_to_onnx", exported),
             patch.object(checkpoint2onnx, "PackedClassifier", self.packed),
             patch.object(packed_encoder, "MASKED_BIAS", bias),
             patch.object(BertModel, "_create_attention_masks", masks),
         ):
-            return build(variant, run_rows, folder, check, progress)
+            yield
+
+
+def _with_threads(kind: type[CollatedEngine]) -> Callable[..., None]:
+    """Return the constructor of an engine that keeps its threads; 0 for graphs and candidates."""
+    construct: Callable[..., None] = kind.__init__
+
+    def constructed(engine: Any, path: Path, *rest: Any, threads: int, **named: Any) -> None:  # noqa: ANN401
+        engine.threads = threads if path.parent.name == UNFINISHED else 0
+        construct(engine, path, *rest, threads=threads, **named)
+
+    return constructed
+
+
+def _negating(kind: type[CollatedEngine], wrong: WrongCall) -> Callable[..., Any]:
+    """Return the method of an engine that starts a call, with wrong results of some calls."""
+    start = kind._start  # noqa: SLF001
+
+    def started(engine: Any, arrays: Arrays) -> Callable[[], Logits]:  # noqa: ANN401
+        wait = start(engine, arrays)
+        faulty = engine.threads and wrong(arrays, engine.threads)
+        return (lambda: -wait()) if faulty else wait
+
+    return started
 
 
 def _leaking_masks(_: BertModel, attention_mask: torch.Tensor, *__: object, **___: object) -> Any:  # noqa: ANN401
@@ -140,6 +209,13 @@ def classes_swapped(model: Classifier, _: RunRows) -> None:
     head = _head(model)
     order = [1, 0, *range(2, len(head.bias))]
     head.weight.data, head.bias.data = head.weight.data[order], head.bias.data[order]
+
+
+def norms_smoothed(model: Classifier, _: RunRows) -> None:
+    """Use an epsilon of 0.01 in all layer norms."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 1e-2
 
 
 def head_bias_lost(model: Classifier, _: RunRows) -> None:
@@ -213,6 +289,44 @@ def dropout_on(graph: onnx.GraphProto) -> None:
         graph.node.insert(len(graph.node) - 1, node)
 
 
+def noise_added(graph: onnx.GraphProto) -> None:
+    """Add noise of 0.01 to the input of the last product."""
+    last = graph.node[-1]
+    nodes = [
+        helper.make_node("RandomNormalLike", [last.input[0]], ["noise"], scale=0.01),
+        helper.make_node("Add", [last.input[0], "noise"], ["noisy"]),
+    ]
+    last.input[0] = "noisy"
+    for node in nodes:
+        graph.node.insert(len(graph.node) - 1, node)
+
+
+def texts_in(counts: Container[int]) -> WrongCall:
+    """Return whether a call has one of these numbers of texts."""
+    return lambda arrays, _: len(arrays.get("text_index", arrays["input_ids"])) in counts
+
+
+def longest_in(lengths: Container[int]) -> WrongCall:
+    """Return whether the longest text of a call has one of these numbers of tokens."""
+
+    def wrong(arrays: Arrays, _: int) -> bool:
+        if "position_ids" in arrays:
+            return int(arrays["position_ids"].max()) + 1 in lengths
+        return int(arrays["attention_mask"].sum(axis=1).max()) in lengths
+
+    return wrong
+
+
+def tokens_above(most: int) -> WrongCall:
+    """Return whether a call has more tokens, including padding."""
+    return lambda arrays, _: arrays["input_ids"].size > most
+
+
+def few_threads(_: Arrays, threads: int) -> bool:
+    """Return whether an engine has one thread, or fewer than there are processors."""
+    return threads < max(2, cpu_limit())
+
+
 def case_kept(run: Path) -> None:
     """Change the tokenizer, with its digest, so that it keeps upper case."""
     manifest, path = read_manifest(run), run / "tokenizer.json"
@@ -251,4 +365,28 @@ FAULTS: Mapping[str, FaultyExporter] = {
     "GELU approximated by tanh": FaultyExporter(model=gelu_approximated),
     "queries scaled by 1.02": FaultyExporter(model=queries_scaled),
     "upper case kept by the tokenizer": FaultyExporter(run=case_kept),
+    "layer norms with an epsilon of 0.01": FaultyExporter(model=norms_smoothed),
+    "noise of 0.01": FaultyExporter(graph=noise_added),
+}
+# Faults of the conversion to a lower precision; the float32 graph is right.
+LOWERED = (
+    "GELU approximated by tanh",
+    "queries scaled by 1.02",
+    "layer norms with an epsilon of 0.01",
+    "noise of 0.01",
+)
+LOWERED_FAULTS: Mapping[str, FaultyExporter] = {
+    f"{name}, after the conversion": replace(FAULTS[name], lowered=True) for name in LOWERED
+}
+WRONG_CALLS: Mapping[str, WrongCall] = {
+    "wrong for 40 texts or more": texts_in(range(40, MANY)),
+    "wrong for 65 texts or more": texts_in(range(65, MANY)),
+    "wrong for 17 texts": texts_in({17}),
+    "wrong if the longest text has 6, 7 or 9 tokens": longest_in({6, 7, 9}),
+    "wrong if the longest text has 51 tokens": longest_in({51}),
+    "wrong above 2,100 tokens": tokens_above(2100),
+    "wrong with few threads": few_threads,
+}
+ENGINE_FAULTS: Mapping[str, FaultyExporter] = {
+    name: FaultyExporter(wrong_call=wrong) for name, wrong in WRONG_CALLS.items()
 }

@@ -14,7 +14,13 @@ from itertools import product
 from pathlib import Path
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.studies.planted_faults import FAULTS, NO_FAULT, FaultyExporter
+from pipework.benchmarks.studies.planted_faults import (
+    ENGINE_FAULTS,
+    FAULTS,
+    LOWERED_FAULTS,
+    NO_FAULT,
+    FaultyExporter,
+)
 from pipework.benchmarks.studies.records.grid_results import Cell, GridResult, column_of
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.errors import CheckFailedError
@@ -34,9 +40,10 @@ VARIANTS = tuple(
     if variant.format in {"onnx", "openvino"}
     and (variant.precision is not Precision.BF16 or computes_bf16())
 )
+LOWER = tuple(variant for variant in VARIANTS if variant.precision is not Precision.FP32)
 NONE = "none"
 OUTCOME = re.compile(
-    r"^(?P<engine>\S+) failed the parity check \((?P<limits>.*?)\): "
+    r"^(?P<engine>\S+) failed the parity check( \((?P<limits>.*?)\)|: the (?P<node>node) )"
     r"|^the (?P<tokens>token ids) of the dev rows differ|^$"
 )
 
@@ -65,7 +72,8 @@ def plant(
         if exporter.run is not None:
             exporter.run(copy)
         try:
-            export(copy, notes, variants, settings=SETTINGS, builder=exporter)
+            with exporter.engines():
+                export(copy, notes, variants, settings=SETTINGS, builder=exporter)
         except CheckFailedError as error:  # of the last engine, or of the whole export
             notes.errors = {variant.label: str(error) for variant in variants} | notes.errors
     for variant in variants:
@@ -74,7 +82,7 @@ def plant(
         if match is None:  # the fault breaks the export itself
             raise CheckFailedError(message, f"correct the fault {fault!r} of this study")
         column, packed = column_of(variant)
-        limits = match["limits"] or match["tokens"]
+        limits = match["limits"] or match["tokens"] or match["node"]
         earlier = match["engine"] not in {None, variant.label}
         refused = "graph refused" if earlier else "refused"
         yield Cell(
@@ -86,6 +94,13 @@ def plant(
         )
 
 
+def exported_together(exporter: FaultyExporter) -> list[tuple[Variant, ...]]:
+    """Return the engines of each export: a float32 engine that fails refuses the later ones."""
+    if exporter.wrong_call is not None:
+        return [(variant,) for variant in VARIANTS]
+    return [LOWER if exporter.lowered else VARIANTS]
+
+
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant all faults and store the outcomes; return 3 if a fault passed or no fault failed."""
@@ -95,11 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def measured(progress: Progress) -> GridResult:
         outcomes: list[Cell] = []
-        exporters = {NONE: NO_FAULT, **FAULTS}
+        exporters = {NONE: NO_FAULT, **FAULTS, **LOWERED_FAULTS, **ENGINE_FAULTS}
         for run, (fault, exporter) in product(options.runs, exporters.items()):
-            for outcome in plant(run, fault, exporter, VARIANTS):
-                outcomes.append(outcome)
-                progress.note(f"{run.name}, {fault}, {outcome.column}: {outcome.text}")
+            for variants in exported_together(exporter):
+                for outcome in plant(run, fault, exporter, variants):
+                    outcomes.append(outcome)
+                    progress.note(f"{run.name}, {fault}, {outcome.column}: {outcome.text}")
         return GridResult(
             experiment="faults",
             names=("run", "fault"),

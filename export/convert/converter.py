@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from pipework.export.convert.intermediates import Intermediates, OnnxIntermediates
+from pipework.export.convert.structure import Structure, onnx_structure
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineBuild, Precision, Variant
@@ -77,6 +78,10 @@ class Converter(ABC):
         """
         del folder, precision
         return graph
+
+    def structure(self, graph: Path) -> Structure:
+        """Return the structure of a file of `write_graph`."""
+        return onnx_structure(graph)
 
     def fallback_precision(self) -> Precision:
         """Return the preferred precision of the layers of an int8 engine that are not int8."""

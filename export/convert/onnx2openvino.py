@@ -3,13 +3,16 @@
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
+from numpy.typing import NDArray
 from openvino import opset13
 
 from pipework.export.convert.converter import ConvertedGraph, Converter
 from pipework.export.convert.intermediates import Arrays, Run
+from pipework.export.convert.structure import Structure, StructureNode
 from pipework.export.rows.run_rows import RunRows
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
@@ -54,6 +57,10 @@ class OpenVinoConverter(Converter):
     def fallback_precision(self) -> Precision:
         """Return bf16 if the processor supports it: int8 loses far more precision."""
         return Precision.BF16 if has_bf16() else Precision.FP32
+
+    def structure(self, graph: Path) -> Structure:
+        """Return the structure of a model."""
+        return openvino_structure(graph)
 
     def intermediates(self, folder: Path, precision: Precision) -> "OpenVinoIntermediates":
         """Open the model in a folder."""
@@ -102,6 +109,41 @@ def onnx_to_openvino(graph: Path, out: Path, precision: Precision) -> None:
     _transpose_in_matmul(model)
     model.set_rt_info("bf16" if precision is Precision.BF16 else "f32", PRECISION_PATH)
     ov.save_model(model, out, compress_to_fp16=False)
+
+
+def openvino_structure(path: Path) -> Structure:
+    """Return the structure of a model."""
+    constants, names = dict[str, NDArray[Any]](), dict[str, str]()
+    nodes: list[StructureNode] = []
+    outputs: list[str] = []
+    for node in shared_core().read_model(path).get_ordered_ops():
+        kind, name = node.get_type_name(), node.get_friendly_name()
+        inputs = tuple(_tensor(value) for value in node.input_values())
+        if kind == "Result":
+            outputs += inputs
+        elif kind == "Constant":
+            constants[_tensor(node.output(0))] = np.array(node.get_data())
+            names[_tensor(node.output(0))] = name
+        elif kind != "Parameter":
+            attributes = sorted((key, str(value)) for key, value in node.get_attributes().items())
+            nodes.append(
+                StructureNode(
+                    kind=kind,
+                    name=name,
+                    inputs=inputs,
+                    outputs=tuple(map(_tensor, node.outputs())),
+                    attributes=tuple(attributes),
+                )
+            )
+    return Structure(nodes=nodes, constants=constants, constant_names=names, outputs=outputs)
+
+
+def _tensor(output: ov.Output) -> str:
+    """Return a name of a tensor that is unique in a model; inputs have the names of the graph."""
+    node = output.get_node()
+    if node.get_type_name() == "Parameter":
+        return str(node.get_friendly_name())
+    return f"{node.get_name()}:{output.get_index()}"
 
 
 def _constant_reshapes(model: ov.Model) -> None:

@@ -54,13 +54,23 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProofBatch:
-    """A batch with the checkpoint's outputs; `inputs` are the numbers of its inputs."""
+    """A batch with the checkpoint's outputs.
+
+    Attributes:
+        rows: the inputs of the batch.
+        inputs: the numbers of its inputs.
+        rule: description of how it was composed.
+        whole: whether it runs as one call, without splitting it.
+        expected: the checkpoint's outputs.
+        twice: whether it runs twice, with equal results.
+    """
 
     rows: Sequence[Row]
     inputs: Sequence[int]
     rule: str
     whole: bool
     expected: Outputs
+    twice: bool = False
 
     def case(self, index: int, found: Outputs | None) -> Case:
         """Return the case of the input at `index`, with the engine's outputs for it."""

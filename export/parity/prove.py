@@ -1,48 +1,54 @@
 """Check the parity of an engine with the checkpoint, on real rows and edge cases.
 
 The reference is the checkpoint, loaded from disk again. It runs the edge cases one by one without
-padding, and the dev rows in batches of similar length to save time. The engine runs the edge cases
-in the batches of `pipework.export.parity.case`, each as one call even if the server would split
-it, and the dev rows as it does in the server. Rows with all tokens of the vocabulary run like dev
-rows; their labels are not compared.
+padding, and the other rows in batches of similar length to save time.
+
+The engine runs as it is used: as many engines at the same time as a server opens, with their
+threads, and one engine with all threads, as in a bulk job. The server's engines run the edge cases
+in the batches of `pipework.export.parity.case`, an input of each length, calls with many short
+texts, and large calls with all tokens of the vocabulary, each as one call even if a server would
+split it; and a part of dev as a server does. The engine of the bulk job runs all dev rows. Labels
+of inputs that are not real texts are not compared.
 
 Shapes: N inputs, C classes, X results of the engine: one per input and batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 
-from pipework.export.parity.case import Case, EngineFailedError, ProofBatch, batch_mixes
+from pipework.export.parity.batches import CheckedRows, RowGroup
+from pipework.export.parity.case import Case, EngineFailedError, ProofBatch
 from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint, RoundedRows
 from pipework.export.parity.score_change import ScoreChange, compare_scores
-from pipework.export.rows.edge_cases import Row
 from pipework.export.rows.run_rows import RunRows
 from pipework.machine import processor
-from pipework.progress import Progress, counted
+from pipework.progress import NullProgress, Progress, counted
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
-from pipework.scoring.evaluation import Engine
+from pipework.scoring.evaluation import CHUNK, infer_all
 from pipework.scoring.logit_diff import Breach, Comparison, value_range
+from pipework.serve.engines import server_engines
+from pipework.serve.engines.base import CollatedEngine
 from pipework.tasks.outputs import Outputs
-from pipework.text.encoding import Encoding
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 
-CHUNK = 256
 WORST = 8
-ROUNDED_ROWS = 500  # of dev, and of the vocabulary
+ROUNDED_ROWS = 500  # of each group of rows
+Opener = Callable[..., CollatedEngine]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReferenceLogits:
-    """The checkpoint's outputs for the rows of a run; edge cases one by one.
+    """The rows of a run with the checkpoint's outputs; edge cases one by one.
 
     `rounding` simulates the number format of an engine; its checkpoint must be open then.
     """
 
-    edge: Outputs
-    dev: Outputs
-    vocabulary: Outputs
+    rows: CheckedRows
     rounding: RoundedCheckpoint
 
     @classmethod
@@ -54,36 +60,32 @@ class ReferenceLogits:
             progress.note(
                 f"no text was found for {unread} buckets of the n-gram table: not checked"
             )
-        edge_rows, dev_rows, words = (
-            [row.encoding for row in rows]
-            for rows in (run_rows.edge_cases, run_rows.dev, run_rows.vocabulary)
+        parts = (
+            *(run_rows.edge_cases, [*run_rows.dev, *run_rows.unlabelled], run_rows.vocabulary),
+            *(run_rows.lengths, run_rows.short),
         )
-        with progress.stage("checkpoint", len(edge_rows) + len(dev_rows) + len(words), "rows"):
-            edge = reference.alone().infer(edge_rows)
-            progress.advance(len(edge))
-            dev, vocabulary = (
-                Outputs.concatenate([edge.part(0, 0), *_infer_chunks(reference, rows, progress)])
-                for rows in (dev_rows, words)  # no rows of the vocabulary if no token fits
-            )
-        step, word_step = (max(1, len(rows) // ROUNDED_ROWS) for rows in (dev, words))
+        groups: list[RowGroup] = []
+        with progress.stage("checkpoint", sum(map(len, parts)), "rows"):
+            for rows in parts:
+                engine = reference if groups else reference.alone()
+                outputs = infer_all(engine, [row.encoding for row in rows], NullProgress())
+                first = sum(len(group.rows) for group in groups)
+                groups.append(RowGroup(rows=rows, expected=outputs, first=first))
+                progress.advance(len(outputs))
+        edge, dev, *others = (group.thinned(ROUNDED_ROWS) for group in groups)
+        simulated = (edge, dev, *others)
         rounding = RoundedCheckpoint(
             reference=reference,
             rows=RoundedRows(
-                encodings=[*edge_rows, *dev_rows[::step], *words[::word_step]],
-                expected=Outputs.concatenate(
-                    [
-                        edge,
-                        dev.take(range(0, len(dev), step)),
-                        vocabulary.take(range(0, len(words), word_step)),
-                    ]
-                ),
-                labelled=len(edge) + len(dev_rows[::step]),
+                encodings=[row.encoding for group in simulated for row in group.rows],
+                expected=Outputs.concatenate([group.expected for group in simulated]),
+                labelled=len(edge.rows) + len(dev.rows),
                 calibration=run_rows.calibration_rows,
             ),
             task=run_rows.manifest.task,
             progress=progress,
         )
-        return cls(edge=edge, dev=dev, vocabulary=vocabulary, rounding=rounding)
+        return cls(rows=CheckedRows(*groups), rounding=rounding)
 
     def tolerance(
         self, run_rows: RunRows, variant: Variant, int8_layers: frozenset[str] = frozenset()
@@ -121,44 +123,45 @@ def prove(
     run_rows: RunRows,
     expected: ReferenceLogits,
     *,
-    whole: Engine,
-    engine: Engine,
+    opener: Opener,
     tolerance: Tolerance,
     progress: Progress,
 ) -> ProofResult:
-    """Compare an engine with the checkpoint on edge cases in all batch mixes, dev and vocabulary.
+    """Compare an engine with the checkpoint, as servers and bulk jobs run it.
 
     Args:
         run_rows: the rows and the task.
         expected: the checkpoint's logits.
-        whole: the engine, set to run each batch as one call.
-        engine: the same engine with the settings of the server.
+        opener: opens the engine with a number of `threads`, or else with all.
         tolerance: the limits to pass.
         progress: receives the finished inputs.
 
     Raises:
         EngineFailedError: the engine raises an error for a batch.
     """
-    edge_cases, dev = len(run_rows.edge_cases), len(run_rows.dev)
-    batches = [
-        *_edge_batches(run_rows, expected),
-        *_served_batches(run_rows.dev, expected.dev, edge_cases),
-        *_served_batches(run_rows.vocabulary, expected.vocabulary, edge_cases + dev),
-    ]
-    with progress.stage("parity check", sum(len(batch.rows) for batch in batches), "rows"):
-        found = [_infer(whole if batch.whole else engine, batch, progress) for batch in batches]
-    all_found = Outputs.concatenate(found)
+    rows = expected.rows
+    served = _run_as_server(opener, rows, run_rows.manifest.input.max_length, progress)
+    with opener() as engine:
+        engine.fix_costs()
+        bulk = _run([engine], [*rows.dev.cut("as in a bulk job", CHUNK)], progress)
+    runs = [*served, *bulk]
+    batches = [run.batch for run in runs]
+    all_found = Outputs.concatenate([run.found for run in runs])
     comparison = Comparison.of(
         run_rows.manifest.task,
         expected=Outputs.concatenate([batch.expected for batch in batches]),
         found=all_found,
         inputs=np.concatenate([batch.inputs for batch in batches]).astype(np.int64),
         lengths=np.array([len(row.encoding) for batch in batches for row in batch.rows]),
-        labelled=edge_cases + dev,
+        labelled=len(rows.edge.rows) + len(rows.dev.rows),
     )
-    score_change = _score_change(run_rows, expected, all_found)
+    dev = Outputs.concatenate([run.found for run in bulk])
+    score_change = _score_change(run_rows, rows.dev.expected, dev)
     score_drop = 0.0 if score_change is None else score_change.drop
     breaches = comparison.breaches(tolerance, score_drop=score_drop)
+    repeat = max(run.repeat for run in runs)
+    if repeat > 0:
+        breaches = (*breaches, Breach(limit="repeat", found=repeat, allowed=0.0))
     return ProofResult(
         parity=_parity(
             comparison,
@@ -167,79 +170,92 @@ def prove(
             batches=batches,
             target_range=_target_range(run_rows, expected),
             passed=not breaches,
-        ),
+        ).model_copy(update={"processor": engine.processor, "on_gpu": engine.on_gpu}),
         breaches=breaches,
         comparison=comparison,
         worst=_worst(batches, comparison, all_found),
     )
 
 
-def _edge_batches(run_rows: RunRows, expected: ReferenceLogits) -> list[ProofBatch]:
-    return [
-        ProofBatch(
-            rows=[run_rows.edge_cases[row] for row in mix.rows],
-            inputs=mix.rows,
-            rule=mix.rule,
-            whole=True,
-            expected=expected.edge.take(mix.rows),
-        )
-        for mix in batch_mixes([len(row.encoding) for row in run_rows.edge_cases])
-    ]
+def _score_change(run_rows: RunRows, expected: Outputs, found: Outputs) -> ScoreChange | None:
+    if run_rows.truth_N is None:
+        return None
+    parts = [outputs.part(0, len(run_rows.dev)) for outputs in (expected, found)]
+    return compare_scores(parts[0], parts[1], run_rows.truth_N, run_rows.manifest.task)
 
 
-def _served_batches(rows: Sequence[Row], expected: Outputs, first_input: int) -> list[ProofBatch]:
-    """Return batches that run as in the server; the inputs are numbered from `first_input`."""
-    chunks = (slice(start, start + CHUNK) for start in range(0, len(rows), CHUNK))
-    numbers = range(first_input, first_input + len(rows))
-    return [
-        ProofBatch(
-            rows=rows[chunk],
-            inputs=numbers[chunk],
-            rule="as in the server",
-            whole=False,
-            expected=expected.part(*chunk.indices(len(rows))[:2]),
-        )
-        for chunk in chunks
-    ]
+def _run_as_server(
+    opener: Opener, rows: CheckedRows, longest: int, progress: Progress
+) -> "list[_Run]":
+    """Compute batches with the engines of a server with its default settings."""
+    count, threads = server_engines(on_gpu=False)
+    with ExitStack() as stack:
+        engines = [stack.enter_context(opener(threads=threads))]
+        on_gpu, layout = engines[0].on_gpu, engines[0].collate.layout
+        if not on_gpu:
+            engines += [stack.enter_context(opener(threads=threads)) for _ in range(count - 1)]
+        done = _run(engines, [*rows.whole_calls(layout, on_gpu=on_gpu)], progress)
+        engines[0].learn_costs(longest)
+        for engine in engines:
+            engine.collate = engines[0].collate
+        return done + _run(engines, [*rows.as_in_server()], progress)
 
 
-def _infer_chunks(
-    engine: Engine, encodings: Sequence[Encoding], progress: Progress
-) -> Iterator[Outputs]:
-    for start in range(0, len(encodings), CHUNK):
-        outputs = engine.infer(encodings[start : start + CHUNK])
-        progress.advance(len(outputs))
-        yield outputs
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Run:
+    """The engine's outputs for a batch, and how far they differ when it is computed again."""
+
+    batch: ProofBatch
+    found: Outputs
+    repeat: float
 
 
-def _infer(engine: Engine, batch: ProofBatch, progress: Progress) -> Outputs:
+def _run(
+    engines: Sequence[CollatedEngine], batches: Sequence[ProofBatch], progress: Progress
+) -> list[_Run]:
+    """Compute batches with several engines at the same time; they take turns."""
+    count, lock = len(engines), Lock()
+
+    def run(number: int) -> list[_Run]:
+        done: list[_Run] = []
+        for batch in batches[number::count]:
+            found = _infer(engines[number], batch)
+            again = _infer(engines[number], batch) if batch.twice else found
+            done.append(_Run(batch=batch, found=found, repeat=_difference(found, again)))
+            with lock:
+                progress.advance(len(batch.rows))
+        return done
+
+    rows = sum(len(batch.rows) for batch in batches)
+    with progress.stage("parity check", rows, "rows"), ThreadPoolExecutor(count) as pool:
+        parts = list(pool.map(run, range(count)))
+    return [parts[place % count][place // count] for place in range(len(batches))]
+
+
+def _difference(found: Outputs, again: Outputs) -> float:
+    if np.array_equal(found.values, again.values, equal_nan=True):
+        return 0.0
+    difference_RC = np.abs(found.values.astype(np.float64) - again.values)
+    return float(np.nan_to_num(difference_RC, nan=np.inf).max())
+
+
+def _infer(engine: CollatedEngine, batch: ProofBatch) -> Outputs:
+    encodings = [row.encoding for row in batch.rows]
     try:
-        found = engine.infer([row.encoding for row in batch.rows])
+        return engine.infer_whole(encodings) if batch.whole else engine.infer(encodings)
     except Exception as error:  # the runtimes' errors share no narrower base
         # Report the longest input, which shows if the graph has a fixed length.
-        lengths = [len(row.encoding) for row in batch.rows]
+        lengths = [len(encoding) for encoding in encodings]
         case = batch.case(int(np.argmax(lengths)), None)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         message = (
             f"error for {counted(len(lengths), 'input')} of up to {max(lengths)} tokens: {reason}"
         )
         raise EngineFailedError(message, case) from error
-    progress.advance(len(batch.rows))
-    return found
 
 
 def _longest(batch: ProofBatch) -> int:
     return max(len(row.encoding) for row in batch.rows)
-
-
-def _score_change(
-    run_rows: RunRows, expected: ReferenceLogits, found: Outputs
-) -> ScoreChange | None:
-    if run_rows.truth_N is None:
-        return None
-    end = len(found) - len(run_rows.vocabulary)
-    dev = found.part(end - len(run_rows.dev), end)
-    return compare_scores(expected.dev, dev, run_rows.truth_N, run_rows.manifest.task)
 
 
 def _parity(
@@ -275,7 +291,9 @@ def _parity(
 
 def _target_range(run_rows: RunRows, expected: ReferenceLogits) -> float:
     """Return the range of the targets of a regression, or else of its predictions."""
-    return value_range(expected.dev.values if run_rows.truth_N is None else run_rows.truth_N)
+    return value_range(
+        expected.rows.dev.expected.values if run_rows.truth_N is None else run_rows.truth_N
+    )
 
 
 def _worst(

@@ -11,6 +11,8 @@ from pipework.text.encoding import Encoding, TextEncoder
 from pipework.train.model.ngram_embeddings import NgramTable
 
 SPREAD_ROWS = 48
+EVERY_LENGTH = 512  # up to this length there is an input of each; then SPREAD_LENGTHS more
+SPREAD_LENGTHS = 64
 FRUITLESS_TRIES = 10
 # Texts that have broken tokenizers, length limits and masks. Characters are written as escapes
 # where an editor shows nothing or a different character.
@@ -131,6 +133,43 @@ class WordRows:
             )
             for part in parts
         ]
+
+    def lengths(self, rows: Sequence[Row]) -> list[Row]:
+        """Return an input of each length that has a token of text, with tokens of real rows."""
+        shortest, limit = len(self.empty) + 1, len(self.empty) + self.room
+        wanted = set(range(shortest, min(limit, EVERY_LENGTH) + 1))
+        if limit > EVERY_LENGTH:
+            wanted |= set(np.linspace(EVERY_LENGTH, limit, SPREAD_LENGTHS).astype(int).tolist())
+        ids = self._real(rows)
+        return [
+            Row(
+                name=f"{length} tokens of dev",
+                # Each starts at another token.
+                encoding=self._of(np.roll(ids, -31 * length), length - len(self.empty)),
+            )
+            for length in sorted(wanted)
+            if len(ids)
+        ]
+
+    def single(self, rows: Sequence[Row], most: int) -> list[Row]:
+        """Return up to `most` inputs with one token of real rows each."""
+        if self.room <= 0:
+            return []
+        ids = np.unique(self._real(rows))
+        places = np.linspace(0, len(ids), min(most, len(ids)), endpoint=False).astype(np.int64)
+        return [
+            Row(name=f"the token {token}", encoding=self._of(np.array([token], np.int32), 1))
+            for token in ids[places].tolist()
+        ]
+
+    def _real(self, rows: Sequence[Row]) -> NDArray[np.int32]:
+        """Return the tokens of texts, or of the vocabulary if no row has any."""
+        ids = np.concatenate([row.encoding.ids for row in rows])
+        real = ids[np.isin(ids, self.words_V)]
+        return np.asarray(real if len(real) else self.words_V, np.int32)
+
+    def _of(self, ids: NDArray[np.int32], count: int) -> Encoding:
+        return _filled(self.empty, self.places, np.resize(ids, count))
 
     def ngrams(self, table: NgramTable, rows: Sequence[Row]) -> tuple[list[Row], int]:
         """Return inputs that read every bucket of an n-gram table that no row of `rows` reads.

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, Source, chunks
+from pipework.data.examples import Example, Source, chunks, fit_examples
 from pipework.data.kept_rows import kept_source, sample_evenly, spread
 from pipework.data.readers import Columns
 from pipework.data.splits import split_source
@@ -19,13 +19,14 @@ from pipework.run_folder.engine_record import Layout, Precision, Tolerance
 from pipework.run_folder.manifest import Input, Manifest
 from pipework.scoring.evaluation import label_array
 from pipework.serve.engines.collate import Collate
-from pipework.text.encoding import Encoding, open_encoder
+from pipework.text.encoding import Encoding, TextEncoder, open_encoder
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import SAMPLE
 from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.ngram_embeddings import NgramTable
 
 CHUNK = 2048
+SHORT_ROWS = 256
 
 
 def sample_rows(input_: Input) -> list[Example]:
@@ -59,9 +60,12 @@ class RunRows:
         settings: export settings.
         dev: dev rows, sampled evenly and named by their row numbers from 1; for a run without dev
             data, the rows of `sample_rows`.
+        unlabelled: rows of the file of `settings.unlabelled`, sampled evenly.
         truth_N: labels of `dev`, see `pipework.scoring.evaluation.label_array`; None without.
         edge_cases: inputs that are checked at several batch sizes.
         vocabulary: inputs with every token and every bucket of an n-gram table, see `WordRows`.
+        lengths: inputs of every length.
+        short: inputs of one token, for calls with many texts.
         unread_buckets: number of buckets of the table that no input was found for.
     """
 
@@ -69,9 +73,12 @@ class RunRows:
     manifest: Manifest
     settings: ExportSettings
     dev: Sequence[Row]
+    unlabelled: Sequence[Row]
     truth_N: NDArray[np.generic] | None
     edge_cases: Sequence[Row]
     vocabulary: Sequence[Row]
+    lengths: Sequence[Row]
+    short: Sequence[Row]
     unread_buckets: int
 
     @classmethod
@@ -94,19 +101,23 @@ class RunRows:
         vocabulary, ngrams, unread = words.vocabulary(), list[Row](), 0
         if table := NgramTable.read(run / FOLDER, int(words.empty.ids[0])):
             ngrams, unread = words.ngrams(table, vocabulary)
+        dev = [
+            Row(name=f"dev row {number}", encoding=encoding)
+            for number, encoding in zip(numbers, encoder.encode(examples), strict=True)
+        ]
         return cls(
             run=run,
             manifest=manifest,
             settings=settings,
-            dev=[
-                Row(name=f"dev row {number}", encoding=encoding)
-                for number, encoding in zip(numbers, encoder.encode(examples), strict=True)
-            ],
+            dev=dev,
+            unlabelled=_unlabelled_rows(manifest, settings, encoder),
             truth_N=(
                 label_array(examples, manifest.task, splits["dev"].path) if labelled else None
             ),
             edge_cases=edge_case_rows(encoder, examples, numbers),
             vocabulary=[*vocabulary, *ngrams],
+            lengths=words.lengths(dev),
+            short=words.single(dev, SHORT_ROWS),
             unread_buckets=unread,
         )
 
@@ -162,6 +173,21 @@ def _rows(run: Path, manifest: Manifest, split: str, most: int) -> dict[int, Exa
         message = f"{source.path} has no rows: a parity check needs at least one"
         raise DataError(message)
     return rows
+
+
+def _unlabelled_rows(
+    manifest: Manifest, settings: ExportSettings, encoder: TextEncoder
+) -> list[Row]:
+    if settings.unlabelled is None:
+        return []
+    source = Source.of(manifest.data.reading, settings.unlabelled).unlabelled()
+    count = sum(1 for _ in source.rows())
+    rows = sample_evenly(source.rows(), count, settings.dev_rows)
+    encodings = encoder.encode([*fit_examples(rows.values(), manifest.input)])
+    return [
+        Row(name=f"unlabelled row {number}", encoding=encoding)
+        for number, encoding in zip(rows, encodings, strict=True)
+    ]
 
 
 def spread_over_groups(

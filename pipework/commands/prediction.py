@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -15,6 +15,23 @@ from pipework.errors import ConfigError, StoppedError, without_password
 
 if TYPE_CHECKING:
     from pipework.serve.bulk.job import BulkOptions
+
+Keep = Annotated[
+    str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
+]
+Shard = Annotated[
+    str | None,
+    typer.Option(help="part I of N of the work of --in: I/N, or auto for the task of a cluster"),
+]
+RawCsv = Annotated[
+    bool, typer.Option("--raw-csv", help="write cells that start with = + - @ as they are")
+]
+On = Annotated[
+    str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
+]
+AllowSkipped = Annotated[
+    bool, typer.Option("--allow-skipped", help="leave out files of --in with unknown suffixes")
+]
 
 
 def predict(
@@ -36,13 +53,11 @@ def predict(
     url: Annotated[str | None, typer.Option(help="server to use: http(s):// or grpc(s)://")] = None,
     columns: Columns = None,
     engine: EngineName = None,
-    keep: Annotated[
-        str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
-    ] = None,
-    shard: Annotated[str | None, typer.Option(help="part I of N of the work of --in: I/N")] = None,
-    on: Annotated[
-        str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
-    ] = None,
+    keep: Keep = None,
+    shard: Shard = None,
+    raw_csv: RawCsv = False,
+    on: On = None,
+    allow_skipped: AllowSkipped = False,
 ) -> None:
     """Classify texts from the command line, a file, standard input (a text per line), or files.
 
@@ -57,7 +72,14 @@ def predict(
 
         kept = None if keep is None else [name for name in keep.split(",") if name]
         options = BulkOptions(
-            pattern=inputs, out=out, engine=engine, columns=columns, keep=kept, shard=shard, on=on
+            pattern=inputs,
+            out=out,
+            engine=engine,
+            columns=columns,
+            keep=kept,
+            shard=shard,
+            on=on,
+            allow_skipped=allow_skipped,
         )
         _score_files(run, options)
         return
@@ -67,12 +89,18 @@ def predict(
 
     with console.progress() as progress:
         source = PredictionSource(url=url, columns=columns, engine=engine)
-        predicted = predict_inputs(words or [], file, source, progress=progress)
-        if out is not None:
-            write_predictions(predicted.predictions, Path(out), progress, predicted.file)
-            return
-        for example, prediction in predicted.predictions:
-            sys.stdout.write(format_prediction(example, prediction) + "\n")
+        results = predict_inputs(words or [], file, source, progress=progress)
+        if out is None:
+            _print(format_prediction(*pair) for pair in results.predictions)
+        else:
+            write_predictions(results.predictions, Path(out), progress, results.file, raw=raw_csv)
+
+
+def _print(lines: Iterable[str]) -> None:
+    from pipework.console import printable
+
+    for line in lines:
+        sys.stdout.write((printable(line) if sys.stdout.isatty() else line) + "\n")
 
 
 def _check_without_in(out: str | None, *options: str | None) -> None:

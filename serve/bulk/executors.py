@@ -30,6 +30,7 @@ SHARDS = (
     ),
     ("RANK", "", "", "WORLD_SIZE"),
 )
+AUTO = "auto"
 RAY = "ray"
 RAY_URL = "ray://"
 CLIENT_PORT = 10001  # of a Ray client server, if the URL has none
@@ -210,7 +211,8 @@ def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401
         with warnings.catch_warnings(action="ignore"):  # the error has the same message
             ray.init(address, log_to_driver=False, logging_level="WARNING")
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        first, *lines = str(error).strip().splitlines()
+        reason = f"{first} {lines[-1]}" if lines and first.endswith(":") else first
         message = f"the Ray cluster {address or 'of RAY_ADDRESS'} cannot be used: {reason}"
         hint = (
             "check it with `ray status`; ray://HOST:PORT is the port of its Ray client server; a "
@@ -254,16 +256,26 @@ def _score(job: ItemScorer, item: WorkItem) -> FinishedItem | PipeError:
 def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
     """Return the index of a shard, from 0, and the number of shards.
 
+    Args:
+        option: I/N; "auto" for the shard of the environment; None for the whole job.
+        environment: the environment variables.
+
     Raises:
         ConfigError: the option is not I/N with 1 <= I <= N, or the numbers in the environment are
-            incomplete or do not belong to a shard.
+            missing, incomplete or do not belong to a shard.
     """
-    if option is not None:
+    if option is None:
+        return 0, 1
+    if option != AUTO:
         number, slash, count = option.partition("/")
         if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
             return int(number) - 1, int(count)
-        message = f"--shard {option}: expected I/N with I from 1 to N"
+        message = f"--shard {option}: expected auto, or I/N with I from 1 to N"
         raise ConfigError(message, "for example --shard 1/4")
+    return _shard_of_environment(environment)
+
+
+def _shard_of_environment(environment: Mapping[str, str]) -> tuple[int, int]:
     for name, first, step, total in SHARDS:
         if name not in environment:
             continue
@@ -281,4 +293,6 @@ def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int
         found = f"{name}={environment[name]} and {total}={environment[total]}"
         message = f"expected the number of a shard and the number of shards, found {found}"
         raise ConfigError(message, f"set {total} to the number of shards, or use --shard I/N")
-    return 0, 1
+    names = ", ".join(name for name, *_ in SHARDS)
+    message = f"--shard auto: expected one of the environment variables {names}, found none"
+    raise ConfigError(message, "use --shard I/N, or leave it out for the whole job")

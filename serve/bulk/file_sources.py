@@ -7,7 +7,8 @@ from pipework.data.examples import Source
 from pipework.data.other_files import unlabelled_source
 from pipework.data.readers import MAX_FIELD, Columns, Format
 from pipework.run_folder.manifest import ReadOptions, TrainingReadOptions
-from pipework.serve.bulk.input_files import LINE, PARQUET, StoredFile
+from pipework.serve.bulk.input_files import LINE
+from pipework.serve.bulk.stored_files import PARQUET, StoredFile
 
 
 def file_source(stored: StoredFile, training: ReadOptions, columns: str | None) -> Source:

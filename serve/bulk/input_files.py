@@ -5,102 +5,23 @@ Byte ranges end at the end of a record, see `pipework.data.records`.
 
 import hashlib
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
+from urllib.parse import unquote
+
+from pydantic import Field
 
 from pipework.data.examples import Source
-from pipework.data.readers import SUFFIXES, Format, check_text
+from pipework.data.readers import Format, check_text
 from pipework.data.records import parse_record, record_blocks, split_records
-from pipework.errors import ConfigError, DataError, InputError, failure_reason, without_password
+from pipework.errors import DataError, InputError
 from pipework.record import Record
-from pipework.serve.bulk.job_folder import JobFolder, file_system
+from pipework.serve.bulk.stored_files import PARQUET, StoredFile, unreadable
 
 ITEM_BYTES = 2**20
-PARQUET = ".parquet"
 LINE = "text"  # name of the only column of a list of texts
-# The content of a file as object stores describe it: its digest or generation, or else its time.
-ETAGS = ("ETag", "etag")
-TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredFile:
-    """A file on a local disk or in an object store.
-
-    Attributes:
-        name: path relative to the folder that was given, so that it is the same on all machines.
-        path: path in the file system.
-        files: the fsspec file system.
-        size: bytes.
-        version: changes with the content: ETag, or size and time; None if none is known.
-    """
-
-    name: str
-    path: str
-    files: Any
-    size: int
-    version: str | None
-
-    @classmethod
-    def of(cls, files: Any, path: str, base: str) -> "StoredFile":  # noqa: ANN401  (no types)
-        """Return a file of a file system; its name is relative to the folder `base`."""
-        info = files.info(path)
-        name = posixpath.relpath(path, base or "/")
-        return cls(name=name, path=path, files=files, size=info["size"], version=_version(info))
-
-    @property
-    def is_local(self) -> bool:
-        """Whether reading costs no transfer."""
-        from fsspec.implementations.local import LocalFileSystem  # noqa: PLC0415  (optional)
-
-        return isinstance(self.files, LocalFileSystem)
-
-    def unchanged(self) -> bool:
-        """Return whether the file has the same version as when it was found."""
-        self.files.invalidate_cache()
-        with suppress(Exception):  # of any package; who reads the file gets the reason
-            return self.version is not None and self.version == _version(self.files.info(self.path))
-        return False
-
-    def open(self) -> IO[bytes]:
-        """Open the file for reading.
-
-        Raises:
-            DataError: it cannot be opened.
-        """
-        try:
-            stream: IO[bytes] = self.files.open(self.path, "rb")
-        except Exception as error:  # of any package for object stores
-            raise unreadable(self.name, error) from error
-        return stream
-
-    def read(self, start: int, end: int) -> bytes:
-        """Return some bytes of the file; fewer if it has become shorter.
-
-        Raises:
-            DataError: they cannot be read.
-        """
-        with self.open() as stream:
-            try:
-                stream.seek(start)
-                return stream.read(end - start)
-            except Exception as error:  # of any package for object stores
-                raise unreadable(self.name, error) from error
-
-    def digest(self, item: "WorkItem") -> str:
-        """Return the hexadecimal SHA-256 of the bytes of an item."""
-        return hashlib.sha256(self.read(item.start, item.end)).hexdigest()
-
-
-def _version(info: Mapping[str, Any]) -> str | None:
-    """Return what a file system knows about the content of a file."""
-    for name in ETAGS:
-        if info.get(name):
-            return str(info[name])
-    times = [info[name] for name in TIMES if info.get(name)]
-    return f"{info['size']} bytes of {times[0]}" if times else None
 
 
 class InputFile(Record):
@@ -110,27 +31,25 @@ class InputFile(Record):
         name, size: see `StoredFile`.
         columns: its column names; in jsonl the keys of all rows; none in an empty text file.
         types: their types in parquet; empty in a text file, whose values are texts.
+        keys: values of the columns that are in its path, as `year=2024/rows.parquet` has them.
         footer_sha256: digest of the footer of parquet.
+        problem: why it is not scored, or "".
     """
 
     name: str
     size: int
     columns: tuple[str, ...]
     types: tuple[str, ...] = ()
+    keys: dict[str, str] = Field(default_factory=dict)
     footer_sha256: str | None = None
-
-    @property
-    def by_column(self) -> dict[str, str]:
-        """The type of each column."""
-        types = self.types or ("string",) * len(self.columns)
-        return dict(zip(self.columns, types, strict=True))
+    problem: str = ""
 
 
 class WorkItem(Record):
     """A part of a file that is scored as a whole.
 
     Attributes:
-        number: position in the job; the numbers are in the order of the input.
+        number: position in the job, in the order of the input.
         file: index of the file.
         start, end: its bytes in the file.
         rows: number of its rows in parquet, of its lines in a text file.
@@ -149,86 +68,60 @@ class WorkItem(Record):
     sha256: str | None = None
 
 
-def unreadable(name: str, error: Exception, hint: str = "restore it, or leave it out") -> DataError:
-    """Return the error for a file that cannot be read."""
-    return DataError(f"{name} cannot be read: {failure_reason(error)}", hint)
+@dataclass(frozen=True, kw_only=True)
+class PlannedFile:
+    """A file with its work items.
 
-
-def find_files(pattern: str, out: JobFolder | None = None) -> list[StoredFile]:
-    """Return the files of a path, a folder or a glob pattern in the order of their names.
-
-    A folder stands for its .parquet, .csv, .tsv, .txt and .jsonl files, at any depth. Files whose
-    name starts with a dot or an underscore, and those below the job folder, are left out.
-
-    Raises:
-        ConfigError: nothing was found, or a file has another suffix.
-        DataError: a folder cannot be read.
-        MissingDependencyError: the package for a kind of URL is not installed.
+    Attributes:
+        file: the file.
+        items: its work items, numbered from 0; none if it has a problem.
+        source: how to read it; None if it has a problem.
+        schema: its arrow schema; None for a text file, whose values are texts.
     """
-    files, path = file_system("--in", pattern)
-    known = (PARQUET, *SUFFIXES)
-    try:
-        base, paths = _list(files, path)
-    except Exception as error:  # of any package for object stores
-        name = f"--in {without_password(pattern)}"
-        raise unreadable(name, error, "check the address and the permissions") from error
-    paths = [
-        found
-        for found in paths
-        if not posixpath.basename(found).startswith((".", "_"))
-        and not (out is not None and out.covers(files, found))
-    ]
-    if not paths:
-        message = f"--in {without_password(pattern)}: no file found"
-        raise ConfigError(message, f"expected a file, a folder or a pattern of {', '.join(known)}")
-    for found in paths:
-        if not found.endswith(known):
-            message = f"{found} has none of the suffixes {', '.join(known)}"
-            raise ConfigError(message, "choose a narrower pattern")
-    return [StoredFile.of(files, found, base) for found in sorted(paths)]
+
+    file: InputFile
+    items: list[WorkItem]
+    source: Source | None = None
+    schema: Any = None
+
+    def arrow_schema(self) -> Any:  # noqa: ANN401  (no types)
+        """Return the schema of the columns, with those in the path of the file."""
+        import pyarrow as pa  # noqa: PLC0415  (optional)
+
+        names = dict.fromkeys((*self.file.keys, *self.file.columns))
+        texts = pa.schema([(name, pa.string()) for name in names])
+        if self.schema is None:
+            return texts
+        added = [texts.field(name) for name in self.file.keys if name not in self.file.columns]
+        return pa.schema([*self.schema, *added])
 
 
-def _list(files: Any, path: str) -> tuple[str, list[str]]:  # noqa: ANN401  (no types)
-    """Return the folder of a path or a pattern, and the files."""
-    from fsspec.asyn import AsyncFileSystem  # noqa: PLC0415  (optional)
-
-    # The walk of fsspec skips folders that cannot be read; listings of object stores do not.
-    kind = type(files)
-    lists = issubclass(kind, AsyncFileSystem) and kind._find is not AsyncFileSystem._find  # noqa: SLF001
-    strict = {} if lists else {"on_error": "raise"}
-    if files.isdir(path):
-        found = files.find(path, **strict)
-        return path, [name for name in found if name.endswith((PARQUET, *SUFFIXES))]
-    magic = min((path.index(sign) for sign in "*?[" if sign in path), default=len(path))
-    base = posixpath.dirname(path[:magic])
-    if magic < len(path):
-        try:
-            return base, files.glob(path, **strict)
-        except FileNotFoundError:  # the folder is missing
-            return base, []
-    return base, [path] * files.exists(path)
+def path_keys(name: str) -> dict[str, str]:
+    """Return the columns in the path of a file: `year=2024/rows.csv` has the column `year`."""
+    pairs = (part.partition("=") for part in posixpath.dirname(name).split("/"))
+    return {key: unquote(value) for key, equals, value in pairs if key and equals}
 
 
-def plan_file(
-    stored: StoredFile, source: Source | None, index: int, first: int
-) -> tuple[InputFile, list[WorkItem]]:
+def plan_file(stored: StoredFile, source: Source, index: int) -> PlannedFile:
     """Cut a file into work items.
 
     Args:
         stored: the file.
-        source: how to read a text file; not used for parquet.
+        source: how to read it.
         index: the index of the file in the job.
-        first: the number of its first work item.
 
     Raises:
-        DataError: the file is damaged, or ends inside a quoted field.
+        DataError: the file is empty or damaged, or ends inside a quoted field.
     """
-    if source is None or stored.name.endswith(PARQUET):
-        return _plan_parquet(stored, index, first)
-    return _plan_text(stored, source, index, first)
+    if not stored.size:
+        message = f"{stored.name} is empty"
+        raise DataError(message)
+    if stored.name.endswith(PARQUET):
+        return _plan_parquet(stored, source, index)
+    return _plan_text(stored, source, index)
 
 
-def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile, list[WorkItem]]:
+def _plan_parquet(stored: StoredFile, source: Source, index: int) -> PlannedFile:
     import pyarrow as pa  # noqa: PLC0415  (optional)
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -249,7 +142,7 @@ def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile
         ends = [at + chunk.total_compressed_size for at, chunk in zip(starts, chunks, strict=True)]
         if parts.num_rows:
             item = WorkItem(
-                number=first + len(items),
+                number=len(items),
                 file=index,
                 start=min(starts),
                 end=max(ends),
@@ -264,14 +157,13 @@ def _plan_parquet(stored: StoredFile, index: int, first: int) -> tuple[InputFile
         size=stored.size,
         columns=tuple(schema.names),
         types=tuple(map(str, schema.types)),
+        keys=path_keys(stored.name),
         footer_sha256=footer,
     )
-    return file, items
+    return PlannedFile(file=file, items=items, source=source, schema=schema)
 
 
-def _plan_text(
-    stored: StoredFile, source: Source, index: int, first: int
-) -> tuple[InputFile, list[WorkItem]]:
+def _plan_text(stored: StoredFile, source: Source, index: int) -> PlannedFile:
     options = source.read_options()
     file_format = Format(options.format)
     columns = dict[str, None]()
@@ -289,7 +181,7 @@ def _plan_text(
                 names, skipped = _first_record(part, source, file_format, header=options.header)
                 columns |= dict.fromkeys(names)
             item = WorkItem(
-                number=first + len(items),
+                number=len(items),
                 file=index,
                 start=start + skipped,
                 end=start + len(part),
@@ -301,10 +193,12 @@ def _plan_text(
                 items.append(item)
             start += len(part)
             row += part.count(b"\n")
-    if start and not columns:
+    if not columns:
         message = f"{stored.name}: expected JSON objects in UTF-8, found none"
         raise DataError(message, "convert it, or leave it out")
-    return InputFile(name=stored.name, size=stored.size, columns=tuple(columns)), items
+    keys = path_keys(stored.name)
+    file = InputFile(name=stored.name, size=stored.size, columns=tuple(columns), keys=keys)
+    return PlannedFile(file=file, items=items, source=source)
 
 
 def _keys(part: bytes) -> dict[str, None]:

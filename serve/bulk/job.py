@@ -3,37 +3,38 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipework.errors import ConfigError, DataError, without_password
+from pipework.errors import DataError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.executors import Executor, executor, parse_shard
-from pipework.serve.bulk.file_sources import file_source
-from pipework.serve.bulk.input_files import (
-    InputFile,
-    StoredFile,
-    WorkItem,
-    find_files,
-    plan_file,
-)
-from pipework.serve.bulk.job_folder import JobFolder, job_folder
+from pipework.serve.bulk.input_files import InputFile, WorkItem
+from pipework.serve.bulk.job_folder import PARTS, JobFolder, disk_errors, job_folder
 from pipework.serve.bulk.ledger import (
-    PARTS,
     BulkPlan,
     EngineIdentity,
     FinishedItem,
     Ledger,
     RowCounts,
     part_name,
+    planned_engine,
 )
-from pipework.serve.bulk.part_tables import ROW, part_table, row_counts
-from pipework.serve.bulk.records import Reject, RowReader
+from pipework.serve.bulk.part_tables import part_table, row_counts
+from pipework.serve.bulk.planning import plan_files, row_readers
+from pipework.serve.bulk.records import Reject
 from pipework.serve.bulk.scorer import Scorer
+from pipework.serve.bulk.stored_files import StoredFile, changed, find_files
 from pipework.serve.engines import computes_on_gpu
+
+
+class UnscoredError(DataError):
+    """Some of the input could not be read; all other rows are scored."""
+
+    exit_code = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +47,9 @@ class BulkOptions:
         engine: name of an engine; None for the default.
         columns: columns that differ from the training data, see `Source.with_columns`.
         keep: the columns that are copied to the output; None for all.
-        shard: "I/N" for the I-th of N shards, from 1; None for the shard of the environment.
+        shard: "I/N" for the I-th of N shards, from 1, or "auto", see `parse_shard`; None for all.
         on: the Ray cluster, see `executor`; None for this process.
+        allow_skipped: whether files with unknown suffixes are left out, see `find_files`.
     """
 
     pattern: str
@@ -57,6 +59,7 @@ class BulkOptions:
     keep: Sequence[str] | None = None
     shard: str | None = None
     on: str | None = None
+    allow_skipped: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -82,22 +85,24 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
     Raises:
         ConfigError: an option is invalid, or the job folder cannot be used, for example because
             it belongs to another job.
-        DataError: some items could not be read; all others are finished.
+        UnscoredError: some items or files could not be read; all others are finished.
+        TransientError: a store or a disk has failed, or is full.
         ChangedFileError: the input of a finished item, or a file of the engine, has changed.
     """
     index, shards = parse_shard(options.shard, os.environ)
     folder = job_folder(str(options.out))
-    stored = find_files(options.pattern, folder)
-    gpu = computes_on_gpu(read_classifier(run), options.engine)
+    stored = find_files(options.pattern, folder, allow_skipped=options.allow_skipped)
+    engine = options.engine or planned_engine(folder)
+    gpu = computes_on_gpu(read_classifier(run), engine)
     with (
         executor(options.on, gpu=gpu) as place,
-        Scorer(run.absolute(), options.engine, threads=place.threads) as scorer,
+        Scorer(run.absolute(), engine, threads=place.threads) as scorer,
     ):
         job = BulkJob(scorer, stored, folder, options)
         mine = [item for item in job.ledger.plan.items if item.number % shards == index]
         part = f", shard {index + 1} of {shards}" if shards > 1 else ""
         title = f"score with {scorer.record.name}{place.title}{part}"
-        with progress.stage(title, sum(item.rows for item in mine), "rows"):
+        with progress.stage(title, sum(item.rows for item in mine), "rows"), disk_errors():
             return job.run(mine, place, progress)
 
 
@@ -115,38 +120,16 @@ class BulkJob:
 
         Raises:
             ConfigError: a column is missing, or the folder belongs to another job.
-            DataError: a file is damaged, or all are empty.
+            DataError: no file has rows.
         """
         self._scorer = scorer
         self._stored = stored
         training = scorer.manifest.data.reading
-        sources = [file_source(file, training, options.columns) for file in stored]
-        files = list[InputFile]()
-        items = list[WorkItem]()
-        for index, (file, source) in enumerate(zip(stored, sources, strict=True)):
-            planned, parts = plan_file(file, source, index, len(items))
-            files.append(planned)
-            items += parts
-        filled = [file for file in files if file.columns]
-        if not filled:
-            message = f"--in {without_password(options.pattern)}: all files are empty"
-            raise DataError(message, "expected rows in at least one file")
-        keep = tuple(dict.fromkeys(filled[0].columns if options.keep is None else options.keep))
-        added = (ROW, *scorer.model.columns([]))
-        if clash := [name for name in keep if name in added]:
-            message = f"column {clash[0]!r} has the name of a column of the output"
-            raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
-        expected = scorer.manifest.input
-        self._readers = [
-            RowReader(source=source, columns=file.columns, keep=keep, expected=expected)
-            for file, source in zip(files, sources, strict=True)
-        ]
-        readers = [reader for reader in self._readers if reader.columns]
-        for reader in readers:
-            reader.check()
-        check_types({file.name: file.by_column for file in filled}, keep)
-        self._first = readers[0]
-        self.ledger = Ledger(folder, self._plan(keep, files, items))
+        planned = plan_files(stored, training, options.columns)
+        self._readers = row_readers(planned, options.keep, scorer)
+        files = [one.file for one in planned]
+        items = [item for one in planned for item in one.items]
+        self.ledger = Ledger(folder, self._plan(files, items))
 
     @property
     def plan_sha256(self) -> str:
@@ -160,19 +143,18 @@ class BulkJob:
             ConfigError: it has not.
         """
         plan = self.ledger.plan
-        self.ledger.check(self._plan(plan.keep, plan.files, plan.items))
+        self.ledger.check(self._plan(plan.files, plan.items))
 
-    def _plan(
-        self, keep: tuple[str, ...], files: Sequence[InputFile], items: Sequence[WorkItem]
-    ) -> BulkPlan:
+    def _plan(self, files: Sequence[InputFile], items: Sequence[WorkItem]) -> BulkPlan:
+        first = next(iter(self._readers.values()))
         manifest = self._scorer.manifest
         return BulkPlan(
             model=manifest.identity.name,
             task=manifest.task,
             tokenizer=manifest.input.tokenizer.sha256,
             engine=EngineIdentity.of(self._scorer.record),
-            columns=tuple(self._first.names.values()),
-            keep=keep,
+            columns=tuple(first.names.values()),
+            keep=tuple(first.keep),
             files=tuple(files),
             items=tuple(items),
         )
@@ -181,8 +163,11 @@ class BulkJob:
         """Score items, and skip finished ones.
 
         Raises:
-            DataError: some items could not be read; all others are finished.
+            UnscoredError: some items or files could not be read; all others are finished.
         """
+        for file in self.ledger.plan.files:
+            if file.problem:
+                progress.note(file.problem)
         planned = len(self.ledger.plan.items)
         damaged = list[DataError]()
         summary = BulkSummary(items=len(items), planned=planned, finished=planned)
@@ -196,7 +181,12 @@ class BulkJob:
         if damaged:
             failed = f"{len(damaged)} of {len(items)} work items cannot be read"
             message = f"{failed}; first: {damaged[0]}"
-            raise DataError(message, "restore the files and run the command again")
+            raise UnscoredError(message, "restore the files and run the command again")
+        if problems := [file.problem for file in self.ledger.plan.files if file.problem]:
+            failed = f"{len(problems)} of {len(self.ledger.plan.files)} files were not scored"
+            hint = "restore or remove them, and score them with another --out folder"
+            message = f"{failed}; first: {problems[0]}"
+            raise UnscoredError(message, hint)
         if summary.items < planned:  # else all are finished: no need to list the folder
             summary.finished = self.ledger.finished()
         return summary
@@ -226,7 +216,7 @@ class BulkJob:
         data = stored.read(item.start, item.end)
         sha256 = hashlib.sha256(data).hexdigest()
         if item.sha256 not in (None, sha256):
-            raise _changed(stored)
+            raise changed(stored)
         rejects = list[Reject]()
         counts = RowCounts()
         path = f"{PARTS}/{part_name(item)}.parquet"
@@ -234,7 +224,7 @@ class BulkJob:
             writer = None
             for window in self._readers[item.file].windows(item, stored, data):
                 predicted = self._scorer.model.columns(window.examples)
-                table = part_table(window, predicted, self._metadata())
+                table = part_table(window, predicted, stored.name, self._metadata())
                 counts += row_counts(window, predicted)
                 if writer is None:
                     writer = stack.enter_context(pq.ParquetWriter(part.stream, table.schema))
@@ -243,11 +233,12 @@ class BulkJob:
                 progress.advance(len(window.rows) + len(window.rejects))
             rows = counts.rows + counts.rejected
             if writer is None or (item.row_group is not None and rows != item.rows):
-                raise _changed(stored)
+                raise changed(stored)
             # The plan has no digest of the bytes of parquet. A change that is found here and not by
             # the next command spares scoring the rest of the file in vain.
-            if item.sha256 is None and not stored.unchanged() and stored.digest(item) != sha256:
-                raise _changed(stored)
+            kept = item.sha256 is not None or stored.unchanged()
+            if not kept and stored.digest(item.start, item.end) != sha256:
+                raise changed(stored)
             writer.close()
             record = part.finish()
         read = item.model_copy(update={"sha256": sha256})
@@ -263,26 +254,3 @@ class BulkJob:
             "pipework.engine": plan.engine.model_dump_json(),
             "pipework.proof": json.dumps(proof),
         }
-
-
-def check_types(files: Mapping[str, Mapping[str, str]], keep: Sequence[str]) -> None:
-    """Check that a copied column has the same type in all files: parts are read as one table.
-
-    Args:
-        files: the type of each column, by file.
-        keep: the columns that are copied.
-
-    Raises:
-        ConfigError: it has not.
-    """
-    for name in keep:
-        types = {columns[name]: file for file, columns in reversed([*files.items()])}
-        if len(types) > 1:
-            found = ", ".join(f"{kind} in {file}" for kind, file in sorted(types.items()))
-            message = f"column {name!r} has several types: {found}"
-            raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")
-
-
-def _changed(stored: StoredFile) -> DataError:
-    message = f"{stored.name} has changed since the job was planned"
-    return DataError(message, "restore the file, or use another --out folder")

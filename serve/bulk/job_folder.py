@@ -24,13 +24,16 @@ from pipework.errors import (
     EXTRAS,
     ConfigError,
     MissingDependencyError,
+    TransientError,
     failure_reason,
+    is_transient,
     without_password,
 )
 from pipework.run_folder.files import FileRecord, record_file, sync
 
-TEMPORARY = "temporary"
+PLAN, PARTS, TEMPORARY = "plan.json", "parts", "temporary"
 UNLOCKED_S = 60  # seconds
+AGAIN = "run the same command again: it continues"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +59,22 @@ class NewFile:
         self.stream.seek(0)
         self.publish(first)
         return record
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Convert errors of a disk that may be over later.
+
+    Raises:
+        TransientError: the disk is full or has failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not is_transient(error):
+            raise
+        message = f"the job has stopped: {failure_reason(error)}"
+        raise TransientError(message, AGAIN) from error
 
 
 def file_system(option: str, url: str) -> tuple[Any, str]:
@@ -242,12 +261,15 @@ class StoreFolder:
         """Convert the errors of any package for object stores.
 
         Raises:
-            ConfigError: the store has refused or failed.
+            TransientError: the store has failed.
+            ConfigError: it has refused.
         """
         try:
             yield
         except Exception as error:
             message = f"--out {self.name}: {failure_reason(error)}"
+            if is_transient(error):
+                raise TransientError(message, AGAIN) from error
             hint = "check the address and the permissions; the same command continues"
             raise ConfigError(message, hint) from error
 

@@ -11,6 +11,7 @@ import hashlib
 import platform
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
 from pydantic import Field, ValidationError
 
@@ -18,14 +19,15 @@ from pipework.errors import ChangedFileError, ConfigError
 from pipework.record import Record
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import FileRecord
-from pipework.serve.bulk.input_files import InputFile, StoredFile, WorkItem
-from pipework.serve.bulk.job_folder import TEMPORARY, JobFolder
+from pipework.serve.bulk.input_files import InputFile, WorkItem
+from pipework.serve.bulk.job_folder import PARTS, PLAN, TEMPORARY, JobFolder
 from pipework.serve.bulk.records import Reject
+from pipework.serve.bulk.stored_files import StoredFile
 from pipework.tasks.registry import AnyTask
 from pipework.tasks.task import Task
 
-PLAN = "plan.json"
-FOLDERS = PARTS, REJECTS, FINISHED = ("parts", "rejects", "finished")
+REJECTS, FINISHED = "rejects", "finished"
+FOLDERS = (PARTS, REJECTS, FINISHED)
 OTHER = "use another --out folder"
 
 
@@ -195,7 +197,7 @@ class Ledger:
         if not all(map(self.folder.holds, files)):
             return None
         same = entry.input_version is not None and entry.input_version == stored.version
-        if not same and stored.digest(item) != entry.input_sha256:
+        if not same and stored.digest(item.start, item.end) != entry.input_sha256:
             message = f"{stored.name} has changed since {name} was scored"
             raise ChangedFileError(message, f"restore the file, or {OTHER}")
         return entry
@@ -241,6 +243,14 @@ class Ledger:
         with self.folder.new_file(path) as file:
             file.stream.write(content.encode())
             return file.finish()
+
+
+def planned_engine(folder: JobFolder) -> str | None:
+    """Return the name of the engine with which a job was started; None for a new job."""
+    content = folder.read(PLAN) if PLAN in folder.names() else None
+    with suppress(ValidationError):
+        return None if content is None else BulkPlan.model_validate_json(content).engine.name
+    return None
 
 
 def _difference(known: BulkPlan, plan: BulkPlan) -> str:

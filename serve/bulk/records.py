@@ -8,10 +8,11 @@ from typing import IO, Any
 from pipework.data.examples import Example, Source, fit_input
 from pipework.data.readers import FIELDS, Column, Format, RawRow, cell_text
 from pipework.data.records import check_unicode, numbered_records, parse_record
-from pipework.errors import ConfigError, InputError
+from pipework.errors import ConfigError, DataError, InputError, failure_reason
 from pipework.record import Record
 from pipework.run_folder.manifest import Input
-from pipework.serve.bulk.input_files import StoredFile, WorkItem, unreadable
+from pipework.serve.bulk.input_files import WorkItem
+from pipework.serve.bulk.stored_files import StoredFile, changed, unreadable
 
 WINDOW = 2048  # rows
 WINDOW_BYTES = 4 * 2**20  # of the values of the rows
@@ -72,12 +73,16 @@ class RowReader:
         columns: the names of the file's columns.
         keep: the columns that are copied to the output.
         expected: the input of the model.
+        keys: the columns in the path of the file, see `path_keys`.
+        types: the arrow types of copied columns in the output; strings if absent.
     """
 
     source: Source
     columns: Sequence[str]
     keep: Sequence[str]
     expected: Input
+    keys: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         """Check that the file has the columns.
@@ -85,7 +90,8 @@ class RowReader:
         Raises:
             ConfigError: a column is missing, is there twice, or cannot be copied.
         """
-        for column in (*self._fields().values(), *self.keep):
+        copied = (name for name in self.keep if name not in self.keys)
+        for column in (*self._fields().values(), *copied):
             found = self.columns.count(column) if isinstance(column, str) else 1
             if found != 1 or (isinstance(column, int) and column >= len(self.columns)):
                 known = ", ".join(self.columns)
@@ -108,6 +114,8 @@ class RowReader:
             try:
                 file = RangeInMemory(stream, item.start, data)
                 yield from self.table_rows(file, item.row_group, item.row)
+            except IndexError as error:  # it has fewer row groups now
+                raise changed(stored) from error
             except (pa.ArrowException, OSError) as error:
                 name = f"{stored.name}, row group {item.row_group}"
                 raise unreadable(name, error) from error
@@ -119,19 +127,20 @@ class RowReader:
         file_format = Format(self.source.read_options().format)
         for records in _windows(numbered_records(data, first_line, file_format)):
             window = RowWindow()
+            copied = self._copied
             kept = list[list[str | None]]()
             for line, record in records:
                 try:
                     cells = self._cells(record, file_format)
-                    texts = [_kept_text(cells.get(name)) for name in self.keep]
+                    texts = [_kept_text(cells.get(name)) for name in copied]
                 except InputError as error:
                     self._reject(window, line, error)
                     continue
                 if self._add(window, line, cells):
                     kept.append(texts)
-            columns = zip(*kept, strict=True) if kept else [()] * len(self.keep)
+            columns = zip(*kept, strict=True) if kept else [()] * len(copied)
             arrays = [pa.array(column, pa.string()) for column in columns]
-            window.kept = pa.RecordBatch.from_arrays(arrays, names=list(self.keep))
+            window.kept = self._kept(dict(zip(copied, arrays, strict=True)), len(window.rows))
             yield window
 
     def table_rows(
@@ -145,13 +154,46 @@ class RowReader:
         file = pq.ParquetFile(stream)
         group = file.metadata.row_group(row_group)
         rows = WINDOW_BYTES * group.num_rows // max(1, group.total_byte_size)
-        names = list(dict.fromkeys([*texts, *self.keep]))
+        names = list(dict.fromkeys([*texts, *self._copied]))
         for batch in file.iter_batches(min(max(1, rows), WINDOW), [row_group], names):
             window = self.window(enumerate(batch.select(texts).to_pylist(), start=first_row))
             read = pa.array([row - first_row for row in window.rows], pa.int64())
-            window.kept = batch.select(list(self.keep)).take(read)
+            arrays = {name: self._converted(name, batch.column(name)) for name in self._copied}
+            taken = {name: array.take(read) for name, array in arrays.items()}
+            window.kept = self._kept(taken, len(window.rows))
             first_row += batch.num_rows
             yield window
+
+    @cached_property
+    def _copied(self) -> list[str]:
+        """The copied columns of the file; the others are in its path."""
+        return [name for name in self.keep if name in self.columns or name not in self.keys]
+
+    def _kept(self, arrays: Mapping[str, Any], rows: int) -> Any:  # noqa: ANN401  (no types)
+        """Return the copied columns as an arrow batch."""
+        import pyarrow as pa  # noqa: PLC0415  (optional)
+
+        keys = {name: pa.array([value] * rows, pa.string()) for name, value in self.keys.items()}
+        columns = [self._converted(name, {**keys, **arrays}[name]) for name in self.keep]
+        return pa.RecordBatch.from_arrays(columns, names=list(self.keep))
+
+    def _converted(self, name: str, array: Any) -> Any:  # noqa: ANN401  (no types)
+        """Return a copied column with its type in the output.
+
+        Raises:
+            DataError: a value cannot be converted.
+        """
+        import pyarrow as pa  # noqa: PLC0415  (optional)
+
+        target = self.types.get(name, array.type)
+        try:
+            return array.cast(target)
+        except pa.ArrowException as error:
+            message = (
+                f"{self.source.path}: column {name!r} of the type {array.type} cannot be copied as "
+                f"{target}: {failure_reason(error)}"
+            )
+            raise DataError(message, "choose the columns to copy: --keep NAME,NAME") from error
 
     def window(self, rows: Iterable[tuple[int, Mapping[str, object]]]) -> RowWindow:
         """Return numbered rows as a window without columns that are copied."""

@@ -12,6 +12,7 @@ from pipework.closeable import Closeable
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import InputError
+from pipework.machine import normal_priority
 from pipework.predict.text_model import EngineModel, TextModel
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.records import RowReader
@@ -52,7 +53,8 @@ class Scorer(Closeable):
         """
         folder = Path(run)
         self.manifest = manifest = read_classifier(folder)
-        self.record, opened = open_first(folder, manifest, engine, threads=threads)
+        with normal_priority():
+            self.record, opened = open_first(folder, manifest, engine, threads=threads)
         # By name, so that no process that receives the scorer chooses another engine.
         self._arguments = (str(run), self.record.name, text, text_pair, threads)
         # Another cut of a batch into calls changes the last bits of a score, and the parts of a job

@@ -79,6 +79,15 @@ class CollatedEngine(Closeable):
         """Return the outputs of N inputs."""
         return self.start(encodings)()
 
+    def infer_whole(self, encodings: Sequence[Encoding]) -> Outputs:
+        """Return the outputs of N inputs, computed in one call unless the engine limits calls."""
+        collate = self.collate
+        self.collate = replace(collate, whole=True)
+        try:
+            return self.infer(encodings)
+        finally:
+            self.collate = collate
+
     def start(self, encodings: Sequence[Encoding]) -> Callable[[], Outputs]:
         """Start the first call; the returned function computes the rest and returns the outputs.
 

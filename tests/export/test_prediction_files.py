@@ -1,3 +1,4 @@
+import csv
 import json
 import re
 
@@ -71,3 +72,14 @@ def test_predictions_of_all_task_kinds_are_written(request, tmp_path, fixture, t
         out[suffix] = (tmp_path / f"a{suffix}").read_text().rstrip("\n")
     assert re.fullmatch(tsv, out[".tsv"])
     assert set(json.loads(out[".jsonl"])) == {"text", "truncated", *keys.split()}
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_csv_cell_is_no_formula_unless_it_is_to_be_raw(exported_run, tmp_path, raw):
+    texts = ["=HYPERLINK(1)", "+1 rain", "-rain", "@rain", "-1.5", "rain = sun"]
+    answers = predict_run(exported_run, [Example(text=text) for text in texts])
+    out = tmp_path / "answers.csv"
+    write_predictions(answers, out, NullProgress(), raw=raw)
+    with out.open(newline="") as stream:
+        cells = [row["text"] for row in csv.DictReader(stream)]
+    assert cells == (texts if raw else [f"'{text}" for text in texts[:4]] + texts[4:])

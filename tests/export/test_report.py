@@ -7,6 +7,7 @@ from playwright.sync_api import sync_playwright
 
 from pipework.errors import ConfigError
 from pipework.export.report import page, write_page
+from pipework.run_folder.engine_record import Speed
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.config import EngineSettings
 
@@ -85,8 +86,20 @@ def test_the_default_engine_of_the_page_follows_the_settings(exported_run):
         (EngineSettings(), "onnx-fp32"),
         (EngineSettings(label_changes=0.1), "fast"),
     ):
-        (row,) = re.findall(r"<tr><td>.*?served by default", page(manifest, settings), re.DOTALL)
+        text = page(manifest, settings)
+        (row,) = re.findall(r"<tr><td>.*?proven, default", text, re.DOTALL)
         assert f">{default}<" in row.rpartition("<tr>")[2]
+        assert f"Served by default: {default} (within the limits: " in text
+        assert text.count("of the labels") == 1
+
+
+def test_unreliable_speeds_are_an_alarm(exported_run):
+    manifest = read_manifest(exported_run)
+    speed = Speed(texts_per_s=1, batch=8, p50_ms=1, rows=1, threads=1, processor="", variation=2.5)
+    engines = tuple(engine.model_copy(update={"speed": speed}) for engine in manifest.engines)
+    text = page(manifest.model_copy(update={"engines": engines}))
+    assert '<p class="alarm">the speed of an engine is uncertain by 250%' in text
+    assert '"alarm"' not in page(manifest).partition("</style>")[2]
 
 
 def test_the_tolerance_is_shown_on_the_scale_of_the_differences(exported_run):

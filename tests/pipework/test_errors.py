@@ -1,3 +1,4 @@
+import errno
 import pickle
 from errno import EACCES
 
@@ -12,6 +13,7 @@ from pipework.errors import (
     TooBusyError,
     as_pipe_error,
     failure_reason,
+    is_transient,
     without_password,
 )
 
@@ -98,3 +100,29 @@ def test_the_reason_of_an_error_is_one_line(error, expected):
 def test_an_error_is_pickled_with_its_attributes(error):
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+def of_package(*names):
+    """An error with such classes of a package for object stores, the base first."""
+    kind = Exception
+    for name in names:
+        kind = type(name, (kind,), {"__module__": "botocore.exceptions"})
+    return kind()
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (ConnectionResetError(), True),
+        (TimeoutError(), True),
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EBUSY, "Slow Down"), True),
+        (of_package("ConnectionError", "EndpointConnectionError"), True),
+        (of_package("BotoCoreError", "ParamValidationError"), False),
+        (PermissionError(errno.EACCES, "Access Denied"), False),
+        (FileNotFoundError(errno.ENOENT, "No such file"), False),
+        (ValueError("x"), False),
+    ],
+)
+def test_errors_that_may_be_over_later_are_known(error, transient):
+    assert is_transient(error) is transient

@@ -76,7 +76,7 @@ def html(page: RunPage, curves: Curves) -> str:
     parts = (
         top(page.manifest),
         _significance(page),
-        _tiles(page),
+        *_scores(page),
         frame.section("Training curves", frame.plots(_curves(curves, page))),
         _errors_by_class(page),
         _classes(page),
@@ -117,28 +117,27 @@ def _significance(page: RunPage) -> str:
     if baseline.rows < baseline.all_rows:
         rows = f"{rows}, sampled from {baseline.all_rows:,}"
     how = f"Linear baseline: {baseline.name}, {rows}, {baseline.seconds:.0f} s."
-    findings = "".join(f"<br>{escape(finding)}" for finding in page.verdict.findings)
-    return (
-        f'<p class="verdict {page.verdict.outcome}"><b>{escape(page.verdict.sentence)}</b>'
-        f"{findings}<br>{escape(how)}</p>"
-    )
+    figures = page.verdict.sentence.removeprefix(page.verdict.headline).removeprefix(": ")
+    lines = (figures, *page.verdict.findings, how)
+    details = "".join(f"<br>{escape(line[:1].upper() + line[1:])}" for line in lines)
+    headline = f"<b>{escape(page.verdict.headline)}.</b>"
+    return f'<p class="verdict {page.verdict.outcome}">{headline}{details}</p>'
 
 
-def _tiles(page: RunPage) -> str:
-    metric, rows = metric_in_words(page.evaluation.metric), page.evaluation.rows
-    verdict, split = page.verdict, page.baseline.split
-    tiles = [(f"{page.evaluation.score:.4f}", "", f"{metric} of the model on {rows:,} dev rows")]
-    if split != "dev":
-        label = f"{metric} of the model on {split}"
-        tiles.append((f"{verdict.constant.model:.4f}", "", label))
-    for difference in (verdict.linear, verdict.constant):
-        if difference is not None:
-            label = f"{metric} of {difference.other} on {split}"
-            tiles.append((f"{difference.baseline:.4f}", "", label))
-    for other, score in page.evaluation.scores.items():
-        if other is not page.evaluation.metric:
-            tiles.append((f"{score:.4f}", "", f"{metric_in_words(other)} of the model on dev"))
-    return frame.tiles(tiles)
+def _scores(page: RunPage) -> Iterator[str]:
+    """Yield the comparison with other predictions, then the scores on dev."""
+    metric, split = metric_in_words(page.evaluation.metric), page.baseline.split
+    tiles = [(f"{page.verdict.constant.model:.4f}", "", f"{metric} of the model")]
+    tiles += [
+        (f"{difference.baseline:.4f}", "", f"{metric} of {difference.other}")
+        for difference in (page.verdict.linear, page.verdict.constant)
+        if difference is not None
+    ]
+    yield frame.section(f"Comparison on {split}", frame.tiles(tiles))
+    scores = page.evaluation.scores.items()
+    names = ((metric_in_words(name), score) for name, score in scores)
+    title = f"Scores of the model on {page.evaluation.rows:,} dev rows"
+    yield frame.section(title, frame.tiles((f"{score:.4f}", "", name) for name, score in names))
 
 
 def _curves(curves: Curves, page: RunPage) -> Iterator[tuple[str, str, str]]:

@@ -130,6 +130,7 @@ class Verdict:
     Attributes:
         outcome: the comparison in one word.
         sentence: the comparison in one sentence.
+        headline: its start, without figures.
         findings: the probable causes, if the outcome is not BETTER.
         failed: whether `pipe train` exits with 3.
         constant: the difference to a constant prediction.
@@ -138,6 +139,7 @@ class Verdict:
 
     outcome: Outcome
     sentence: str
+    headline: str
     findings: tuple[str, ...]
     failed: bool
     constant: ScoreDifference
@@ -168,6 +170,7 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
     return Verdict(
         outcome=outcome,
         sentence=f"{outcome.sentence} {difference}{note}",
+        headline=f"{outcome.sentence} {difference.other}",
         findings=findings,
         failed=outcome is Outcome.NOTHING and history.shortened_from is None,
         constant=constant,

@@ -24,13 +24,19 @@ function element(name, classes = "", text = "") {
   return node;
 }
 
-function ms(value) {
+export function ms(value) {
+  if (value >= 1000) return `${(value / 1000).toFixed(value < 10000 ? 2 : 1)} s`;
   return `${value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)} ms`;
 }
 
 function short(value) {
   if (value >= 10000) return `${Math.round(value / 1000)}k`;
   return value >= 100 || Number.isInteger(value) ? `${Math.round(value)}` : value.toFixed(1);
+}
+
+// A version may be a digest: its start is shown, and its title is complete.
+function cut(version) {
+  return version.length > 10 ? `${version.slice(0, 8)}…` : version;
 }
 
 function count(number, noun) {
@@ -71,8 +77,8 @@ function showChoices() {
   $("model-field").hidden = models.length < 2;
   const versions = chosenModel()?.versions ?? [];
   const newest = versions.at(-1)?.version;
-  const options = versions.map(({ version }) => [version, version]).reverse();
-  fill($("version"), [["", `newest (${newest})`], ...options]);
+  const options = versions.map(({ version }) => [version, cut(version)]).reverse();
+  fill($("version"), [["", `newest (${cut(newest ?? "")})`], ...options]);
   $("version-field").hidden = versions.length < 2;
   const version = chosenVersion();
   if (!version) return;
@@ -80,6 +86,13 @@ function showChoices() {
   $("pair-field").hidden = !pair;
   $("text-label").textContent = pair ? "First text" : "Text";
   $("marks").hidden = !version.entities;
+  const verb = verb_of(version);
+  $("ask-head").textContent = `${verb} a ${pair ? "pair" : "text"}`;
+  $("send").textContent = verb;
+}
+
+function verb_of(version) {
+  return version?.kind === "regression" ? "Score" : "Classify";
 }
 
 // ---------------------------------------------------------------- request
@@ -162,10 +175,10 @@ function showResult(result, timing, elapsed) {
   $("prediction").replaceChildren(...parts.map((part, index) => element(index ? "small" : "span", "", part)));
   $("spoken").textContent = parts.join(", ");
   showBars(prediction.scores, new Set(predicted), version?.thresholds);
-  const by = [["model ", result.model], ["version ", result.version]];
+  const by = [["model ", result.model], ["version ", cut(result.version)]];
   if (version) by.push(["engine ", version.engine]);
   $("by").replaceChildren(
-    "Classified by ",
+    version?.kind === "regression" ? "Scored by " : "Classified by ",
     ...by.flatMap(([kind, name], index) => [index ? ", " : "", kind, element("b", "", name)]),
   );
   showTimes(timing, elapsed);
@@ -313,7 +326,7 @@ function ceiling(value) {
 
 const charts = {
   throughput: new Chart("throughput", [""], (top) => `${short(top)} texts/s`),
-  latency: new Chart("latency", ["", "second"], (top) => `${short(top)} ms`),
+  latency: new Chart("latency", ["", "second"], (top) => (top >= 1000 ? `${short(top / 1000)} s` : `${short(top)} ms`)),
   queue: new Chart("queue", [""], (top) => count(top, "request")),
 };
 
@@ -333,7 +346,8 @@ function showModels() {
     model.versions.map((version) => {
       const row = element("li");
       const name = element("p");
-      name.append(element("b", "", model.name), ` ${version.version}`);
+      name.append(element("b", "", model.name), ` ${cut(version.version)}`);
+      name.title = version.version;
       const engines = version.load.engines === 1 ? "" : `${version.load.engines} × `;
       const ready = version.ready ? "" : "not ready, ";
       const texts = count(version.totals.texts, "text");

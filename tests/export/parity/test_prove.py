@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from pipework.data.examples import Example
 from pipework.data.splits import split_source
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import TOLERANCES, ExportSettings
-from pipework.export.parity.case import SIZES, EngineFailedError, batch_mixes
+from pipework.export.parity.case import SIZES, EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.rows.edge_cases import EDGE_TEXTS, edge_case_rows
 from pipework.export.rows.run_rows import RunRows
@@ -47,23 +48,21 @@ def collate(manifest, *, whole=True):
     return Collate(layout=Layout.PADDED, padding=padding, spans=False, whole=whole)
 
 
-def test_recorded_shapes_are_those_that_the_graph_ran(exported_run, monkeypatch):
-    manifest = read_manifest(exported_run)
-    ran = []
+def test_recorded_shapes_are_those_that_the_graph_ran(run, monkeypatch):
+    ran = set()
     inner = OnnxRuntimeEngine._start  # noqa: SLF001
 
     def watched(self, arrays):
-        ran.append(arrays["input_ids"].shape)
+        ran.add(arrays["input_ids"].shape)
         return inner(self, arrays)
 
     monkeypatch.setattr(OnnxRuntimeEngine, "_start", watched)
-    path = exported_run / manifest.engines[0].files[0].path
-    encoder = open_encoder(exported_run, manifest)
-    rows = edge_case_rows(encoder, list(split_source(exported_run, manifest, "dev").rows()))
-    with OnnxRuntimeEngine(path, collate(manifest)) as engine:
-        for batch in batch_mixes([len(row.encoding) for row in rows]):
-            engine.infer([rows[row].encoding for row in batch.rows])
-    assert set(manifest.engines[0].parity.shapes) <= set(ran)
+    (record,) = export(run, NullProgress(), settings=ExportSettings(speed_s=0))
+    assert set(record.parity.shapes) <= ran
+    manifest = read_manifest(run)
+    rows = edge_case_rows(
+        open_encoder(run, manifest), list(split_source(run, manifest, "dev").rows())
+    )
     padding = max(
         max(len(row.encoding) for row in rows[i : i + 2])
         - min(len(row.encoding) for row in rows[i : i + 2])
@@ -126,9 +125,9 @@ def rows_and_logits(exported_run):
 class Changed(OnnxRuntimeEngine):
     """A correct engine whose logits are changed."""
 
-    def __init__(self, path, collate, change):
+    def __init__(self, path, collate, change, threads=None):
         self.change = lambda _encodings, logits_NC: logits_NC
-        super().__init__(path, collate)
+        super().__init__(path, collate, threads=threads)
         self.change = change
 
     def infer(self, encodings):
@@ -143,18 +142,13 @@ def proven_with(rows_and_logits, change, **limits):
     run_rows, expected = rows_and_logits
     manifest = run_rows.manifest
     path = run_rows.run / manifest.engines[0].files[0].path
-    with (
-        Changed(path, collate(manifest, whole=True), change) as whole,
-        Changed(path, collate(manifest, whole=False), change) as engine,
-    ):
-        return prove(
-            run_rows,
-            expected,
-            whole=whole,
-            engine=engine,
-            tolerance=ANYTHING.model_copy(update=limits),
-            progress=NullProgress(),
-        )
+    return prove(
+        run_rows,
+        expected,
+        opener=partial(Changed, path, collate(manifest, whole=False), change),
+        tolerance=ANYTHING.model_copy(update=limits),
+        progress=NullProgress(),
+    )
 
 
 def nothing(_encodings, logits_NC):
@@ -208,6 +202,17 @@ def test_each_limit_rejects_by_itself(rows_and_logits, change, limit, allowed):
     assert not result.breaches[0].found <= allowed
 
 
+def test_noise_within_all_limits_is_refused(rows_and_logits):
+    random = np.random.default_rng()
+
+    def noisy(_encodings, logits_NC):
+        return logits_NC + random.normal(0, 1e-4, logits_NC.shape).astype(np.float32)
+
+    result = proven_with(rows_and_logits, noisy)
+    assert [breach.limit for breach in result.breaches] == ["repeat"]
+    assert 0 < result.breaches[0].found < 1e-2
+
+
 def test_nan_logits_break_every_limit_of_differences(rows_and_logits):
     result = proven_with(rows_and_logits, no_number)
     assert [breach.limit for breach in result.breaches] == ["max_abs", "mean_abs", "spread"]
@@ -215,7 +220,7 @@ def test_nan_logits_break_every_limit_of_differences(rows_and_logits):
 
 def test_a_label_change_over_a_wide_margin_is_rejected(rows_and_logits):
     run_rows, expected = rows_and_logits
-    clear = int(np.ptp(np.sort(expected.dev.values)[:, -2:], axis=1).argmax())
+    clear = int(np.ptp(np.sort(expected.rows.dev.expected.values)[:, -2:], axis=1).argmax())
     ids = run_rows.dev[clear].encoding.ids.tolist()
 
     def one_text_turned(encodings, logits_NC):
@@ -260,7 +265,9 @@ def test_an_engine_error_reports_its_batch(rows_and_logits):
             raise ValueError(message)
         return logits_NC
 
-    with pytest.raises(EngineFailedError, match="for 32 inputs of up to 64 tokens: no such shape"):
+    with pytest.raises(
+        EngineFailedError, match=r"for 32 inputs of up to \d+ tokens: no such shape"
+    ):
         proven_with(rows_and_logits, broken)
 
 
@@ -277,11 +284,13 @@ def test_the_checkpoint_runs_once_for_all_engines(run, monkeypatch):
     ]
     export(run, NullProgress(), variants, settings=ExportSettings(speed_s=0, dev_rows=30))
     assert len(read_manifest(run).engines) == 2
-    # The edge cases, the sampled dev rows, the rows with all tokens, and the remaining dev rows.
-    edge, dev, vocabulary, rest = calls
+    # The edge cases, the sampled dev rows, the rows with all tokens, of all lengths and of one
+    # token, and the remaining dev rows.
+    edge, dev, vocabulary, lengths, short, rest = calls
     assert (dev, dev + rest) == (30, read_manifest(run).data.splits["dev"].rows)
     assert edge > dev
     assert vocabulary > dev
+    assert (lengths, short) == (62, 256)
 
 
 def test_a_run_without_dev_is_checked_on_the_sample_without_a_score(pair_run, tmp_path):
@@ -373,7 +382,7 @@ def test_a_run_without_vocabulary_rows_is_checked(rows_and_logits, noting):
     reference = open_reference(run_rows.run, run_rows.manifest)
     expected = ReferenceLogits.of(run_rows, reference, noting)
     assert noting.lines == ["no text was found for 7 buckets of the n-gram table: not checked"]
-    assert len(expected.vocabulary) == 0
+    assert len(expected.rows.vocabulary.rows) == 0
     assert proven_with((run_rows, expected), nothing, max_abs=1e-4).parity.passed
 
 

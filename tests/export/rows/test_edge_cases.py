@@ -166,3 +166,31 @@ def test_buckets_that_no_text_reads_are_counted():
     rows, unread = words.ngrams(table, words.vocabulary())
     read = {bucket for row in rows for bucket in table.read_by(row.encoding.ids)}
     assert 2000 - 6**2 - 6**3 <= unread <= 2000 - len(read)
+
+
+@pytest.mark.parametrize("examples", [FEW, PAIRS, MARKED], ids=["texts", "pairs", "entities"])
+def test_inputs_of_every_length_and_of_one_token_have_tokens_of_the_rows(encoder, examples):
+    rows = edge_case_rows(encoder, examples)
+    words = WordRows.of(encoder, examples[0])
+    lengths = words.lengths(rows)
+    shortest = len(words.empty) + 1
+    assert [len(row.encoding) for row in lengths] == [*range(shortest, MAX_LENGTH + 1)]
+    single = [row.encoding for row in words.single(rows, 256)]
+    assert {len(encoding) for encoding in single} == {shortest}
+    read = {int(token) for row in rows for token in row.encoding.ids} & {*encoder.word_ids()}
+    assert {int(encoding.ids[words.places[0]]) for encoding in single} == read
+
+
+def test_above_512_tokens_the_lengths_are_spread(encoder):
+    rows = edge_case_rows(encoder, FEW)
+    words = WordRows.of(encoder.with_max_length(4000), FEW[0])
+    lengths = [len(row.encoding) for row in words.lengths(rows)]
+    assert lengths[:510] == [*range(3, 513)]
+    assert lengths[-1] == 4000
+    assert len(lengths) < 600
+
+
+def test_a_model_without_room_for_a_token_has_no_such_inputs(encoder):
+    words = WordRows.of(encoder.with_max_length(2), FEW[0])
+    rows = edge_case_rows(encoder, FEW)
+    assert (words.lengths(rows), words.single(rows, 256)) == ([], [])

@@ -158,7 +158,9 @@ def run_program(
     # a socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ray:
         paths = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "RAY_TMPDIR": ray}
-        environment = {**os.environ, **paths}
+        # A client server starts a process for each client: seconds, and more on a busy machine.
+        started = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": str(timeout_s)}
+        environment = {**os.environ, **paths, **started}
         environment.pop("RAY_ADDRESS", None)
         try:
             subprocess.run(command, cwd=folder, env=environment, check=True, timeout=timeout_s)
@@ -255,5 +257,7 @@ def test_files_of_an_object_store_are_scored_as_local_files(cluster_python, run,
     assert parts(tmp_path / "out") == parts(tmp_path / "here")
     assert result["absent"] == "ConfigError: --in s3://nowhere/in: no file found"
     assert "deep/rows.parquet has changed since the job was started" in result["changed"]
-    assert result["stopped"].startswith("DataError: --in s3://bucket/in cannot be read: Could not")
+    assert result["stopped"].startswith(
+        "TransientError: --in s3://bucket/in cannot be read: Could not"
+    )
     assert not (tmp_path / "stopped").exists()

@@ -38,9 +38,10 @@ def test_without_ray_its_extra_is_named(run, tmp_path):
         (None, {}, (0, 1)),
         ("1/1", {"RANK": "5", "WORLD_SIZE": "6"}, (0, 1)),
         ("3/4", {}, (2, 4)),
-        (None, {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "3"}, (0, 3)),
+        (None, {"RANK": "5", "WORLD_SIZE": "6"}, (0, 1)),
+        ("auto", {"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "3"}, (0, 3)),
         (
-            None,
+            "auto",
             {
                 "SLURM_ARRAY_TASK_ID": "12",
                 "SLURM_ARRAY_TASK_MIN": "10",
@@ -49,7 +50,7 @@ def test_without_ray_its_extra_is_named(run, tmp_path):
             (2, 4),
         ),
         (
-            None,
+            "auto",
             {
                 "SLURM_ARRAY_TASK_ID": "4",
                 "SLURM_ARRAY_TASK_MIN": "0",
@@ -58,7 +59,7 @@ def test_without_ray_its_extra_is_named(run, tmp_path):
             },
             (2, 3),
         ),
-        (None, {"RANK": "1", "WORLD_SIZE": "2"}, (1, 2)),
+        ("auto", {"RANK": "1", "WORLD_SIZE": "2"}, (1, 2)),
     ],
 )
 def test_the_shard_is_that_of_the_option_or_the_environment(option, environment, shard):
@@ -67,16 +68,21 @@ def test_the_shard_is_that_of_the_option_or_the_environment(option, environment,
 
 @pytest.mark.parametrize("option", ["0/2", "3/2", "1", "a/b", "1/", "-1/2"])
 def test_an_invalid_shard_is_refused(option):
-    with pytest.raises(ConfigError, match=f"--shard {option}: expected I/N"):
+    with pytest.raises(ConfigError, match=f"--shard {option}: expected auto, or I/N"):
         parse_shard(option, {})
 
 
 @pytest.mark.parametrize(("index", "count"), [("3", "3"), ("x", "3"), ("-1", "3"), ("0", "")])
 def test_an_invalid_shard_of_the_environment_is_refused(index, count):
     with pytest.raises(ConfigError, match=f"found RANK={index} and WORLD_SIZE={count}"):
-        parse_shard(None, {"RANK": index, "WORLD_SIZE": count})
+        parse_shard("auto", {"RANK": index, "WORLD_SIZE": count})
 
 
 def test_a_shard_without_the_number_of_shards_is_refused():
     with pytest.raises(ConfigError, match="JOB_COMPLETION_INDEX is set, but JOB_COMPLETIONS is"):
-        parse_shard(None, {"JOB_COMPLETION_INDEX": "2"})
+        parse_shard("auto", {"JOB_COMPLETION_INDEX": "2"})
+
+
+def test_a_shard_of_an_environment_without_shards_is_refused():
+    with pytest.raises(ConfigError, match="SLURM_ARRAY_TASK_ID, RANK, found none"):
+        parse_shard("auto", {})

@@ -1,74 +1,30 @@
 """Files are found, and cut into work items at the ends of records."""
 
 import csv
-import errno
 import io
-import os
 import random
 from pathlib import Path
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.asyn import AsyncFileSystem
 
 from pipework.data import records
 from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
 from pipework.data.records import numbered_records
-from pipework.errors import ConfigError, DataError, MissingDependencyError
+from pipework.errors import DataError
 from pipework.serve.bulk import input_files
-from pipework.serve.bulk.input_files import find_files, plan_file
-from pipework.serve.bulk.job_folder import LocalFolder
+from pipework.serve.bulk.input_files import plan_file
+from pipework.serve.bulk.stored_files import find_files
 
 COLUMNS = Columns(text="text", label=None)
 
 
 def plan(path: Path, header: bool = True):
     (stored,) = find_files(str(path))
-    parquet = path.suffix == ".parquet"
-    source = None if parquet else Source(path=path, columns=COLUMNS, header=header)
-    return stored, *plan_file(stored, source, 0, 0)
-
-
-def test_folders_patterns_and_urls_are_found_in_the_order_of_names(tmp_path):
-    for name in ("b.csv", "a.parquet", "deep/c.jsonl", "_SUCCESS", ".hidden.csv", "notes.md"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"x")
-    names = [file.name for file in find_files(str(tmp_path))]
-    assert names == ["a.parquet", "b.csv", "deep/c.jsonl"]
-    assert [file.name for file in find_files(str(tmp_path / "*.csv"))] == ["b.csv"]
-    assert [file.name for file in find_files(f"file://{tmp_path}/b.csv")] == ["b.csv"]
-    memory = fsspec.filesystem("memory")
-    memory.pipe("/bucket/in/x.csv", b"text\nrain\n")
-    (stored,) = find_files("memory://bucket/in/*.csv")
-    assert (stored.name, stored.size) == ("x.csv", 10)
-    with stored.open() as stream:
-        assert stream.read() == b"text\nrain\n"
-
-
-@pytest.mark.parametrize(
-    ("pattern", "message"),
-    [
-        ("gone.csv", "no file found"),
-        ("*.csv", "no file found"),
-        ("gone/*.csv", "no file found"),
-        ("notes.md", "notes.md has none of the suffixes .parquet, .csv"),
-        ("nothing://x", "Protocol not known: nothing"),
-    ],
-)
-def test_wrong_paths_are_reported(tmp_path, monkeypatch, pattern, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "notes.md").write_text("x")
-    with pytest.raises(ConfigError, match=message):
-        find_files(pattern)
-
-
-def test_the_package_of_an_object_store_is_named():
-    with pytest.raises(MissingDependencyError, match=r"s3fs"):
-        find_files("s3://bucket/x.csv")
+    planned = plan_file(stored, Source(path=path, columns=COLUMNS, header=header), 0)
+    return stored, planned.file, planned.items
 
 
 def quoted_table(rows: int) -> tuple[bytes, list[str]]:
@@ -95,7 +51,7 @@ def test_items_of_csv_end_at_the_end_of_a_record(tmp_path, monkeypatch, item_byt
     lines, found = content.split(b"\n"), list[str]()
     for item in items:
         part = content[item.start : item.end]
-        assert stored.digest(item) == item.sha256
+        assert stored.digest(item.start, item.end) == item.sha256
         assert item.rows == part.count(b"\n")
         for line, record in numbered_records(part, item.row, Format.CSV):
             assert lines[line - 1] == record.split(b"\n")[0]
@@ -122,13 +78,14 @@ def test_row_groups_are_the_items_of_parquet(tmp_path):
         (5, 1, 2),
     ]
     content = bytearray(path.read_bytes())
-    before = [stored.digest(item) for item in items]
+    before = [stored.digest(item.start, item.end) for item in items]
     for item in items:  # the digest covers each byte of the row group
         for at in (item.start, item.end - 1):
             content[at] ^= 1
             path.write_bytes(content)
             changed = [
-                stored.digest(other) != old for other, old in zip(items, before, strict=True)
+                stored.digest(other.start, other.end) != old
+                for other, old in zip(items, before, strict=True)
             ]
             assert changed == [other is item for other in items]
             content[at] ^= 1
@@ -138,10 +95,10 @@ def test_row_groups_are_the_items_of_parquet(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.txt"])
-def test_an_empty_file_has_no_columns_and_no_items(tmp_path, name):
+def test_an_empty_file_is_refused(tmp_path, name):
     (tmp_path / name).touch()
-    _, file, items = plan(tmp_path / name)
-    assert (file.columns, file.size, items) == ((), 0, [])
+    with pytest.raises(DataError, match=f"{name} is empty"):
+        plan(tmp_path / name)
 
 
 def test_files_without_columns_are_refused(tmp_path):
@@ -181,50 +138,3 @@ def test_a_row_without_end_is_refused(tmp_path, monkeypatch):
     (tmp_path / "x.jsonl").write_text("x" * 2_000_000)
     with pytest.raises(DataError, match=r"x.jsonl: a row is longer than 1 MiB"):
         plan(tmp_path / "x.jsonl")
-
-
-def test_files_below_the_output_are_left_out(tmp_path):
-    for name in ("a.csv", "out/b.csv", "outer/c.csv"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("x")
-    names = [file.name for file in find_files(str(tmp_path), LocalFolder(tmp_path / "out"))]
-    assert names == ["a.csv", "outer/c.csv"]
-
-
-def test_an_unreadable_folder_is_an_error(tmp_path, monkeypatch):
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "a.csv").write_text("x")
-
-    def refuse(*_: object, **__: object):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "x")
-
-    monkeypatch.setattr("os.scandir", refuse)
-    with pytest.raises(DataError, match=r"--in .* cannot be read: Permission denied"):
-        find_files(str(tmp_path))
-
-
-@pytest.mark.parametrize("path", ["x.csv", "folder/", "*.csv"])
-def test_a_server_that_cannot_be_reached_is_one_line(closed_port, path):
-    message = r"--in http://.* cannot be read: Connect call failed"
-    with pytest.raises(DataError, match=message) as caught:
-        find_files(f"http://127.0.0.1:{closed_port}/{path}")
-    assert "\n" not in str(caught.value)
-    assert caught.value.hint == "check the address and the permissions"
-
-
-def test_a_file_system_that_lists_by_itself_gets_no_option_of_the_walk(monkeypatch):
-    """As s3fs does, whose find fails with the option; test_cluster.py has the real one."""
-
-    class Store(AsyncFileSystem):
-        async def _find(self, _, maxdepth=None, withdirs=False, *, detail=False):  # noqa: ARG002
-            names = ["bucket/in/a.csv", "bucket/in/deep/b.csv"]
-            entries = {name: {"name": name, "type": "file", "size": 1} for name in names}
-            return entries if detail else names
-
-        async def _info(self, path, **_):
-            kind = "file" if path.endswith(".csv") else "directory"
-            return {"name": path, "type": kind, "size": 1}
-
-    monkeypatch.setattr(input_files, "file_system", lambda _, path: (Store(), path))
-    assert [file.name for file in find_files("bucket/in")] == ["a.csv", "deep/b.csv"]
-    assert [file.name for file in find_files("bucket/in/*.csv")] == ["a.csv"]

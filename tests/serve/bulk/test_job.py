@@ -17,12 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipework.errors import ChangedFileError, ConfigError, DataError
+from pipework.data.examples import Source
+from pipework.data.readers import Columns
+from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.progress import NullProgress
-from pipework.serve.bulk import input_files, job, job_folder
-from pipework.serve.bulk.input_files import StoredFile, WorkItem
+from pipework.serve.bulk import input_files, job, job_folder, stored_files
+from pipework.serve.bulk.input_files import WorkItem
 from pipework.serve.bulk.job import BulkOptions, score_files
 from pipework.serve.bulk.records import RowReader
+from pipework.serve.bulk.stored_files import StoredFile
 from tests.commands import ForkedPipe, ForkedProcess, pipe
 
 WORDS = ["rain", "sun", "wind", "goal", "team", "match", "bank", "rate", "stock"]
@@ -64,6 +67,17 @@ def whole(deep_run, files, tmp_path_factory) -> dict[str, bytes]:
     return parts(out)
 
 
+SPEED = {
+    "texts_per_s": 1e9,
+    "batch": 8,
+    "p50_ms": 1.0,
+    "rows": 1,
+    "threads": 1,
+    "processor": "",
+    "variation": 0.0,
+}
+
+
 def score(run: Path, pattern: object, out: Path | str, **options):
     return score_files(run, BulkOptions(pattern=str(pattern), out=out, **options), NullProgress())
 
@@ -86,11 +100,13 @@ def test_all_rows_are_scored_in_the_order_of_the_input(run, files, tmp_path):
     summary = score(run, files, tmp_path / "out", keep=["id", "when"])
     table = pa.concat_tables(pq.read_table(path) for path in part_files(tmp_path / "out"))
     source = pq.read_table(sorted(files.iterdir()))
-    names = ["id", "when", "source_row", "predicted_label", "predicted_score", "truncated"]
+    predicted = ["predicted_label", "predicted_score", "truncated"]
+    names = ["id", "when", "source_file", "source_row", *predicted]
     assert table.column_names == names
     assert table.select(["id", "when"]).equals(source.select(["id", "when"]))
     rows = sum(GROUPS)
     assert table["source_row"].to_pylist() == [*range(1, rows + 1)] * 2
+    assert table["source_file"].to_pylist() == ["file0.parquet"] * rows + ["file1.parquet"] * rows
     sample = random.Random(0).sample(range(2 * rows), 40)
     texts = source["text"].to_pylist()
     lines = pipe("predict", run, *(texts[row] for row in sample)).stdout.splitlines()
@@ -154,7 +170,9 @@ def test_a_job_that_is_killed_continues(deep_run, files, whole, tmp_path, kills,
 
 def test_two_shards_at_once_write_what_one_process_writes(deep_run, files, whole, tmp_path):
     out = tmp_path / "out"
-    start = partial(ForkedProcess, score, deep_run, files, out, WORLD_SIZE="2")
+    start = partial(
+        ForkedProcess, partial(score, shard="auto"), deep_run, files, out, WORLD_SIZE="2"
+    )
     with start(RANK="0") as first, start(RANK="1") as second:
         assert (first.wait(), second.wait()) == (0, 0)
     assert parts(out) == whole
@@ -211,14 +229,17 @@ def test_another_job_is_refused_and_changes_nothing(run, multi_run, files, tmp_p
     assert again().skipped == 8
 
 
-def test_another_default_engine_is_refused_with_the_option_for_the_first(run, files, tmp_path):
-    score(run, files, tmp_path / "out")
+def test_a_job_continues_with_its_engine_if_the_default_changes(run, files, tmp_path):
+    out = tmp_path / "out"
+    score(run, files, out, shard="1/2")
     copy = Path(shutil.copytree(run, tmp_path / "run"))
     manifest = json.loads((copy / "manifest.json").read_text())
-    manifest["engines"][0]["name"] = "other"
+    other = {**manifest["engines"][0], "name": "other", "speed": SPEED}
+    manifest["engines"] = [other, *manifest["engines"]]
     (copy / "manifest.json").write_text(json.dumps(manifest))
+    assert score(copy, files, out).skipped == 4
     with pytest.raises(ConfigError, match=r"with engine onnx, found other$") as caught:
-        score(copy, files, tmp_path / "out")
+        score(copy, files, out, engine="other")
     assert caught.value.hint == "add --engine onnx, or use another --out folder"
 
 
@@ -363,7 +384,17 @@ def test_the_parts_below_the_input_in_an_object_store_are_no_input(run, files, s
     assert score(run, "memory://bucket/rows", "memory://bucket/rows/out").skipped == 8
 
 
-def test_a_store_that_fails_ends_the_job_and_it_continues(run, files, store, monkeypatch):
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (PermissionError(errno.EACCES, "Access Denied"), 2),
+        (OSError(errno.EBUSY, "Slow Down"), 75),
+        (ConnectionResetError("reset by peer"), 75),
+    ],
+)
+def test_a_store_that_fails_ends_the_job_and_it_continues(
+    run, files, store, monkeypatch, failure, code
+):
     score(run, files, "memory://bucket/whole")
     expected = objects(store, "/bucket/whole/")
     put, uploads = type(store).put_file, list[str]()
@@ -371,12 +402,14 @@ def test_a_store_that_fails_ends_the_job_and_it_continues(run, files, store, mon
     def put_file(self, local, target, **options):
         uploads.append(target)
         if len(uploads) > 4:
-            raise PermissionError(errno.EACCES, "Access Denied")
+            raise failure
         put(self, local, target, **options)
 
     monkeypatch.setattr(type(store), "put_file", put_file)
-    with pytest.raises(ConfigError, match=r"^--out memory://bucket/out: Access Denied$"):
+    reason = failure.strerror or str(failure)
+    with pytest.raises(PipeError, match=f"^--out memory://bucket/out: {reason}$") as caught:
         score(run, files, "memory://bucket/out")
+    assert caught.value.exit_code == code
     assert len(uploads) == 5  # no other item is tried
     monkeypatch.undo()
     assert score(run, files, "memory://bucket/out").skipped == 1
@@ -422,6 +455,7 @@ def test_a_file_that_changes_during_the_job_is_not_scored(run, tmp_path, monkeyp
 def test_two_processes_may_score_the_same_item(deep_run, files, whole, tmp_path):
     out = tmp_path / "out"
     start = partial(ForkedProcess, score, deep_run, files, out)
+    start = partial(ForkedProcess, score, deep_run, files, out)
     with start() as first, start() as second:
         assert (first.wait(), second.wait()) == (0, 0)
     assert parts(out) == whole
@@ -436,6 +470,74 @@ def test_columns_of_several_types_are_refused(run, tmp_path):
     with pytest.raises(ConfigError, match=message):
         score(run, tmp_path / "in", tmp_path / "out")
     assert score(run, tmp_path / "in", tmp_path / "out", keep=["text", "text"]).counts.rows == 2
+
+
+def test_types_are_widened_and_the_columns_of_paths_are_copied(run, tmp_path):
+    first = {
+        "text": pa.array(["rain", None, "sun"], pa.string_view()),
+        "id": pa.array([1, 2, 3], pa.int32()),
+        "tag": pa.array(["x", "y", "x"]).dictionary_encode(),
+        "when": pa.array([1, 2, 3], pa.timestamp("s")),
+        "none": pa.nulls(3),
+    }
+    second = {
+        "text": pa.array(["goal"], pa.large_string()),
+        "id": pa.array([2**40], pa.int64()),
+        "tag": pa.array(["z"]),
+        "when": pa.array([4], pa.timestamp("us")),
+        "none": pa.array([0.5]),
+    }
+    for name, columns in (("day=1/a", first), ("day=2/b", second)):
+        path = tmp_path / f"in/year=2024/{name}.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.table(columns), path)
+    assert score(run, tmp_path / "in", tmp_path / "out").counts.rejected == 1
+    table = pq.read_table(tmp_path / "out" / "parts")
+    types = {name: str(table.schema.field(name).type) for name in table.column_names}
+    assert types == {
+        "text": "string",
+        "id": "int64",
+        "tag": "string",
+        "when": "timestamp[us]",
+        "none": "double",
+        "year": "string",
+        "day": "string",
+        "source_file": "string",
+        "source_row": "int64",
+        "predicted_label": "string",
+        "predicted_score": "float",
+        "truncated": "bool",
+    }
+    assert table["id"].to_pylist() == [1, 3, 2**40]
+    assert table["tag"].to_pylist() == ["x", "x", "z"]
+    assert table["day"].to_pylist() == ["1", "1", "2"]
+    assert table["year"].to_pylist() == ["2024"] * 3
+    assert table["source_file"].to_pylist()[2] == "year=2024/day=2/b.parquet"
+
+
+def test_the_columns_of_the_paths_of_text_files_are_copied(run, tmp_path):
+    path = tmp_path / "in/lang=en%2FUS/a.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text("text,id\nrain,1\n")
+    score(run, tmp_path / "in", tmp_path / "out", keep=["lang", "id"], columns="text=text")
+    table = pq.read_table(tmp_path / "out" / "parts")
+    assert table.select(["lang", "id"]).to_pylist() == [{"lang": "en/US", "id": "1"}]
+
+
+def test_a_file_that_becomes_shorter_while_it_is_scored_is_one_line(run, tmp_path, monkeypatch):
+    path = tmp_path / "in.parquet"
+    write_parquet(path, [5, 5, 5])
+    read = StoredFile.read
+
+    def shorten(self, start, end):
+        content = read(self, start, end)
+        write_parquet(path, [5])
+        return content
+
+    monkeypatch.setattr(StoredFile, "read", shorten)
+    with pytest.raises(DataError, match=r"2 of 3 .* in.parquet has changed since") as caught:
+        score(run, path, tmp_path / "out")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_url_without_its_slashes_is_refused(run, files):
@@ -457,7 +559,10 @@ def test_a_damaged_row_group_is_reported_and_the_others_are_scored(run, files, t
     shutil.copytree(files, inputs)
     path = inputs / "file0.parquet"
     content = path.read_bytes()
-    item = job.plan_file(input_files.find_files(str(path))[0], None, 0, 0)[1][1]
+    (stored,) = stored_files.find_files(str(path))
+    item = input_files.plan_file(stored, Source(path=path, columns=Columns(text="text")), 0).items[
+        1
+    ]
     damaged = bytearray(content)
     damaged[item.start : item.start + 400] = os.urandom(400)
     path.write_bytes(damaged)
@@ -479,26 +584,44 @@ def test_a_damaged_row_group_is_reported_and_the_others_are_scored(run, files, t
         ("z.csv", "text,id\nrain,z"),
     ],
 )
-def test_an_empty_file_has_no_rows_and_the_others_are_scored(run, tmp_path, empty, row):
+def test_an_empty_file_is_reported_and_the_others_are_scored(run, tmp_path, empty, row):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / empty).touch()
     (tmp_path / "in" / "b.csv").write_text("text,id\nrain,x\ngoal,y\n")
     (tmp_path / "in" / "c.csv").write_text("text,id\n")
-    summary = score(run, tmp_path / "in", tmp_path / "out", columns="text=text")
-    assert (summary.items, summary.counts.rows, summary.counts.rejected) == (1, 2, 0)
+    again = partial(score, run, tmp_path / "in", tmp_path / "out", columns="text=text")
+    with pytest.raises(
+        DataError, match=f"^1 of 3 files were not scored; first: {empty} is"
+    ) as caught:
+        again()
+    assert caught.value.exit_code == 3
     table = pq.read_table(tmp_path / "out" / "parts")
     assert table["id"].to_pylist() == ["x", "y"]
     assert table["predicted_label"].to_pylist() == ["weather", "sport"]
     (tmp_path / "in" / empty).write_text(row)
     with pytest.raises(ConfigError, match=f"{empty} has changed since the job was started"):
-        score(run, tmp_path / "in", tmp_path / "out", columns="text=text")
+        again()
+
+
+def test_damaged_files_are_reported_and_the_others_are_scored(run, files, tmp_path):
+    inputs, out = tmp_path / "in", tmp_path / "out"
+    shutil.copytree(files, inputs)
+    (inputs / "damaged.parquet").write_bytes(b"PAR1" + os.urandom(400))
+    done = pipe("predict", run, "--in", inputs, "--out", out)
+    assert done.returncode == 3
+    assert (
+        "error: 1 of 3 files were not scored; first: damaged.parquet cannot be read" in done.stderr
+    )
+    assert len(parts(out)) == 8
+    damaged = out / "parts" / "part-000000.parquet"
+    assert pq.read_table(damaged)["source_file"][0].as_py() == "file0.parquet"
 
 
 def test_files_that_are_all_empty_are_refused(run, tmp_path):
     (tmp_path / "a.csv").touch()
-    with pytest.raises(DataError, match=r"--in .*: all files are empty"):
+    with pytest.raises(DataError, match="--in: no file can be scored") as caught:
         score(run, tmp_path / "*.csv", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert caught.value.hint == "the first: a.csv is empty"
 
 
 def test_a_second_column_for_a_model_of_texts_is_refused_before_the_job_starts(run, tmp_path):

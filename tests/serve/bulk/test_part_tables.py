@@ -15,4 +15,10 @@ def test_labels_of_a_multi_label_task_are_lists(multi_run, regression_run, tmp_p
     assert lengths == [len(labels) for labels in table["predicted_label"].to_pylist()]
     score(regression_run, tmp_path / "in.txt", tmp_path / "value")
     table = pq.read_table(tmp_path / "value" / "parts")
-    assert table.column_names == ["column_0", "source_row", "predicted_score", "truncated"]
+    assert table.column_names == [
+        "column_0",
+        "source_file",
+        "source_row",
+        "predicted_score",
+        "truncated",
+    ]

@@ -198,7 +198,8 @@ def test_the_page_loads_no_external_resources(kind, request, drawn):
 
 def test_the_page_shows_the_comparison_with_the_linear_baseline(page, drawn):
     text = drawn(page)
-    assert page.verdict.sentence in " ".join(parse(text).text)
+    headline, figures = page.verdict.sentence.split(": ", 1)
+    assert f"<b>{headline}.</b><br>{figures[0].upper()}{figures[1:]}" in text
     assert f'class="verdict {page.verdict.outcome}"' in text
     assert "a linear SVM on TF-IDF of words, 100 train rows" in text
     sampled = replace(page, baseline=replace(page.baseline, all_rows=5000))

@@ -1,6 +1,5 @@
 """The page in Chromium, with a real server of several models."""
 
-import json
 import re
 import shutil
 import threading
@@ -14,12 +13,14 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
+from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.app import build_app
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.page import FILES, HERE
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
 from pipework.serve.scheduling.predictor import Predictor
+from tests.checked_manifest import as_checked
 from tests.serve.servers import server_in_thread
 
 HOSTILE = '<img src=x onerror="document.title=1">'
@@ -80,9 +81,9 @@ def many(
 @pytest.fixture(scope="module")
 def hostile_run(make_run: Callable[..., Path]) -> Path:
     run = make_run()
-    manifest = json.loads((run / "manifest.json").read_text())
-    manifest["task"]["labels"] = [HOSTILE, "a" * 200, "b"]
-    (run / "manifest.json").write_text(json.dumps(manifest))
+    manifest = read_manifest(run)
+    task = manifest.task.model_copy(update={"labels": (HOSTILE, "a" * 200, "b")})
+    write_manifest(run, as_checked(manifest.model_copy(update={"task": task})))
     return run
 
 
@@ -156,7 +157,7 @@ def test_a_text_can_be_classified_with_the_keyboard(
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > 2 * widths[1]
     expect(page.locator("#by")).to_have_text(
-        re.compile("Classified by model topics, version [0-9]+, engine onnx")
+        re.compile("Classified by model topics, version [0-9]{8}…, engine onnx")
     )
 
 
@@ -232,6 +233,7 @@ def test_a_pair_model_has_two_text_fields(many: str, open_page: Callable[..., Pa
     page = open_page(many)
     expect(page.locator("#pair")).to_be_hidden()
     page.locator("#model").select_option("pairs")
+    expect(page.locator("#ask-head")).to_have_text("Classify a pair")
     classify(page, "goal", "stock")  # only the second text determines the label
     expect(page.locator("#prediction")).to_contain_text("money")
 
@@ -259,9 +261,18 @@ def test_several_labels_have_thresholds(many: str, open_page: Callable[..., Page
     assert scores["sport"].endswith("< 75.0 %")
 
 
+def test_long_times_are_in_seconds(single: str, open_page: Callable[..., Page]) -> None:
+    page = open_page(single)
+    module = "async (value) => (await import('/page/page.js')).ms(value)"
+    shown = [page.evaluate(module, value) for value in (0.5, 12.34, 999.4, 1234, 45_678)]
+    assert shown == ["0.50 ms", "12.3 ms", "999 ms", "1.23 s", "45.7 s"]
+
+
 def test_a_regression_has_a_number_and_no_bars(many: str, open_page: Callable[..., Page]) -> None:
     page = open_page(many)
     page.locator("#model").select_option("number")
+    expect(page.locator("#ask-head")).to_have_text("Score a text")
+    expect(page.locator("#send")).to_have_text("Score")
     classify(page, "rain")
     score = httpx.post(f"{many}/v1/predict", json={"texts": ["rain"], "model": "number"}).json()[
         "predictions"
