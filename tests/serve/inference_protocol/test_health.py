@@ -24,6 +24,7 @@ def version():
         version="1",
         alive=True,
         ready=True,
+        fault="",
         oldest_batch=None,
         close=lambda: None,
     )
