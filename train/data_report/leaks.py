@@ -54,7 +54,7 @@ def write_leaks(sources: Mapping[str, Source], out: Path, progress: Progress) ->
     rows = list(_leaks(sources))
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *rows])
-    check_writable(out)
+    check_writable(out, [source.path for source in sources.values()])
     write_atomically(out, stream.getvalue().encode())
     progress.note(f"leaked rows written to {out}: {len(rows):,}")
 
