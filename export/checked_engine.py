@@ -126,6 +126,7 @@ def _record(
         built=result.built,
         parity=parity,
         tolerance=checker.tolerance(variant, result.int8_layers),
+        subject=checker.run_rows.manifest.subject,
     )
 
 

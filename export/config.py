@@ -188,6 +188,7 @@ class ImportSettings(Settings):
         max_length: tokens of an input; None: the limit of the source, at most 512.
         force: whether a model is imported that is worse on labelled rows than a constant
             prediction.
+        allow_unused: weights and config keys of the encoder that transformers may ignore.
     """
 
     task: TaskSettings = TaskSettings()
@@ -195,3 +196,4 @@ class ImportSettings(Settings):
     pair: bool | None = None
     max_length: Annotated[int, Field(ge=3)] | None = None
     force: bool = False
+    allow_unused: tuple[str, ...] = ()

@@ -19,12 +19,14 @@ from pipework.export.parity.case import EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.ranking import ENGINES
 from pipework.export.rows.run_rows import RunRows, spread_over_groups
+from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
 from pipework.run_folder.files import file_digest
 from pipework.scoring.reference_rows import ReferenceRows
-from pipework.serve.engines import open_engine
+from pipework.serve.engines import open_engine, server_engines
 from pipework.serve.engines.base import CollatedEngine
+from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.outputs import Outputs
 
 REFERENCE_DEV_ROWS = 256  # large enough that a single changed label is within tolerance
@@ -92,7 +94,9 @@ class ParityChecker:
         if not result.parity.passed:
             raise parity_error(candidate, result)
         remove_failed_export(candidate)
-        return result.parity
+        runtime = runtime_of(candidate.variant.format).version()
+        threads = tuple(sorted({server_engines(on_gpu=False)[1], cpu_limit()}))
+        return result.parity.model_copy(update={"runtime": runtime, "threads": threads})
 
     def raise_known_fault(self, variant: Variant) -> None:
         """Raise the error of the float32 graph if it has failed for the same format and layout."""

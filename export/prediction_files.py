@@ -3,13 +3,13 @@
 import csv
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 from pipework.data.examples import Example, Source
-from pipework.data.readers import WITHOUT_COLUMNS, Format, read_cells
+from pipework.data.readers import WITHOUT_COLUMNS, Format, read_cells, safe_cell
 from pipework.errors import ConfigError
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
@@ -24,11 +24,14 @@ def write_predictions(
     out: Path,
     progress: Progress,
     source: Source | None = None,
+    *,
+    raw: bool = False,
 ) -> int:
     """Write predictions to a .tsv, .csv or .jsonl file atomically and return their number.
 
-    In csv, they follow the columns of `source`, the file with the inputs, or else the texts. In
-    tsv, the texts follow them, with spaces instead of tabs and ends of lines.
+    In csv, they follow the columns of `source`, the file with the inputs, or else the texts. Cells
+    that a spreadsheet would compute get an apostrophe, unless they are to be `raw`. In tsv, the
+    texts follow them, with spaces instead of tabs and ends of lines.
 
     Raises:
         ConfigError: `out` has another suffix, is the file with the inputs, or its folder does not
@@ -43,7 +46,7 @@ def write_predictions(
     try:
         with partial.open("w", encoding="utf-8", newline="") as stream:
             if out.suffix == ".csv":
-                count = _write_csv(predictions, stream, source)
+                count = _write_csv(predictions, stream, source, str if raw else safe_cell)
             else:
                 for example, prediction in predictions:
                     if not count and out.suffix == ".tsv":
@@ -59,7 +62,10 @@ def write_predictions(
 
 
 def _write_csv(
-    predictions: Iterable[tuple[Example, Prediction]], stream: IO[str], source: Source | None
+    predictions: Iterable[tuple[Example, Prediction]],
+    stream: IO[str],
+    source: Source | None,
+    cell: Callable[[object], str],
 ) -> int:
     """Write a header and, for each input, its columns and the prediction; return their number."""
     inputs = None
@@ -77,10 +83,10 @@ def _write_csv(
         fields = prediction.text_fields()
         if count == 1:
             names = names if inputs is not None else _text_names(example)
-            writer.writerow((*names, *_predicted_names(prediction)))
-        writer.writerow((*(texts if inputs is None else next(inputs)), *fields))
+            writer.writerow(map(cell, (*names, *_predicted_names(prediction))))
+        writer.writerow(map(cell, (*(texts if inputs is None else next(inputs)), *fields)))
     if not count:
-        writer.writerow((*names, *PREDICTED))
+        writer.writerow(map(cell, (*names, *PREDICTED)))
     return count
 
 

@@ -1,144 +1,68 @@
 """Measure and rank the speed of a run's engines on this machine."""
 
 import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from pipework.errors import PipeError
 from pipework.export.rows.run_rows import RunRows
-from pipework.machine import cpu_limit
+from pipework.export.speed import ServedEngine, measure
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import EngineRecord, Speed, unreliable_ranking
+from pipework.run_folder.engine_record import (
+    EngineRecord,
+    Precision,
+    Speed,
+    unreliable_ranking,
+)
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import LockedRun, Manifest
-from pipework.serve.engines import choose_engine, open_engine
+from pipework.serve.engines import choose_engine, open_engine, server_engines
 from pipework.serve.engines.base import CollatedEngine
-from pipework.text.encoding import Encoding
-
-# The speed of a machine drifts, so the engines take turns: each is opened and measured several
-# times and the median counts. Only figures of the same measurement are compared.
+from pipework.serve.engines.runtimes import runtime_of
 
 ENGINES = "engines"  # folder of a run
-BATCH = 8
-ROUNDS = 3
-CALLS = 32  # batches per pass over the rows
-Opener = Callable[[], CollatedEngine]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpeedSample:
-    """The speed of an engine in one round."""
-
-    texts_per_s: float
-    p50_ms: float
-    processor: str
-
-
-def measure(
-    openers: Mapping[str, Opener], rows: Sequence[Encoding], seconds: float, progress: Progress
-) -> dict[str, Speed]:
-    """Return the speed of each engine.
-
-    Args:
-        openers: functions that open an engine, by engine name.
-        rows: dev inputs in file order. The first 256 are measured in batches of 8, and every
-            eighth of them as a single text.
-        seconds: measuring time of an engine over all rounds; the warm-up takes at most as long.
-        progress: receives the finished rounds.
-    """
-    measured = rows[: CALLS * BATCH]
-    samples: dict[str, list[SpeedSample]] = {name: [] for name in openers}
-    with progress.stage("measure", ROUNDS * len(openers), "rounds"):
-        for _ in range(ROUNDS):
-            for name, opener in openers.items():
-                with opener() as engine:
-                    samples[name].append(_sample(engine, measured, seconds / ROUNDS))
-                progress.advance(1)
-    return {name: _median(rounds, len(measured)) for name, rounds in samples.items()}
-
-
-def _sample(engine: CollatedEngine, rows: Sequence[Encoding], seconds: float) -> SpeedSample:
-    batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
-    batch_s, texts = _time_calls(engine, batches, seconds / 2)
-    singles = [rows[index : index + 1] for index in range(0, len(rows), BATCH)]
-    single_s, _ = _time_calls(engine, singles, seconds / 2)
-    return SpeedSample(
-        texts_per_s=texts / sum(batch_s),
-        p50_ms=1000 * float(np.median(single_s)),
-        processor=engine.processor,
-    )
-
-
-def _time_calls(
-    engine: CollatedEngine, calls: Sequence[Sequence[Encoding]], seconds: float
-) -> tuple[list[float], int]:
-    """Return the seconds of each call and the total number of texts."""
-    # Warm-up, at most `seconds` long: a runtime may compile for each new shape, which takes a
-    # fifth of OpenVINO's first pass. A server meets fewer and fewer new shapes.
-    _run_calls(engine, calls, seconds)
-    took_s: list[float] = []
-    texts = 0
-    while sum(took_s) < seconds:
-        remaining_s = seconds - sum(took_s)
-        pass_s = _run_calls(engine, calls, remaining_s)
-        texts += sum(map(len, calls[: len(pass_s)]))
-        took_s += pass_s
-    return took_s, texts
-
-
-def _run_calls(
-    engine: CollatedEngine, calls: Sequence[Sequence[Encoding]], seconds: float
-) -> list[float]:
-    """Run at least one call and start none after `seconds`; return the seconds of each."""
-    took_s: list[float] = []
-    for call in calls:
-        start = time.perf_counter()
-        engine.infer(call)
-        took_s.append(time.perf_counter() - start)
-        if sum(took_s) >= seconds:
-            break
-    return took_s
-
-
-def _median(rounds: Sequence[SpeedSample], rows: int) -> Speed:
-    rates = [sample.texts_per_s for sample in rounds]
-    return Speed(
-        texts_per_s=float(np.median(rates)),
-        variation=float(np.ptp(rates) / np.median(rates)),
-        batch=BATCH,
-        p50_ms=float(np.median([sample.p50_ms for sample in rounds])),
-        rows=rows,
-        threads=cpu_limit(),
-        processor=rounds[0].processor,
-    )
 
 
 def rank(run_rows: RunRows, manifest: Manifest, progress: Progress) -> tuple[EngineRecord, ...]:
-    """Measure the engines proven on this processor and return all engines by speed.
+    """Measure the engines proven on this processor and return all engines, the fastest first.
 
-    An engine that is not measured keeps its speed from another machine, which is not comparable,
-    and is ranked last.
+    Among engines whose intervals overlap, the highest precision comes first. An engine that is not
+    measured keeps its speed from another machine, which is not comparable, and is ranked last.
     """
     speeds: dict[str, Speed] = {}
     seconds = run_rows.settings.speed_s
-    openers = _openers(run_rows, manifest, progress) if seconds else {}
-    if openers:
+    measured = _measurable(run_rows, manifest, progress) if seconds else {}
+    if measured:
         rows = [row.encoding for row in run_rows.dev]
-        speeds = measure(openers, rows, seconds, progress)
+        speeds = measure(measured, rows, seconds, progress)
         _warn_if_unsteady(run_rows.run, speeds, progress)
     engines = [
         record.model_copy(update={"speed": speeds.get(record.name, record.speed)})
         for record in manifest.engines
     ]
-    engines.sort(
-        key=lambda engine: -speeds[engine.name].texts_per_s if engine.name in speeds else 0.0
-    )
-    return tuple(engines)
+    ranked = by_speed([engine for engine in engines if engine.name in speeds])
+    if len(tied := fastest(ranked)) > 1:
+        names = ", ".join(engine.name for engine in tied)
+        progress.note(f"no fastest engine: the speeds of {names} may be equal; the safest is first")
+    return (*ranked, *(engine for engine in engines if engine.name not in speeds))
+
+
+def by_speed(engines: Iterable[EngineRecord]) -> list[EngineRecord]:
+    """Return measured engines, the fastest first, and of equally fast ones the most precise."""
+    left, ranked = list(engines), list[EngineRecord]()
+    while left:
+        ranked.append(min(fastest(left), key=lambda one: list(Precision).index(one.precision)))
+        left.remove(ranked[-1])
+    return ranked
+
+
+def fastest(engines: Sequence[EngineRecord]) -> list[EngineRecord]:
+    """Return the engines that may be the fastest, by their intervals, the fastest first."""
+    speeds = {engine.name: engine.speed for engine in engines if engine.speed is not None}
+    first = max(speeds.values(), key=lambda speed: speed.texts_per_s, default=None)
+    tied = [one for one in engines if first and speeds[one.name].interval[1] >= first.interval[0]]
+    return sorted(tied, key=lambda one: -speeds[one.name].texts_per_s)
 
 
 def keep_best(
@@ -192,12 +116,18 @@ def _warn_if_unsteady(run: Path, speeds: Mapping[str, Speed], progress: Progress
         progress.note(f"{warning}. Measure again when it is idle: {command}")
 
 
-def _openers(run_rows: RunRows, manifest: Manifest, progress: Progress) -> dict[str, Opener]:
-    """Return an opener for each engine that runs on this processor, after opening it once."""
-    openers: dict[str, Opener] = {}
-    for record in manifest.engines:
-        path = run_rows.run / record.files[0].path
-        opener = partial(open_engine, path, record, manifest, built=record.built)
+def _measurable(
+    run_rows: RunRows, manifest: Manifest, progress: Progress
+) -> dict[str, ServedEngine]:
+    """Return the engines that run on this processor, after opening each once.
+
+    The smallest is first: it is the reference of the others, and probably fast.
+    """
+    engines: dict[str, ServedEngine] = {}
+    sizes: dict[str, int] = {}
+    for record in manifest.current_engines:
+        opener = partial(_open_as_served, run_rows.run, record, manifest)
+        on_gpu = runtime_of(record.format).computes_on_gpu()
         try:
             verify_files(run_rows.run, record.files)
             with opener() as engine:
@@ -208,5 +138,16 @@ def _openers(run_rows: RunRows, manifest: Manifest, progress: Progress) -> dict[
             progress.note(f"not measured: {record.name}: {error}")
             continue
         if proven_here:
-            openers[record.name] = opener
-    return openers
+            instances, _ = server_engines(on_gpu=on_gpu)
+            engines[record.name] = ServedEngine(opener=opener, instances=instances)
+            sizes[record.name] = sum(file.size for file in record.files)
+    return {name: engines[name] for name in sorted(engines, key=sizes.__getitem__)}
+
+
+def _open_as_served(run: Path, record: EngineRecord, manifest: Manifest) -> CollatedEngine:
+    """Open an engine with the threads and the costs of calls that it has in a server."""
+    _, threads = server_engines(on_gpu=runtime_of(record.format).computes_on_gpu())
+    path = run / record.files[0].path
+    engine = open_engine(path, record, manifest, built=record.built, threads=threads)
+    engine.learn_costs(manifest.input.max_length)
+    return engine

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from pipework.errors import ConfigError
+from pipework.export.ranking import fastest
 from pipework.html.page import cells, header, plots, render_page, section, table, tiles
 from pipework.html.svg import GRID, SERIES, STYLE, WIDTH_IN, number, svg
 from pipework.run_folder.engine_record import EngineRecord, Parity, unreliable_ranking
@@ -84,10 +85,12 @@ def _headline(engines: Sequence[EngineRecord]) -> list[tuple[str, str, str]]:
     if timed:
         # The usual engine of other programs is onnx-fp32; without it, the slowest engine.
         usual = next((engine for engine in timed if engine.name == USUAL), timed[-1])
-        fastest, reference = timed[0].speed, usual.speed
-        if fastest is not None and reference is not None:
-            headline.append((f"{fastest.texts_per_s:,.0f}", "texts/s", f"fastest: {timed[0].name}"))
-            times = fastest.texts_per_s / reference.texts_per_s
+        first, reference = timed[0].speed, usual.speed
+        if first is not None and reference is not None:
+            one = len(fastest(timed)) == 1
+            title = "fastest" if one else "first, and others may be as fast"
+            headline.append((f"{first.texts_per_s:,.0f}", "texts/s", f"{title}: {timed[0].name}"))
+            times = first.texts_per_s / reference.texts_per_s
             if usual is not timed[0]:
                 headline.append((f"{times:.1f}", "times", f"as fast as {usual.name}"))
     return headline
@@ -181,5 +184,7 @@ def _row(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -> 
 def _state(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -> str:
     if not engine.proven:
         return "built, not run"
+    if engine not in manifest.current_engines:
+        return "checked with another model"
     default = engine.name == choose_engine(manifest, settings.name, settings).name
     return "proven, default" if default else "proven"

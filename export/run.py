@@ -80,9 +80,10 @@ def export_locked(
         labels = ", ".join(variant.label for variant in variants)
         progress.note(f"{len(variants)} engines to build and measure: {labels}")
     names = [] if settings.rebuild else recorded_names(run, manifest, variants)
-    for engine in manifest.engines:
-        if engine.name in names:
-            verify_files(run, engine.files)
+    measured = [engine for engine in manifest.engines if engine.name in names]
+    manifest.check_current(measured)
+    for engine in measured:
+        verify_files(run, engine.files)
     run_rows = RunRows.open(run, manifest, settings)
     try:
         if settings.rebuild:

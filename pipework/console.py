@@ -38,10 +38,17 @@ from pipework.errors import OutputError, PipeError, StoppedError
 
 LINE_EVERY_S = 10.0
 STDOUT = 1  # file descriptor
+# Control characters, which may hide or forge lines of a terminal, without tab and line feed.
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 UNLIMITED = 10_000  # columns, wider than any table
 # Without emoji, which would replace the port in "127.0.0.1:-1:".
 output = Console(highlight=False, soft_wrap=True, emoji=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+def printable(text: str) -> str:
+    """Return a text with visible control characters, for a terminal."""
+    return text.translate(CONTROLS)
 
 
 class StandardOutput(FileIO):
@@ -167,7 +174,7 @@ class Bars(Closeable):
 
     def note(self, line: str) -> None:
         """Print above the bars."""
-        self._bars.console.print(escape(line))
+        self._bars.console.print(escape(printable(line)))
 
     def close(self) -> None:
         """Restore the terminal, also during a stage of a generator that was not closed."""
@@ -219,7 +226,7 @@ class Lines(Closeable):
 
     def note(self, line: str) -> None:
         """Print a line."""
-        errors.print(escape(line))
+        errors.print(escape(printable(line)))
 
     def close(self) -> None:
         """Do nothing: lines do not change the state of a terminal."""
@@ -283,24 +290,24 @@ def _table(
         justify: JustifyMethod = "right" if index >= text_columns else "left"
         rendered.add_column(escape(column), justify=justify, overflow="fold", min_width=widest)
     for row in rows:
-        rendered.add_row(*(escape(str(cell)) for cell in row))
+        rendered.add_row(*(escape(printable(str(cell))) for cell in row))
     return rendered
 
 
 def print_line(line: str) -> None:
     """Print a line of the result without interpreting markup."""
-    output.print(line, markup=False)
+    output.print(printable(line), markup=False)
 
 
 def print_error(error: PipeError) -> None:
     """Print the message, the details and the hint of an error that was not reported."""
     if error.reported:
         return
-    errors.print(f"[bold red]error:[/] {escape(str(error))}")
+    errors.print(f"[bold red]error:[/] {escape(printable(str(error)))}")
     if error.details:
-        errors.print(error.details, markup=False)
+        errors.print(printable(error.details), markup=False)
     if error.hint:
-        errors.print(f"[bold]hint:[/] {escape(error.hint)}")
+        errors.print(f"[bold]hint:[/] {escape(printable(error.hint))}")
 
 
 def _figures(figures: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from pipework.run_folder.engine_record import (
     Parity,
     unreliable_ranking,
 )
-from pipework.run_folder.files import verify_files
+from pipework.run_folder.files import verify_files, verify_present
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine, faster_engines
@@ -96,7 +96,7 @@ def show_exported(run: Path, manifest: Manifest, records: Sequence[EngineRecord]
 
 def _default_engine(run: Path, manifest: Manifest, settings: EngineSettings) -> Iterator[str]:
     """Describe the engine that is served with these settings, and the cost of faster engines."""
-    if len(manifest.engines) < 2:  # noqa: PLR2004
+    if len(manifest.current_engines) < 2:  # noqa: PLR2004
         return
     default = choose_engine(manifest, settings.name, settings)
     if warning := unreliable_ranking(engine.speed for engine in manifest.engines):
@@ -180,13 +180,15 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
     if manifest.data.verdict is not None:
         console.print_line(manifest.data.verdict)
     _show_engines(manifest)
-    for line in (*_damaged(run, manifest), *_default_engine(run, manifest, settings)):
+    mixed = [engine for engine in manifest.engines if engine.built.kept]
+    lines = (
+        *_default_engine(run, manifest, settings),
+        *(f"{engine.name} keeps {_format_layers(engine.built.kept)}" for engine in mixed),
+        *(f"finding: {finding}" for finding in manifest.data.findings),
+        *_unusable(run, manifest),
+    )
+    for line in lines:
         console.print_line(line)
-    for engine in manifest.engines:
-        if engine.built.kept:
-            console.print_line(f"{engine.name} keeps {_format_layers(engine.built.kept)}")
-    for finding in manifest.data.findings:
-        console.print_line(f"finding: {finding}")
 
 
 def _show_engines(manifest: Manifest) -> None:
@@ -199,11 +201,16 @@ def _show_engines(manifest: Manifest) -> None:
             console.print_line(_unproven_line(engine))
 
 
-def _damaged(run: Path, manifest: Manifest) -> Iterator[str]:
-    """Describe the engines with missing or changed files, or of an unknown format."""
+def _unusable(run: Path, manifest: Manifest) -> Iterator[str]:
+    """Describe a changed checkpoint, and the engines that are not served, with the reason."""
+    try:
+        verify_present(run, manifest.model.checkpoint)
+    except RunFolderError as error:
+        yield f"the run cannot be used: {error}; {error.hint}"
     for engine in manifest.engines:
         try:
             runtime_of(engine.format)
+            manifest.check_current((engine,))
             verify_files(run, engine.files)
         except RunFolderError as error:
             yield f"{engine.name} cannot be used: {error}; {error.hint}"

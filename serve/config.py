@@ -112,9 +112,12 @@ class EngineSettings(ChangeLimits):
 
     Attributes:
         name: name of an engine, as shown by `pipe show`; the limits are ignored.
+        recheck_s: seconds between two checks of an idle engine on a few reference rows; 0 for no
+            checks. After a wrong result the version is not ready until a restart.
     """
 
     name: str | None = None
+    recheck_s: NotNegative = 60.0
 
 
 class RepositorySettings(Settings):
@@ -133,7 +136,7 @@ class RepositorySettings(Settings):
 
 
 class SecuritySettings(Settings):
-    """API keys and TLS.
+    """API keys, TLS, and who may connect.
 
     Attributes:
         keys_file: file with one API key per line. The keys in the environment variable
@@ -141,11 +144,19 @@ class SecuritySettings(Settings):
             allowed.
         certificate: PEM file; if it and `private_key` are set, HTTP and gRPC require TLS.
         private_key: PEM file.
+        hosts: names that the Host header of an HTTP request may have, besides addresses and
+            localhost; default: none on a loopback address, which protects from web pages (DNS
+            rebinding), else any. Health checks may have any.
+        public_grpc: whether gRPC listens on the address of `--host` if other machines can reach it;
+            else on 127.0.0.1. Only behind a proxy that limits headers, or in a network without
+            hostile clients: these can exhaust the memory.
     """
 
     keys_file: Path | None = None
     certificate: Path | None = None
     private_key: Path | None = None
+    hosts: tuple[str, ...] | None = None
+    public_grpc: bool = False
 
 
 class LogFormat(StrEnum):

@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 import uvicorn
 
-# Otherwise gRPC logs each failed TLS handshake. It reads the variable when it is imported.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# Otherwise gRPC logs failed TLS handshakes and refused calls: clients could fill the log. It reads
+# the variable when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from pipework.machine import MemoryTrimmer
 from pipework.serve.app import build_app
@@ -29,7 +30,7 @@ from pipework.serve.http.connection import ConnectionFactory
 from pipework.serve.http.exchange import ServerState
 from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.http.request_handler import RequestHandler
-from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal
+from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal, stop_on_hangup
 from pipework.serve.http.tls import BACKLOG, Certificate, TlsListener, read_certificate
 from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.service import InferenceService
@@ -88,11 +89,12 @@ def serve(
     """
     settings = set_up_process(settings or ServeSettings())
     address = address or ListenAddress()
+    grpc_host = address.grpc_host(public=settings.security.public_grpc)
     keys = read_keys(settings.security.keys_file, os.environ)
     certificate = read_certificate(settings.security)
     with (
         bound_socket(address.host, address.port, "--port") as listener,
-        bound_socket(address.host, address.grpc_port, "--grpc-port") as grpc_listener,
+        bound_socket(grpc_host, address.grpc_port, "--grpc-port") as grpc_listener,
         exit_on_signal(),  # until the server handles signals; no request has been accepted
         ExitStack() as stack,
         open_models(target, settings) as models,
@@ -153,7 +155,12 @@ def run_server(
     )
     server = _Server(
         _config(handler, settings, certificate),
-        partial(ConnectionFactory, handler, settings.limits),
+        partial(
+            ConnectionFactory,
+            handler,
+            settings.limits,
+            hosts=sockets.host_names(settings.security.hosts),
+        ),
         models.stopping,
         grpc_server,
         lifecycle,
@@ -164,8 +171,9 @@ def run_server(
 
 
 def set_up_process(settings: ServeSettings) -> ServeSettings:
-    """Set the limits of this process; return settings with the connections that these allow."""
+    """Prepare this process, and return settings with the connections that its limits allow."""
     sys.setswitchinterval(SWITCH_S)
+    stop_on_hangup()
     allowed = raise_file_limit(settings.limits.connections)
     limits = settings.limits.model_copy(update={"connections": allowed})
     return settings.model_copy(update={"limits": limits})

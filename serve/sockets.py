@@ -1,12 +1,17 @@
 """The addresses and the bound sockets of a server."""
 
+import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from pipework.errors import ConfigError
+from pipework.serve.http.auth import HostNames
 from pipework.serve.http.tls import Certificate
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,6 +30,21 @@ class ListenAddress:
         if self.port and self.port == self.grpc_port:
             message = f"--port and --grpc-port are both {self.port}: expected different ports"
             raise ConfigError(message, "choose another --grpc-port (0 for any free one)")
+
+    def grpc_host(self, *, public: bool) -> str:
+        """Return the host that gRPC listens on: this machine only, unless it may be public."""
+        if public or is_loopback(self.host):
+            return self.host
+        host = "::1" if ":" in self.host else "127.0.0.1"
+        # The limits of gRPC's library apply to a connection when the client has acknowledged them.
+        # A client that does not can make it allocate gigabytes with a few MB of headers.
+        log.warning(
+            "gRPC listens on %s: its library cannot limit the memory for headers of hostile "
+            "clients. Behind a proxy, or in a network without such clients, add "
+            "--set security.public_grpc=true",
+            host,
+        )
+        return host
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +91,19 @@ class ServerSockets:
         """The addresses of the sockets."""
         url = f"{'https' if self.certificate else 'http'}://{_format(self.http)}"
         return BoundAddress(url=url, grpc=_format(self.grpc.socket))
+
+    def host_names(self, names: Iterable[str] | None) -> HostNames:
+        """Return the allowed names of the server; by default any, on a loopback address none."""
+        local = is_loopback(self.http.getsockname()[0])
+        return HostNames(() if names is None and local else names)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine only."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pipework.benchmarks.studies.records.engine_results import EngineResult, Eng
 from pipework.benchmarks.studies.script import report_errors, stored, study_parser
 from pipework.data.splits import split_source
 from pipework.errors import ConfigError
-from pipework.export.ranking import Opener, measure
+from pipework.export.speed import ServedEngine, measure
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord, Layout, Precision, Speed
 from pipework.run_folder.manifest import Manifest, read_classifier
@@ -56,9 +56,9 @@ def engines(
     baseline = choose_engine(manifest, f"onnx-{Precision.FP32}")
     dev = list(split_source(run, manifest, "dev").rows())
     rows = open_encoder(run, manifest).encode(dev)
-    openers: dict[str, Opener] = {record.name: _opener(run, record, manifest) for record in proven}
-    openers[BASELINE] = _opener(run, baseline, manifest, whole=True)
-    speeds = measure(openers, rows, seconds, progress)
+    measured = {record.name: _opener(run, record, manifest) for record in proven}
+    measured[BASELINE] = _opener(run, baseline, manifest, whole=True)
+    speeds = measure(measured, rows, seconds, progress)
     baseline_speed = speeds[BASELINE]
     default = choose_engine(manifest).name
     results = [_result(record, speeds[record.name], default) for record in proven]
@@ -78,9 +78,12 @@ def engines(
     )
 
 
-def _opener(run: Path, record: EngineRecord, manifest: Manifest, *, whole: bool = False) -> Opener:
+def _opener(
+    run: Path, record: EngineRecord, manifest: Manifest, *, whole: bool = False
+) -> ServedEngine:
     path = run / record.files[0].path
-    return partial(open_engine, path, record, manifest, whole=whole, built=record.built)
+    opener = partial(open_engine, path, record, manifest, whole=whole, built=record.built)
+    return ServedEngine(opener=opener)
 
 
 def _result(record: EngineRecord, speed: Speed, default: str) -> EngineResult:

@@ -29,7 +29,7 @@ from pipework.export.quantize.onnx2int8 import LayerPrecisions
 from pipework.export.rows.run_rows import RunRows
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Variant
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import Manifest, read_manifest, write_manifest
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
@@ -55,8 +55,8 @@ class FaultyExporter:
         packed: replaces the classifier for packed rows.
         leaks: reduces attention to padding and other texts instead of excluding it.
         run: changes the run folder before the export.
-        lowered: whether only graphs of lower precisions have the fault, and not the float32 graph
-            that is checked before the conversion.
+        lowered: whether only the graph of a lower precision has the fault, and not the float32
+            graph that is checked before the conversion.
         wrong_call: returns whether an engine negates the logits of a call, given its input arrays
             and the threads of the engine. The float32 graph of a lower precision is right.
     """
@@ -89,7 +89,7 @@ class FaultyExporter:
         progress: Progress,
     ) -> BuildResult:
         """Build an engine with the fault."""
-        if not self.lowered or variant.precision is Precision.FP32:
+        if not self.lowered:
             with self._exporter(run_rows):
                 return build(variant, run_rows, folder, check, progress)
         convert = build_module._convert_precision  # noqa: SLF001

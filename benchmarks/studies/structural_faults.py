@@ -40,6 +40,7 @@ VARIANTS = tuple(
     if variant.format in {"onnx", "openvino"}
     and (variant.precision is not Precision.BF16 or computes_bf16())
 )
+LOWER = tuple(variant for variant in VARIANTS if variant.precision is not Precision.FP32)
 NONE = "none"
 OUTCOME = re.compile(
     r"^(?P<engine>\S+) failed the parity check( \((?P<limits>.*?)\)|: the (?P<node>node) )"
@@ -104,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcomes: list[Cell] = []
         exporters = {NONE: NO_FAULT, **FAULTS, **LOWERED_FAULTS, **ENGINE_FAULTS}
         for run, (fault, exporter) in product(options.runs, exporters.items()):
-            for outcome in plant(run, fault, exporter, VARIANTS):
+            chosen = LOWER if exporter.lowered else VARIANTS
+            for outcome in plant(run, fault, exporter, chosen):
                 outcomes.append(outcome)
                 progress.note(f"{run.name}, {fault}, {outcome.column}: {outcome.text}")
         return GridResult(

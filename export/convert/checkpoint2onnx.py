@@ -11,10 +11,12 @@ import onnx
 import torch
 from torch import nn
 
+from pipework.errors import ConfigError
 from pipework.export.convert.prune_last_layer import prune_last_layer
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import Manifest
 from pipework.train.config.model import Head
+from pipework.train.data.tokenizer import summary
 from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.classifier import Classifier, open_checkpoint
 from pipework.train.model.packed_encoder import PackedEncoder, check_packable
@@ -97,7 +99,8 @@ def checkpoint_to_onnx(
     """Load the run's checkpoint, trace it, and write the graph to `path`.
 
     Raises:
-        ConfigError: `layout` is packed, and the model family does not support it.
+        ConfigError: `layout` is packed, and the model family does not support it; or ONNX has no
+            operation that the family needs.
     """
     if layout is Layout.PACKED:
         check_packable(manifest.model.family)
@@ -156,16 +159,20 @@ def _write(
     # must be in evaluation mode.
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")  # tracing warnings: the parity check finds faults
-        torch.onnx.export(
-            _Logits(model, (*inputs,)).eval(),
-            tuple(inputs.values()),
-            path,
-            input_names=[*inputs],
-            output_names=["logits"],
-            dynamic_axes=axes,
-            opset_version=OPSET,
-            dynamo=False,
-        )
+        try:
+            torch.onnx.export(
+                _Logits(model, (*inputs,)).eval(),
+                tuple(inputs.values()),
+                path,
+                input_names=[*inputs],
+                output_names=["logits"],
+                dynamic_axes=axes,
+                opset_version=OPSET,
+                dynamo=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            message = f"the model has an operation that ONNX lacks: {summary(error)}"
+            raise ConfigError(message, "use a model of another family") from error
     _merge_aliases(path)
 
 

@@ -27,6 +27,8 @@ from pipework.train.data.tokenizer import library_errors, summary
 from pipework.train.model.families import output_activation
 
 COMPARED_ROWS = 1000
+BATCH = 8  # most inputs of a batch of the source
+BATCH_SIZES = (2, 3, BATCH)
 WORST = 10
 
 
@@ -68,19 +70,26 @@ class SourceReference:
     ) -> NDArray[np.float32]:
         """Return logits [N, C]; `advance` is called after each input."""
         rows = []
-        with torch.inference_mode():
-            for example in examples:
-                rows.append(self._activation(self._model(**self._tokens(example)).logits)[0])
-                advance(1)
-        return torch.stack(rows).float().numpy()
+        for example in examples:
+            rows.append(self.batch_logits([example])[0])
+            advance(1)
+        return np.stack(rows)
 
-    def _tokens(self, example: Example) -> dict[str, torch.Tensor]:
+    def batch_logits(self, examples: Sequence[Example]) -> NDArray[np.float32]:
+        """Return logits [N, C] of inputs that are computed together, with padding."""
+        with torch.inference_mode():
+            logits_NC = self._activation(self._model(**self._tokens(*examples)).logits)
+        return np.asarray(logits_NC.float().numpy())
+
+    def _tokens(self, *examples: Example) -> dict[str, torch.Tensor]:
         # In lists, as in a batch: outside of lists, an empty second text is ignored.
+        pairs = [example.text_pair or "" for example in examples]
         tokens: dict[str, torch.Tensor] = self._tokenizer(
-            [example.text],
-            None if example.text_pair is None else [example.text_pair],
+            [example.text for example in examples],
+            None if examples[0].text_pair is None else pairs,
             truncation=True,
             max_length=self._max_length,
+            padding=len(examples) > 1,
             return_tensors="pt",
         )
         return tokens
@@ -120,6 +129,7 @@ def compare_with_source(
     with progress.stage("running the source", len(compared), "rows"):
         try:
             expected_NC = reference.logits([*compared.values()], progress.advance)
+            _check_batches(imported.task, reference, [*compared.values()], encodings, expected_NC)
         except library_errors() as error:
             message = f"the source cannot be run on every input: {summary(error)}"
             hint = "expected an encoder that takes any text, and a tokenizer that adds its tokens"
@@ -141,6 +151,34 @@ def compare_with_source(
         max_abs=float(comparison.max_differences.max()),
         with_special_tokens=len(named) - len(compared),
     )
+
+
+def _check_batches(
+    task: Task,
+    reference: SourceReference,
+    examples: Sequence[Example],
+    encodings: Sequence[Encoding],
+    expected_NC: NDArray[np.float32],
+) -> None:
+    """Check that the source predicts the same for an input alone and in batches.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    order = np.argsort([len(encoding) for encoding in encodings], kind="stable")
+    chosen = order[np.unique(np.linspace(0, len(order) - 1, BATCH).astype(int))].tolist()
+    allowed = TOLERANCES[Precision.FP32].max_abs * task.difference_unit(expected_NC)
+    for size in BATCH_SIZES:
+        rows = [*chosen[: size - 1], chosen[-1]]  # short inputs with the longest
+        found_NC = reference.batch_logits([examples[row] for row in rows])
+        largest = float(np.abs(found_NC - expected_NC[rows]).max())
+        if not largest <= allowed:
+            message = (
+                f"the source predicts differently for an input alone and in a batch of {len(rows)}:"
+                f" logits differ by {largest:.3g} (tolerance {allowed:.3g})"
+            )
+            hint = "no engine can reproduce it: use a model whose padding has no effect"
+            raise ConfigError(message, hint)
 
 
 def _longer(row: Example, max_length: int) -> Example:

@@ -3,7 +3,7 @@
 Shapes: N rows of dev, C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import onnxruntime
@@ -66,7 +66,12 @@ def import_source(
         CheckFailedError: the copy answers differently.
     """
     _check_arguments(name, out, files)
-    source = open_any(name, settings.task, trust_remote_code=trust_remote_code)
+    source = open_any(
+        name,
+        settings.task,
+        trust_remote_code=trust_remote_code,
+        allow_unused=settings.allow_unused,
+    )
     rows = ImportRows.open(files, settings, source)
     task = source.task
     limit = source.max_length(settings.max_length)
@@ -101,11 +106,19 @@ def _check_arguments(name: str, out: Path, files: Sequence[Path]) -> None:
         raise ConfigError(message, f"for example: pipe export {name} --to auto")
 
 
-def open_any(name: str, settings: TaskSettings, *, trust_remote_code: bool = False) -> SourceModel:
+def open_any(
+    name: str,
+    settings: TaskSettings,
+    *,
+    trust_remote_code: bool = False,
+    allow_unused: Collection[str] = (),
+) -> SourceModel:
     """Open a source of any kind; see `open_source`."""
     if is_setfit(name):
-        return open_setfit(name, settings)
-    return open_source(name, settings, trust_remote_code=trust_remote_code)
+        return open_setfit(name, settings, allow_unused)
+    return open_source(
+        name, settings, trust_remote_code=trust_remote_code, allow_unused=allow_unused
+    )
 
 
 def _describe(source: SourceModel, pair: bool, max_length: int) -> str:

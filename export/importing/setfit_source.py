@@ -9,6 +9,7 @@ Shapes: B texts, T tokens, H width, K rows of the head, C classes.
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,10 +30,10 @@ from pipework.export.importing.source_checks import (
     check_family,
     check_weights,
     longest_input,
-    unused_weights,
 )
 from pipework.export.importing.source_model import SourceModel
 from pipework.export.importing.source_task import named_labels
+from pipework.export.importing.unused_parts import check_unused
 from pipework.progress import counted
 from pipework.run_folder.manifest import SourceKind
 from pipework.tasks.kinds import DEFAULT_KIND
@@ -82,7 +83,9 @@ def is_setfit(name: str) -> bool:
         return any(find_file(name, file) is not None for file in files)
 
 
-def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
+def open_setfit(
+    name: str, settings: TaskSettings, allow_unused: Collection[str] = ()
+) -> SourceModel:
     """Open a folder or a hub id; see `open_source`.
 
     Raises:
@@ -98,7 +101,7 @@ def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
         head = _head(name, fields)
         _check_inputs(name)
         pooling = _pooling(name, normalized=bool(fields.get("normalize_embeddings")))
-        encoder, findings = _encoder(name)
+        encoder, findings = _encoder(name, allow_unused)
         longest = _fields(name, LENGTH).get("max_seq_length")
     labels = named_labels(settings, head.classes)
     task = SingleLabelTask(
@@ -116,7 +119,7 @@ def open_setfit(name: str, settings: TaskSettings) -> SourceModel:
         classifier=classifier.eval(),
         tokenizer=files.tokenizer,
         tokenizer_name=name,
-        reopen=partial(_reopen, name, pooling, head),
+        reopen=partial(_reopen, name, allow_unused, pooling, head),
         task=task,
         type_ids=files.type_ids and padding_of(classifier).type_ids,
         longest=longest_input(classifier, limit),
@@ -205,7 +208,7 @@ def _list(path: Path) -> list[dict[str, str]]:
     return entries
 
 
-def _encoder(name: str) -> tuple[PreTrainedModel, tuple[str, ...]]:
+def _encoder(name: str, allow_unused: Collection[str]) -> tuple[PreTrainedModel, tuple[str, ...]]:
     """Return the encoder, and findings about its weights."""
     refuse_custom_code(name)
     config = read_config(name)
@@ -214,7 +217,7 @@ def _encoder(name: str) -> tuple[PreTrainedModel, tuple[str, ...]]:
         name, dtype=torch.float32, output_loading_info=True, **no_pooler(config)
     )
     check_weights(name, model, loading)
-    return model.eval(), unused_weights(model, loading, "pooler.")
+    return model.eval(), check_unused(name, model, loading, allow_unused, "pooler.")
 
 
 def _fill(module: nn.Module | None, head: LogisticRegression, name: str) -> None:
@@ -259,6 +262,8 @@ class SentenceClassifier(nn.Module):
         return SimpleNamespace(logits=self.regression.logits(state_BH))
 
 
-def _reopen(name: str, pooling: PoolingSettings, head: LogisticRegression) -> nn.Module:
+def _reopen(
+    name: str, allow_unused: Collection[str], pooling: PoolingSettings, head: LogisticRegression
+) -> nn.Module:
     with opening(name):
-        return SentenceClassifier(_encoder(name)[0], pooling, head)
+        return SentenceClassifier(_encoder(name, allow_unused)[0], pooling, head)

@@ -1,6 +1,6 @@
 """Check family, weights and tokenizer of a source, and find the maximum length of its inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
@@ -21,11 +23,11 @@ from pipework.train.config.model import ModelSettings
 from pipework.train.data.tokenizer import checkpoint_tokenizer
 from pipework.train.model.classifier import Classifier
 from pipework.train.model.packed_encoder import first_position
-from pipework.train.model.pretrained import listing
 from pipework.train.model.tensorflow_weights import find_index
 
 CONFIG = "tokenizer_config.json"
 SHORTEST = 3  # tokens
+BIDIRECTIONAL = {"xlm", "xlnet", "flaubert"}  # of the families with a causal model only
 UNLIMITED = 1 << 20  # tokenizers without a limit have a huge number
 
 
@@ -73,7 +75,7 @@ class TokenizerFiles:
 
 
 def check_family(name: str, config: PreTrainedConfig) -> None:
-    """Check that a config is of an encoder that transformers has, with weights that are floats.
+    """Check that a config is of an encoder with weights that are floats, and has a valid pad token.
 
     Raises:
         ConfigError: it is not.
@@ -81,8 +83,13 @@ def check_family(name: str, config: PreTrainedConfig) -> None:
     if getattr(config, "quantization_config", None):
         message = f"{name!r} is quantised (quantization_config in config.json)"
         raise ConfigError(message, "import the weights before quantisation; pipe export makes int8")
-    if config.is_encoder_decoder:
+    causal = config.model_type in CAUSAL.keys() - MASKED.keys() - BIDIRECTIONAL
+    if config.is_encoder_decoder or causal:
         raise not_an_encoder(name, config)
+    pad, size = config.pad_token_id, int(getattr(config, "vocab_size", None) or 0)
+    if pad is not None and size and not 0 <= pad < size:
+        message = f"{name!r} has the pad_token_id {pad} in config.json, expected 0 to {size - 1}"
+        raise ConfigError(message, "set it to the id of the pad token of the tokenizer")
 
 
 def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:
@@ -98,6 +105,10 @@ def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) ->
         message = f"{name!r}: {weight} has the shape {[*found]}, the config needs {[*expected]}"
         raise ConfigError(message, "check that config.json belongs to the weights")
     if missing := sorted(map(str, loading["missing_keys"])):
+        prefix = _common_prefix(missing, loading.get("unexpected_keys", ()))
+        if prefix:
+            message = f"{name!r}: the names of its weights start with {prefix!r}"
+            raise ConfigError(message, "save the model itself, without the module that wraps it")
         message = f"{name!r}: {counted(len(missing), 'weight')} missing, such as {missing[0]}"
         hint = f"if its head was never trained: pipe train CONFIG --set model.name={name}"
         raise ConfigError(message, hint)
@@ -107,20 +118,13 @@ def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) ->
             raise ConfigError(message, "the training failed: use an earlier checkpoint")
 
 
-def unused_weights(
-    model: PreTrainedModel, loading: Mapping[str, Any], ignored: str = ""
-) -> tuple[str, ...]:
-    """Return a finding about stored weights that match nothing in the model; empty if all match.
-
-    Args:
-        model: the opened model.
-        loading: `unexpected_keys` as transformers reports them.
-        ignored: the start of the names that are known to be unused, or "".
-    """
-    buffers = {name for name, _ in model.named_buffers()}  # older versions stored them
-    names = sorted({*loading.get("unexpected_keys", ())} - buffers)
-    names = [name for name in names if not (ignored and name.startswith(ignored))]
-    return (f"weights of the source that the model does not use: {listing(names)}",) * bool(names)
+def _common_prefix(missing: Sequence[str], unexpected: Collection[str]) -> str:
+    """Return the start of the stored names of all missing weights, or ""."""
+    prefixes = [name.removesuffix(missing[0]) for name in unexpected if name.endswith(missing[0])]
+    for prefix in prefixes:
+        if {prefix + name for name in missing} <= {*unexpected}:
+            return prefix
+    return ""
 
 
 def not_an_encoder(name: str, config: PreTrainedConfig) -> ConfigError:

@@ -8,6 +8,7 @@ Shapes: N texts, C classes, T tokens of a text.
 """
 
 import json
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -32,10 +33,10 @@ from pipework.export.importing.source_checks import (
     check_family,
     check_weights,
     longest_input,
-    unused_weights,
 )
 from pipework.export.importing.source_model import SourceModel, published_model
 from pipework.export.importing.source_task import check_labels, source_task
+from pipework.export.importing.unused_parts import check_unused
 from pipework.run_folder.manifest import SourceKind
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import HeadSettings
@@ -54,7 +55,11 @@ CONVERTED = "compared with the converted source in transformers: TensorFlow was 
 
 
 def open_source(
-    name: str, settings: TaskSettings, *, trust_remote_code: bool = False
+    name: str,
+    settings: TaskSettings,
+    *,
+    trust_remote_code: bool = False,
+    allow_unused: Collection[str] = (),
 ) -> SourceModel:
     """Open a folder or a hub id.
 
@@ -62,17 +67,20 @@ def open_source(
         name: the folder or hub id.
         settings: overrides of the kind of task, its labels and its metric.
         trust_remote_code: whether to run code of the source.
+        allow_unused: parts of the encoder that may be ignored, see `check_unused`.
 
     Raises:
-        ConfigError: the source cannot be opened, has no classification head, or its config, weights
-            and tokenizer do not match.
+        ConfigError: the source cannot be opened, has no classification head, its config, weights
+            and tokenizer do not match, or a part of its encoder is ignored.
     """
     silence_transformers()
     with opening(name):
-        return _open(name, settings, trust_remote_code)
+        return _open(name, settings, trust_remote_code, allow_unused)
 
 
-def _open(name: str, settings: TaskSettings, trust_remote_code: bool) -> SourceModel:
+def _open(
+    name: str, settings: TaskSettings, trust_remote_code: bool, allow_unused: Collection[str]
+) -> SourceModel:
     with opening(name):
         adapter, graph = Adapter.of(name), OnnxSource.of(name)
     weights = name if adapter is None else adapter.base
@@ -83,9 +91,11 @@ def _open(name: str, settings: TaskSettings, trust_remote_code: bool) -> SourceM
     else:
         model, loading = _load(weights, config) if graph is None else graph.load(config)
     if adapter is not None:
-        model, unused = adapter.merge(model)
-        loading = {**adapter.without_head(loading), "unexpected_keys": unused}
+        model, unmatched = adapter.merge(model)
+        loading = adapter.without_head(loading)
+        loading["unexpected_keys"] = unmatched | {*loading["unexpected_keys"]}
     check_weights(name, model, loading)
+    unused = check_unused(weights, model, loading, allow_unused)
     published = published_model(name)
     task = source_task(name, config, settings)
     if published is not None and task.labels == published.task.labels:
@@ -113,7 +123,7 @@ def _open(name: str, settings: TaskSettings, trust_remote_code: bool) -> SourceM
         published=published,
         findings=(
             *((CONVERTED,) if find_index(weights) is not None else ()),
-            *unused_weights(model, loading),
+            *unused,
         ),
         custom_code={} if code is None else code.executed_files(),
     )
@@ -160,13 +170,16 @@ def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[st
 def _reopen(name: str, adapter: Adapter | None, code: CustomCode | None) -> torch.nn.Module:
     if code is not None:
         return code.open()
-    head = {}
-    if adapter is not None:  # the base may have none, or another
-        head = {"num_labels": adapter.labels, "ignore_mismatched_sizes": True}
     with opening(name):
         if find_index(name) is None:
+            config = read_config(name)
+            if adapter is not None:  # the base may have no head, or another
+                config.num_labels = adapter.labels
             model = AutoModelForSequenceClassification.from_pretrained(
-                name, dtype=torch.float32, **head
+                name,
+                config=config,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=adapter is not None,
             )
         else:
             model, _ = _load(name, _config(name, adapter))

@@ -23,7 +23,7 @@ from pipework.run_folder.engine_record import (
     EngineRecord,
     Layout,
 )
-from pipework.run_folder.files import FileRecord, verify_files
+from pipework.run_folder.files import FileRecord, verify_files, verify_present
 from pipework.run_folder.manifest import Manifest, read_classifier, write_manifest
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
 from pipework.tasks.registry import AnyTask
@@ -83,7 +83,7 @@ def publish_folder(
         ConfigError: the run has no proven engine with this layout, or its head is no class of
             transformers. A cross-encoder with an activation is published without engines.
     """
-    manifest = read_classifier(run)
+    manifest = _checked_manifest(run)
     _check_form(run, manifest)
     names = published_names(manifest)
     if _has_activation(run, manifest):
@@ -150,10 +150,11 @@ def public_manifest(run: Path) -> Manifest:
     """Return the manifest of a run with the proven engines, without absolute paths.
 
     Raises:
-        RunFolderError: the manifest cannot be read.
+        RunFolderError: the manifest cannot be read, or the checkpoint or the task has changed since
+            the parity check of an engine.
         ConfigError: the run has no proven engine.
     """
-    manifest = read_classifier(run)
+    manifest = _checked_manifest(run)
     if not any(engine.proven for engine in manifest.engines):
         message = f"{run} has no proven engine"
         raise ConfigError(message, f"build one first: pipe export {run} --to onnx")
@@ -175,6 +176,13 @@ def public_manifest(run: Path) -> Manifest:
             "imported": imported,
         }
     )
+
+
+def _checked_manifest(run: Path) -> Manifest:
+    manifest = read_classifier(run)
+    verify_present(run, manifest.model.checkpoint)
+    manifest.check_current(manifest.engines)
+    return manifest
 
 
 def proofs(manifest: Manifest) -> dict[str, str]:

@@ -195,8 +195,8 @@ def _speed_notes(engines: Sequence[PublishedEngine]) -> Iterator[str]:
         yield f"\nTexts/s were measured on {'; '.join(kinds)}."
     if unsteady := [speed.variation for speed in speeds if not speed.is_steady]:
         yield (
-            f"They are not reliable: the rounds varied by up to {max(unsteady):.0%}, because other "
-            "programs used the machine."
+            f"They are not reliable: they are uncertain by up to {max(unsteady):.0%}, because "
+            "other programs used the machine."
         )
 
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pipework.export.convert.converters import graph_converter
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.quantize.calibration import LinearLayer
-from pipework.export.ranking import measure
 from pipework.export.rows.run_rows import RunRows
+from pipework.export.speed import ServedEngine, measure
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import FallbackLayer, Precision, Variant
 from pipework.scoring.evaluation import infer_all
@@ -219,7 +219,6 @@ def _speed(graph: Path, runner: CandidateRunner) -> str:
     if not run_rows.settings.speed_s:
         return "not measured"
     rows = [row.encoding for row in run_rows.dev]
-    speeds = measure(
-        {"": lambda: runner.open(graph)}, rows, run_rows.settings.speed_s, NullProgress()
-    )
+    engine = ServedEngine(opener=lambda: runner.open(graph))
+    speeds = measure({"": engine}, rows, run_rows.settings.speed_s, NullProgress())
     return f"{speeds[''].texts_per_s:.0f} texts/s"

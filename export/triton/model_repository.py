@@ -31,8 +31,14 @@ from pipework.export.triton.triton_config import (
 from pipework.progress import Progress
 from pipework.run_folder.change_limits import DEFAULT_LIMITS
 from pipework.run_folder.engine_record import EngineRecord, Layout, Precision
-from pipework.run_folder.files import MANIFEST_FILE, exclusive_lock, file_digest, verify_files
-from pipework.run_folder.manifest import Manifest, read_classifier, read_manifest
+from pipework.run_folder.files import (
+    MANIFEST_FILE,
+    exclusive_lock,
+    file_digest,
+    verify_files,
+    verify_present,
+)
+from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
 from pipework.serve.engines.triton import files_of
 from pipework.serve.models.repository import NAME
@@ -126,6 +132,8 @@ def add_version(
     if settings.backend is not TritonBackend.PYTHON:
         runtime_of(record.format).check_triton(record)
     _check_paths(run, manifest, record)
+    manifest.check_current((record,))
+    verify_present(run, manifest.model.checkpoint)
     verify_files(run, (manifest.input.tokenizer, *record.files))
     served = manifest.model_copy(update={"engines": (record,)})
     parts = _parts(run, served, settings)
@@ -255,7 +263,7 @@ def _versions(model: Path) -> list[int]:
 def _matches(version: Path, manifest: Manifest) -> bool:
     """Return whether a version has the only engine of a manifest, with its task and input."""
     try:
-        existing = read_manifest(version)
+        existing = read_classifier(version)
     except RunFolderError:
         return False
     files = [[engine.files for engine in side.engines] for side in (existing, manifest)]

@@ -1,5 +1,6 @@
 """The commands `pipe import`, `pipe export` and `pipe publish`."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,10 @@ def import_(
     force: Annotated[
         bool, typer.Option("--force", help="also if the scores on labelled rows are too low")
     ] = False,
+    allow_unused: Annotated[
+        list[str] | None,
+        typer.Option(help="part of the encoder that transformers may ignore: a name in the error"),
+    ] = None,
 ) -> None:
     """Make a run folder from the checkpoint of another program, and prove that it is the same.
 
@@ -40,6 +45,7 @@ def import_(
     from pipework.terminal import show_imported
 
     forced = ["force=true"] if force else []
+    forced += [f"allow_unused={json.dumps(allow_unused)}"] if allow_unused else []
     settings = load_settings(ImportSettings, None, [*(overrides or []), *forced])
     with console.progress() as progress:
         progress.note("loading torch")

@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from pipework.commands.options import Columns, EngineName
-from pipework.errors import ConfigError, StoppedError, without_password
+from pipework.errors import CheckFailedError, ConfigError, StoppedError, without_password
 
 if TYPE_CHECKING:
     from pipework.serve.bulk.job import BulkOptions
@@ -23,11 +23,23 @@ Shard = Annotated[
     str | None,
     typer.Option(help="part I of N of the work of --in: I/N, or auto for the task of a cluster"),
 ]
+RawCsv = Annotated[
+    bool, typer.Option("--raw-csv", help="write cells that start with = + - @ as they are")
+]
 On = Annotated[
     str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
 ]
 AllowSkipped = Annotated[
     bool, typer.Option("--allow-skipped", help="leave out files of --in with unknown suffixes")
+]
+
+MaxRejects = Annotated[
+    float, typer.Option(min=0, max=1, help="largest share of rows of --in that cannot be read")
+]
+
+Inputs = Annotated[
+    str | None,
+    typer.Option("--in", help="files to score into the folder --out: path, folder or 'GLOB'"),
 ]
 
 
@@ -40,10 +52,7 @@ def predict(
         ),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
-    inputs: Annotated[
-        str | None,
-        typer.Option("--in", help="files to score into the folder --out: path, folder or 'GLOB'"),
-    ] = None,
+    inputs: Inputs = None,
     out: Annotated[
         str | None, typer.Option(help=".csv, .tsv or .jsonl file; with --in a folder or s3:// URL")
     ] = None,
@@ -52,8 +61,10 @@ def predict(
     engine: EngineName = None,
     keep: Keep = None,
     shard: Shard = None,
+    raw_csv: RawCsv = False,
     on: On = None,
     allow_skipped: AllowSkipped = False,
+    max_rejects: MaxRejects = 0.1,
 ) -> None:
     """Classify texts from the command line, a file, standard input (a text per line), or files.
 
@@ -77,7 +88,7 @@ def predict(
             on=on,
             allow_skipped=allow_skipped,
         )
-        _score_files(run, options)
+        _score_files(run, options, max_rejects)
         return
     from pipework import console
     from pipework.export.predict import PredictionSource, predict_inputs
@@ -85,12 +96,18 @@ def predict(
 
     with console.progress() as progress:
         source = PredictionSource(url=url, columns=columns, engine=engine)
-        predicted = predict_inputs(words or [], file, source, progress=progress)
-        if out is not None:
-            write_predictions(predicted.predictions, Path(out), progress, predicted.file)
-            return
-        for example, prediction in predicted.predictions:
-            sys.stdout.write(format_prediction(example, prediction) + "\n")
+        results = predict_inputs(words or [], file, source, progress=progress)
+        if out is None:
+            _print(format_prediction(*pair) for pair in results.predictions)
+        else:
+            write_predictions(results.predictions, Path(out), progress, results.file, raw=raw_csv)
+
+
+def _print(lines: Iterable[str]) -> None:
+    from pipework.console import printable
+
+    for line in lines:
+        sys.stdout.write((printable(line) if sys.stdout.isatty() else line) + "\n")
 
 
 def _check_without_in(out: str | None, *options: str | None) -> None:
@@ -147,7 +164,7 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _score_files(run: Path, options: "BulkOptions") -> None:
+def _score_files(run: Path, options: "BulkOptions", max_rejects: float) -> None:
     from pipework import console
     from pipework.progress import counted
     from pipework.serve.bulk.job import score_files
@@ -175,3 +192,14 @@ def _score_files(run: Path, options: "BulkOptions") -> None:
     if counts.labels:
         rows = [(label, number) for label, number in Counter(counts.labels).most_common()]
         console.table("labels", ("label", "rows"), rows)
+    share = counts.rejected / max(1, counts.rows + counts.rejected)
+    if share > max_rejects:
+        message = (
+            f"{counts.rejected:,} rows ({share:.1%}) could not be read, more than --max-rejects "
+            f"{max_rejects:g}"
+        )
+        hint = (
+            f"the reasons are in {out}/rejects; if it is the encoding, convert the files to UTF-8: "
+            "iconv -f ENCODING -t UTF-8"
+        )
+        raise CheckFailedError(message, hint)

@@ -310,7 +310,10 @@ def fit_input(example: Example, expected: Input) -> Example:
     """Check and parse an example as `validate_example`, with errors that do not name it."""
     if expected.pair and example.text_pair is None:
         message = "expected a text and a text_pair: this model classifies pairs"
-        raise InputError(message, "separate the texts by a tab, or send text and text_pair")
+        raise InputError(
+            message,
+            "in a request, send inputs with text and text_pair; elsewhere separate them by a tab",
+        )
     if not expected.pair and example.text_pair is not None:
         message = "found a text_pair, but this model classifies single texts"
         raise InputError(message, "remove the tab or the text_pair")

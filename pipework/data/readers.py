@@ -29,6 +29,9 @@ BINARY_FILES = (((b"\x1f\x8b", b"PK\x03\x04"), "packed", UNPACK), ((b"PAR1",), "
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # Three Chinese characters: letters of Western European words have ASCII letters next to them.
 GB18030_WORDS = re.compile(rb"(?:[\x81-\xfe][\x40-\x7e\x80-\xfe]){3}")
+# The first character of a formula in a spreadsheet:
+# https://owasp.org/www-community/attacks/CSV_Injection
+FORMULA = tuple("=+-@\t\r")
 MAX_FIELD = 10_000_000  # characters of a csv field; a quote without its end takes the whole file
 SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
 MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
@@ -108,6 +111,18 @@ def _encoding_hint(line: bytes) -> str:
             line.decode("gb18030")
             encoding = "GB18030"
     return f"convert it, probably: iconv -f {encoding} -t UTF-8 FILE > NEW"
+
+
+def safe_cell(value: object) -> str:
+    """Return a value as a csv cell that no spreadsheet computes: text after an apostrophe."""
+    cell = str(value)
+    if not cell.startswith(FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 class Format(StrEnum):

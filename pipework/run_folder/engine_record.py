@@ -12,6 +12,7 @@ from pydantic import Field
 
 from pipework.record import Record
 from pipework.run_folder.files import FileRecord
+from pipework.run_folder.proof_subject import ProofSubject
 from pipework.tasks.change import PredictionChange
 from pipework.tasks.kinds import Metric
 
@@ -151,6 +152,8 @@ class Parity(PredictionChange):
         scores: scores of both on dev; None for a run without labelled rows.
         processor: the model of the processor or GPU that ran the check.
         on_gpu: whether that is a GPU.
+        runtime: the program that computed the engine, with its version.
+        threads: the numbers of threads that were checked.
         tolerance: the limits.
         passed: whether all limits hold.
     """
@@ -170,6 +173,8 @@ class Parity(PredictionChange):
     scores: ParityScores | None
     processor: str
     on_gpu: bool = False
+    runtime: str = ""
+    threads: tuple[int, ...] = ()
     tolerance: Tolerance
     passed: bool
 
@@ -178,8 +183,8 @@ class Speed(Record):
     """Speed of an engine on dev texts, in file order, on `processor` with `threads` threads.
 
     `texts_per_s` is the throughput with `batch` texts per request; `p50_ms` is the median latency
-    of single texts. `variation` is the difference between the fastest and the slowest round, as a
-    share of `texts_per_s`.
+    of single texts, and `cpu_ms` the processor time of a text in a batch. `variation` is the width
+    of the 95 % interval, as a share of `texts_per_s`. `instances` engines computed together.
     """
 
     texts_per_s: float
@@ -189,11 +194,19 @@ class Speed(Record):
     threads: int
     processor: str
     variation: float
+    cpu_ms: float = 0
+    instances: int = 1
 
     @property
     def is_steady(self) -> bool:
-        """Whether the rounds agree: an idle machine varies by at most 0.1, rarely 0.2."""
+        """Whether the interval is narrow."""
         return self.variation <= STEADY
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of `texts_per_s`."""
+        half = self.texts_per_s * self.variation / 2
+        return self.texts_per_s - half, self.texts_per_s + half
 
 
 class FallbackLayer(Record):
@@ -246,6 +259,7 @@ class EngineRecord(Variant):
         built: how it was built.
         parity: None for an engine that was built but not run here.
         tolerance: the limits of a parity check on another machine.
+        subject: the model that the engine and its reference rows were made from.
         speed: None if it was not measured.
     """
 
@@ -254,6 +268,7 @@ class EngineRecord(Variant):
     built: EngineBuild
     parity: Parity | None
     tolerance: Tolerance
+    subject: ProofSubject = ProofSubject()
     speed: Speed | None = None
 
     @property
@@ -279,6 +294,6 @@ def unreliable_ranking(speeds: Iterable[Speed | None]) -> str | None:
     if not unsteady:
         return None
     return (
-        f"the speed of an engine varied by {max(unsteady):.0%} between rounds: other programs used "
-        "this machine, and the ranking is unreliable"
+        f"the speed of an engine is uncertain by {max(unsteady):.0%}: other programs used this "
+        "machine, and the ranking is unreliable"
     )

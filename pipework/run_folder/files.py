@@ -116,6 +116,22 @@ def verify_files(run: Path, files: tuple[FileRecord, ...]) -> None:
             raise ChangedFileError(message, "copy the run folder again, or export again")
 
 
+def verify_present(run: Path, files: tuple[FileRecord, ...], *, newer: bool = False) -> None:
+    """Check the digests of the files that exist; with `newer`, of those after the manifest only.
+
+    A stage checks the checkpoint before it writes the manifest. So a file whose state changed last
+    before the manifest was written needs no second check, which takes seconds for gigabytes.
+
+    Raises:
+        ChangedFileError: a file differs.
+    """
+    present = [file for file in files if (run / file.path).is_file()]
+    if newer:  # by the time of the state, which copies of old files do not keep
+        written_ns = (run / MANIFEST_FILE).stat().st_ctime_ns
+        present = [file for file in present if (run / file.path).stat().st_ctime_ns > written_ns]
+    verify_files(run, tuple(present))
+
+
 def is_locked(folder: Path) -> bool:
     """Whether a process writes to the folder."""
     try:

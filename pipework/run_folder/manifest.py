@@ -4,6 +4,7 @@ A run folder is complete when its `manifest.json` exists. A stage adds to the ma
 changes the entries of another stage.
 """
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -14,10 +15,10 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipework import __version__
-from pipework.errors import RunFolderError
+from pipework.errors import ChangedFileError, RunFolderError
 from pipework.git import CHECKOUT, git_commit
 from pipework.record import Record
-from pipework.run_folder.engine_record import EngineRecord
+from pipework.run_folder.engine_record import EngineRecord, engine_digest
 from pipework.run_folder.files import (
     MANIFEST_FILE,
     FileRecord,
@@ -25,12 +26,14 @@ from pipework.run_folder.files import (
     is_locked,
     write_atomically,
 )
+from pipework.run_folder.proof_subject import ProofSubject, settings_digest
 from pipework.tasks.evaluation import SplitMetrics
 from pipework.tasks.kinds import DEFAULT_KIND, Metric
 from pipework.tasks.registry import AnyTask, Kind
 from pipework.tasks.task import TargetScale, not_a_classifier
 
 SCHEMA_VERSION = 5
+CHECKED_FIELDS = {"head", "target_scale"}  # of Model, see ProofSubject
 
 
 class Identity(Record):
@@ -189,7 +192,8 @@ class BaselineRecord(Record):
 class Data(Record):
     """The data of the run and the scores on it; splits and metrics by split name.
 
-    `verdict` says in one sentence how good the model is; None for pretraining.
+    `verdict` says in one sentence how good the model is; None for pretraining. `failures`: why the
+    model is not better than a constant prediction; empty for a sound model.
     """
 
     reading: ReadOptions
@@ -197,6 +201,7 @@ class Data(Record):
     findings: tuple[str, ...]
     metrics: dict[str, SplitMetrics]
     verdict: str | None = None
+    failures: tuple[str, ...] = ()
     baseline: BaselineRecord | None = None
 
 
@@ -245,6 +250,41 @@ class Manifest(Record):
     data: Data
     imported: ImportRecord | None = None
     engines: tuple[EngineRecord, ...] = ()
+
+    @property
+    def subject(self) -> ProofSubject:
+        """What an engine of this run is checked with."""
+        checkpoint, labels = self.model.checkpoint, "\n".join(self.task.labels)
+        return ProofSubject(
+            checkpoint=engine_digest(checkpoint) if checkpoint else "",
+            tokenizer=self.input.tokenizer.sha256,
+            labels=hashlib.sha256(labels.encode()).hexdigest(),
+            task=settings_digest(self.task, without={"labels"}),
+            input=settings_digest(self.input, without={"tokenizer"}),
+            model=settings_digest(self.model, without={*Model.model_fields} - CHECKED_FIELDS),
+        )
+
+    @property
+    def current_engines(self) -> tuple[EngineRecord, ...]:
+        """The engines that were made from this model as it is now."""
+        subject = self.subject
+        return tuple(one for one in self.engines if not one.subject.differing(subject))
+
+    def check_current(self, engines: Iterable[EngineRecord]) -> None:
+        """Check that engines were made from this model as it is now.
+
+        Raises:
+            ChangedFileError: the first that was not; the message names the parts that differ.
+        """
+        for engine in engines:
+            if parts := engine.subject.differing(self.subject):
+                message = (
+                    f"engine {engine.name} was checked with another model than run "
+                    f"{self.identity.name} has now: different {', '.join(parts)}"
+                )
+                options = f"--precision {engine.precision} --layout {engine.layout}"
+                hint = f"export it again: pipe export RUN --to {engine.format} {options}"
+                raise ChangedFileError(message, hint)
 
 
 def read_manifest(run: Path) -> Manifest:

@@ -8,7 +8,7 @@ from pipework.errors import PipeError, RunFolderError
 from pipework.machine import cpu_limit
 from pipework.run_folder.change_limits import DEFAULT_LIMITS, ChangeLimits
 from pipework.run_folder.engine_record import EngineBuild, EngineRecord, Variant
-from pipework.run_folder.files import verify_files
+from pipework.run_folder.files import verify_files, verify_present
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as ROWS_FILE
@@ -43,7 +43,8 @@ def usable_engines(
     others, and last the engines that this machine cannot run.
 
     Raises:
-        RunFolderError: there is no such engine, or its parity check failed.
+        RunFolderError: there is no such engine, its parity check failed, or it was made from
+            another model.
     """
     engines = [engine for engine in manifest.engines if name in (None, engine.name)]
     if not engines:
@@ -52,10 +53,13 @@ def usable_engines(
         message = f"run {manifest.identity.name} has no {wanted}; its engines: {names}"
         other = "use one of these, or " if manifest.engines else ""
         raise RunFolderError(message, f"{other}export one: pipe export RUN --to onnx")
+    current = [engine for engine in manifest.current_engines if name in (None, engine.name)]
+    if not current:
+        manifest.check_current(engines)
     # An engine without a result was built for another machine; it is checked when it is opened.
-    usable = [engine for engine in engines if engine.parity is None or engine.parity.passed]
+    usable = [engine for engine in current if engine.parity is None or engine.parity.passed]
     if not usable:
-        message = f"engine {engines[0].name} did not pass parity, so it is not served"
+        message = f"engine {current[0].name} did not pass parity, so it is not served"
         raise RunFolderError(message, "export one with parity: pipe export RUN --to onnx")
     return sorted(
         usable,
@@ -83,7 +87,7 @@ def faster_engines(
         if speed is None or served.speed is None or speed.processor != served.speed.processor:
             continue
         ratio = speed.texts_per_s / served.speed.texts_per_s
-        if ratio >= FASTER:
+        if ratio >= FASTER and speed.interval[0] > served.speed.interval[1]:
             change = task.describe_change(parity)
             costs[engine.name] = f"{ratio:.1f} times as fast, changes {change}"
     return costs
@@ -130,9 +134,10 @@ def open_first(
     """Open an engine after checking its parity and the digests of its files and the tokenizer.
 
     Parity is checked here, on the stored reference rows, if the engine has no parity record or was
-    checked on another kind of processor, and always with `prove`. Without a name, engines that
-    cannot be opened are skipped with a warning, and engines beyond the limits are opened only if no
-    other engine can be; a changed file is always an error.
+    checked on another kind of processor, with another version of the runtime or another number of
+    threads, and always with `prove`. Without a name, engines that cannot be opened are skipped with
+    a warning, and engines beyond the limits are opened only if no other engine can be; a changed
+    file is always an error.
 
     Args:
         run: the run folder.
@@ -150,6 +155,7 @@ def open_first(
         PipeError: no engine can be opened; this is the error of the first.
     """
     verify_files(run, (manifest.input.tokenizer,))
+    verify_present(run, manifest.model.checkpoint, newer=True)
     task = manifest.task
     failures = dict[str, PipeError]()
     # An engine beyond the limits, as recorded or as measured here, is tried again after all others.
@@ -199,13 +205,21 @@ def _proven_here(
     try:
         engine.learn_costs(manifest.input.max_length)
         here: PredictionChange | None = None
-        if prove or record.parity is None or record.parity.processor != engine.processor:
+        if prove or not _checked_so(record, engine, threads or cpu_limit()):
             kept = ReferenceRows.read(run / _file(record, ROWS_FILE))
             here = prove_here(engine, record, kept, manifest.task)
     except BaseException:
         engine.close()
         raise
     return engine, here
+
+
+def _checked_so(record: EngineRecord, engine: CollatedEngine, threads: int) -> bool:
+    """Whether an engine was checked on such a processor, with this runtime and these threads."""
+    parity, version = record.parity, runtime_of(record.format).version()
+    if parity is None or (parity.processor, parity.runtime) != (engine.processor, version):
+        return False
+    return engine.on_gpu or threads in parity.threads
 
 
 def open_engine(

@@ -70,7 +70,7 @@ class OnnxRuntime(Runtime):
         """Return where it computes; fp16 is slow on a CPU."""
         import onnxruntime as ort  # noqa: PLC0415  (optional)
 
-        runtime = f"onnxruntime {ort.__version__}"
+        runtime = self.version()
         if CUDA not in ort.get_available_providers():
             where = f"{runtime} on the CPU"
         else:
@@ -85,6 +85,12 @@ class OnnxRuntime(Runtime):
         if precision is Precision.FP16:
             return Usability.SLOW, f"{where}, which computes fp16 in float32"
         return cpu_usability(precision, where)
+
+    def version(self) -> str:
+        """Return name and version of the runtime."""
+        import onnxruntime as ort  # noqa: PLC0415  (optional)
+
+        return f"onnxruntime {ort.__version__}"
 
     def local_precisions(self) -> tuple[Precision, ...]:
         """Return all precisions on a GPU; fp16 gains nothing on a CPU."""

@@ -53,13 +53,16 @@ class OpenVino(Runtime):
 
     def examine(self, precision: Precision) -> tuple[Usability, str]:
         """Return the version; bf16 needs instructions of the processor."""
-        import openvino as ov  # noqa: PLC0415  (optional)
-
         if precision is Precision.BF16 and not has_bf16():
             message = "the processor has no bf16 instructions (avx512_bf16 or amx_bf16)"
             raise MissingDependencyError(message, "use int8, or a processor with them")
-        version = ov.__version__.partition("-")[0]
-        return cpu_usability(precision, f"openvino {version} on the CPU")
+        return cpu_usability(precision, f"{self.version()} on the CPU")
+
+    def version(self) -> str:
+        """Return name and version of the runtime, without its build number."""
+        import openvino as ov  # noqa: PLC0415  (optional)
+
+        return f"openvino {ov.__version__.partition('-')[0]}"
 
     def local_precisions(self) -> tuple[Precision, ...]:
         """Return all precisions, or all but bf16."""

@@ -103,6 +103,10 @@ class Runtime(ABC):
             MissingDependencyError: the runtime or the GPU of the engine is missing.
         """
 
+    def version(self) -> str:
+        """Return name and version of the installed runtime; "" if versions do not matter."""
+        return ""
+
     def computes_on_gpu(self) -> bool:
         """Return whether an engine that is opened now would compute on a GPU."""
         return False

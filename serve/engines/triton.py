@@ -105,10 +105,11 @@ def open_tensor_model(
         model_folder: the folder of the tensor model's version; its files are checked if it exists.
 
     Raises:
-        RunFolderError: a file is missing or changed.
+        RunFolderError: a file is missing or changed, or the engine was made from another model.
     """
     (record,) = manifest.engines
     files, rows = files_of(record)
+    manifest.check_current((record,))
     verify_files(run, (rows,))
     if model_folder.is_dir():
         files_there = (file.model_copy(update={"path": name}) for name, file in files.items())

@@ -45,6 +45,34 @@ class ForeignPageError(PipeError):
     http_status = 403
 
 
+class ForeignHostError(PipeError):
+    """The Host of the request is not a name of this server."""
+
+    http_status = 403
+
+
+class HostNames:
+    """The names that the Host header of a request may have; addresses and localhost always.
+
+    A web page whose name resolves to the address of this server (DNS rebinding) could read its
+    responses otherwise. It cannot have an address as its name.
+    """
+
+    def __init__(self, names: Iterable[str] | None = None) -> None:
+        """Allow names; by default all."""
+        self._names = None if names is None else {name.lower() for name in names}
+
+    def fault(self, host: bytes) -> ForeignHostError | None:
+        """Return the error for a Host header that is not allowed."""
+        if self._names is None or not host:
+            return None
+        name = host.decode("latin-1").lower()
+        if _is_address(name) or re.sub(r":\d*$", "", name) in self._names:
+            return None
+        message = f"expected a Host name of this server, found {name[:50]!r}"
+        return ForeignHostError(message, "allow it with --set 'security.hosts=[\"NAME\"]'")
+
+
 class ApiKeys:
     """The API keys of a server. Without keys every request is allowed."""
 

@@ -12,7 +12,7 @@ from math import inf
 
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.auth import HEALTH
+from pipework.serve.http.auth import HEALTH, HostNames
 from pipework.serve.http.event_loop import Deadline, EndOfTick, Throttle, TickShare
 from pipework.serve.http.exchange import CLOSE, CONTINUE, Exchange, ServerState
 from pipework.serve.http.request_bodies import HeldBytes, RequestTimeoutError, too_large_error
@@ -29,14 +29,22 @@ class ConnectionFactory:
 
     Attributes:
         handler: answers requests.
+        hosts: the names that requests may have for the server.
         limits: limits of connections and requests.
         state: open connections, running tasks and headers of every response.
         idle: connections without a request, those that have been idle for longest first.
         end_of_tick, parsing: responses of a tick are sent together; connections parse in turn.
     """
 
-    def __init__(self, handler: RequestHandler, limits: LimitSettings, state: ServerState) -> None:
+    def __init__(
+        self,
+        handler: RequestHandler,
+        limits: LimitSettings,
+        state: ServerState,
+        hosts: HostNames | None = None,
+    ) -> None:
         self.handler = handler
+        self.hosts = hosts or HostNames()
         self.limits = limits
         self.state = state
         self.idle: OrderedDict[ServerConnection, None] = OrderedDict()
@@ -205,6 +213,8 @@ class ServerConnection(asyncio.Protocol):
             return
         self._server.idle.pop(self, None)
         error: PipeError | None = head.fault
+        if head.path not in HEALTH:
+            error = error or self._server.hosts.fault(head.fields.get(b"host", b""))
         if error is None and self._over_limit and head.path not in HEALTH:
             message = f"all {self._limits.connections} allowed connections are in use"
             error = NotReadyError(message, "try again later")

@@ -1,5 +1,6 @@
 """Parses the requests of one connection with httptools (llhttp)."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -15,6 +16,7 @@ MAX_HEADERS = 1000
 # Bytes that are parsed at a time: a packet may have thousands of requests, but few within a body.
 PARSED_BYTES, PARSED_BODY_BYTES = 512, 4096
 VERSIONS = ("1.1", "1.0")
+ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
 UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 Headers = list[tuple[bytes, bytes]]
 
@@ -47,7 +49,7 @@ class RequestHead:
 
     Attributes:
         method: in upper case.
-        path: percent-decoded, without the query.
+        path: percent-decoded except for %2F, which is not a separator; without the query.
         query: percent-encoded.
         headers: as received, with names in lower case; without the trailers of the body.
         keep_alive: whether the client allows another request on the connection.
@@ -199,7 +201,7 @@ class RequestParser:
         self._receiver.head_received(
             RequestHead(
                 method=self._parser.get_method().decode(),
-                path=unquote(path) if "%" in path else path,
+                path=_decoded(path) if "%" in path else path,
                 query=target.query or b"",
                 headers=self._headers,
                 keep_alive=self._parser.should_keep_alive(),
@@ -230,6 +232,10 @@ class RequestParser:
         if b"close" in map(bytes.strip, tokens):
             lines.append(b"connection: close")
         return b"\r\n".join((*lines, b"", b""))
+
+
+def _decoded(path: str) -> str:
+    return "%2F".join(map(unquote, ENCODED_SLASH.split(path)))
 
 
 def _fault(version: str, headers: Headers) -> InputError | None:

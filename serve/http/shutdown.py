@@ -64,6 +64,12 @@ class GracePeriod:
             os._exit(0)
 
 
+def stop_on_hangup() -> None:
+    """Handle SIGHUP as SIGTERM, unless it is ignored (nohup)."""
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+
+
 @contextmanager
 def signal_handlers(handler: "signal._HANDLER") -> Iterator[None]:
     """Set the handler of SIGTERM and SIGINT, and restore the previous handlers afterwards."""

@@ -51,6 +51,7 @@ class VersionStatus(BaseModel):
     engine: str
     precision: str
     ready: bool
+    fault: str = Field("", description="what is wrong with the results of an engine, or empty")
     inputs: list[str] = Field(description="names of the input tensors")
     entities: bool = Field(description="whether each text needs two marked entities")
     reading: TrainingReadOptions = Field(description="columns and format of the training data")
@@ -128,7 +129,8 @@ def _added_version(own: VersionStatus, others: Sequence[VersionStatus]) -> Versi
             totals[name] += count
         for name, count in other.load:
             load[name] = dict(refused) if name == "refused" else load[name] + count
-    sums = {"load": LoadStatus(**load), "totals": TotalsStatus(**totals)}
+    fault = next((version.fault for version in (own, *others) if version.fault), "")
+    sums = {"load": LoadStatus(**load), "totals": TotalsStatus(**totals), "fault": fault}
     return own.model_copy(update=sums)
 
 
@@ -160,6 +162,7 @@ def _version(model: Predictor) -> VersionStatus:
         engine=model.engine,
         precision=str(model.record.precision),
         ready=model.ready,
+        fault=model.fault,
         inputs=list(model.inputs),
         entities=manifest.input.marked,
         reading=TrainingReadOptions.of(manifest.data),

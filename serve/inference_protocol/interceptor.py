@@ -1,6 +1,7 @@
 """Intercepts gRPC calls: checks API keys, parses messages, converts errors to statuses."""
 
 import asyncio
+import gc
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -44,6 +45,10 @@ OPEN = (
     f"{SERVICE}ServerReady",
 )
 INFER = ("/ModelInfer", "/ModelStreamInfer")
+# Of the metadata of a call: names, values and 32 bytes for each pair, as HTTP/2 counts them. gRPC's
+# own limit of 16 KiB applies only after the client has acknowledged it; before, it is 16 MiB.
+METADATA_BYTES, PAIR_BYTES = 16 * 2**10, 32
+CYCLE_BYTES = 8 * 2**20
 # Bytes of the last message of a stream, for the tasks that process it.
 message_bytes: ContextVar[int] = ContextVar("message_bytes", default=0)
 
@@ -52,6 +57,37 @@ class UnknownMethodError(InputError):
     """There is no such method."""
 
     http_status = HTTPStatus.NOT_IMPLEMENTED
+
+
+class MetadataLimit:
+    """Limits the metadata of a call, and frees the metadata of ended calls.
+
+    grpc.aio leaves the metadata of each call in a reference cycle. The garbage collector counts
+    objects and not bytes, so without this the cycles could hold gigabytes.
+    """
+
+    def __init__(self) -> None:
+        self._cycle_bytes = 0
+
+    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """Check the metadata of a new call.
+
+        Raises:
+            TooLargeError: they are too large.
+        """
+        size = sum(len(name) + len(value) + PAIR_BYTES for name, value in metadata)
+        if self._cycle_bytes < CYCLE_BYTES <= self._cycle_bytes + size:
+            # Not at once: the metadata of this call would become an old object, and old objects
+            # are rarely collected.
+            asyncio.get_running_loop().call_soon(self._collect)
+        self._cycle_bytes += size
+        if size > METADATA_BYTES:
+            message = f"expected at most {METADATA_BYTES} bytes of metadata, found {size}"
+            raise TooLargeError(message)
+
+    def _collect(self) -> None:
+        self._cycle_bytes = 0
+        gc.collect(0)
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -83,6 +119,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
             observers: the observers of inference requests.
         """
         self._messages = _Messages(ending, limits, memory)
+        self._metadata = MetadataLimit()
         self._unread = unread
         self._keys = keys
         self._observers = observers
@@ -98,8 +135,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
         """
         method: str = details.method
         try:
+            self._metadata.check(details.invocation_metadata or ())
             self._check_key(method, details.invocation_metadata or ())
-        except UnauthorizedError as error:
+        except (TooLargeError, UnauthorizedError) as error:
             return self._reject(method, error)
         handler = await continuation(details)
         if handler is None:
@@ -152,6 +190,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
         return answer
 
     def _reject(self, method: str, error: PipeError) -> Handler:
+        error.__traceback__ = None  # its frames hold the metadata
+
         async def reject(_: object, context: Context) -> None:
             await _Statuses(method, context, self._observers).end(error)
 

@@ -232,9 +232,8 @@ class Models(Closeable):
 
 
 def _check_available(model: Predictor) -> None:
-    if not (model.alive and model.ready):
-        state = "is being reopened" if model.alive else "has stopped"
-        message = f"the engine of {model.name} {model.version} {state}"
+    if reason := _unavailable(model):
+        message = f"the engine of {model.name} {model.version} {reason}"
         raise NotReadyError(message)
     batch = model.oldest_batch
     if batch is not None and batch.stuck:
@@ -245,10 +244,19 @@ def _check_available(model: Predictor) -> None:
         raise NotReadyError(message)
 
 
+def _unavailable(model: Predictor) -> str:
+    """Return why a version accepts no requests, or ""."""
+    if model.alive and model.ready:
+        return ""
+    if model.alive and model.fault:
+        return f"is not used any more: {model.fault}"
+    return "is being reopened" if model.alive else "has stopped"
+
+
 def _entry(model: Predictor) -> Entry:
-    state, reason = State.READY, ""
-    if not (model.alive and model.ready):
-        state, reason = State.UNAVAILABLE, "the engine has stopped"
+    reason = _unavailable(model)
+    state = State.UNAVAILABLE if reason else State.READY
+    reason = reason and f"the engine {reason}"
     return Entry(name=model.name, version=model.version, state=state, reason=reason)
 
 

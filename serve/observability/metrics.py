@@ -62,6 +62,8 @@ COUNTERS: LoadMetrics = (
     ("computed_tokens", "Tokens of these batches, with padding", lambda load: load.computed_tokens),
     ("compute_seconds", "Seconds that engines spent computing", lambda load: load.compute_s),
     ("engine_deaths", "Engine crashes", lambda load: load.crashes),
+    ("rechecks", "Checks of engines on reference rows while serving", lambda load: load.rechecks),
+    ("recheck_failures", "Such checks with a wrong result", lambda load: load.recheck_failures),
 )
 TEXTS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
     ("texts", "Texts of successful requests", lambda totals: totals.texts),

@@ -221,10 +221,11 @@ def read_options(fields: Mapping[bytes, bytes]) -> RequestOptions:
 
 def _milliseconds(text: str) -> float:
     try:
-        value = float(text)
+        value = -1.0 if "_" in text else float(text)
     except ValueError:
         value = -1.0
-    if not (isfinite(value) and 0 < value <= MAX_TIMEOUT_MS):
+    # In seconds, the smallest numbers would be 0.
+    if not (isfinite(value) and value / 1e3 > 0 and value <= MAX_TIMEOUT_MS):
         message = (
             f"{TIMEOUT}: expected milliseconds, above 0 and at most {MAX_TIMEOUT_MS:.0f}, "
             f"found {text[:20]!r}"

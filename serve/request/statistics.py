@@ -46,6 +46,8 @@ class EngineLoad:
         refused: rejected requests, by reason.
         engines: engines that are running now.
         crashes: engine crashes.
+        rechecks: finished checks of engines in the running server.
+        recheck_failures: the checks with a wrong result.
     """
 
     unanswered_requests: int = 0
@@ -61,6 +63,8 @@ class EngineLoad:
     refused: Mapping[str, int] = field(default_factory=dict)
     engines: int = 1
     crashes: int = 0
+    rechecks: int = 0
+    recheck_failures: int = 0
 
 
 @dataclass(kw_only=True, slots=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from pipework.closeable import Closeable
 from pipework.data.examples import Example
+from pipework.errors import DeadlineError
 from pipework.predict.text_model import TextCodec
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest
@@ -92,6 +93,11 @@ class Predictor(Closeable):
     def ready(self) -> bool:
         """Whether an engine is open and requests are accepted."""
         return self.scheduler.ready
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with the results of an engine, or "": then only a restart helps."""
+        return self.scheduler.fault
 
     @property
     def load(self) -> EngineLoad:
@@ -191,7 +197,7 @@ class Predictor(Closeable):
         start_processing(len(examples))
         arrived_s = time.perf_counter()
         try:
-            options.check()
+            self._check_deadline(options)
             result = await self._compute(examples, options)
             start_s = time.perf_counter()
             value = await run_for_logits(result.outputs.values.size, partial(decode, result))
@@ -212,6 +218,13 @@ class Predictor(Closeable):
         )
         set_timings(timings)
         return value
+
+    def _check_deadline(self, options: RequestOptions) -> None:
+        try:
+            options.check()
+        except DeadlineError:
+            self.scheduler.count(RefusalReason.DEADLINE)
+            raise
 
     async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
         """Wait for the logits, at most until the deadline."""

@@ -8,6 +8,9 @@ An engine that crashes is reopened and its batch is retried; other requests stay
 engine raises an error for a batch of several requests, each request is computed alone, so that no
 request gets the error of another.
 
+An idle engine computes a few reference rows from time to time. After a wrong result the scheduler
+computes nothing any more.
+
 Shapes: N inputs of a request, C classes.
 """
 
@@ -35,6 +38,7 @@ from pipework.serve.scheduling.in_flight import (
     RunningBatch,
 )
 from pipework.serve.scheduling.queue import Batch, BatchQueue, Job, JobResult, deliver, tokens
+from pipework.serve.scheduling.recheck import EngineRecheck, Rechecks
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = 3  # crashes of an engine without a finished batch in between, before it is given up
@@ -53,6 +57,7 @@ class Scheduler(Closeable):
 
     Attributes:
         statistics: counts the requests of the model; its predictor updates them.
+        fault: what is wrong with the results of an engine, or "".
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Scheduler(Closeable):
         *,
         reopen: Callable[[], Engine] | None = None,
         group_lengths: bool = False,
+        rechecks: Rechecks | None = None,
     ) -> None:
         """Start one thread per engine. The scheduler closes the engines.
 
@@ -71,6 +77,7 @@ class Scheduler(Closeable):
             reopen: opens a replacement for an engine that crashed; None if there is none.
             group_lengths: whether a batch should have inputs of similar lengths, for engines
                 that pad.
+            rechecks: checks the engines while they are idle; None for no checks.
         """
         self.statistics = Statistics()
         self._settings = settings or QueueSettings()
@@ -86,6 +93,8 @@ class Scheduler(Closeable):
         self._running_batches: dict[int, RunningBatch] = {}  # by thread
         self._refused = dict.fromkeys(RefusalReason, 0)
         self._refusal = ""
+        self._rechecks = rechecks
+        self.fault = ""
         self._abandoned = False
         self._running = self._threads_left = len(engines)
         self._threads = [
@@ -104,7 +113,7 @@ class Scheduler(Closeable):
     @property
     def ready(self) -> bool:
         """Whether an engine is open and requests are accepted."""
-        return self._running > 0 and not self._refusal
+        return self._running > 0 and not (self._refusal or self.fault)
 
     @property
     def load(self) -> EngineLoad:
@@ -125,6 +134,8 @@ class Scheduler(Closeable):
                 refused={str(reason): count for reason, count in self._refused.items()},
                 engines=self._running,
                 crashes=self._crashes,
+                rechecks=self._rechecks.count if self._rechecks else 0,
+                recheck_failures=self._rechecks.failures if self._rechecks else 0,
             )
 
     @property
@@ -163,14 +174,14 @@ class Scheduler(Closeable):
         """
         with self._lock:
             self._unanswered -= dropped
-            abandoned = self._abandoned
+            abandoned = self._abandoned or self.fault
             if not abandoned:
                 for job in jobs:
                     self._queue.add(job)
                 self._changed.notify(len(jobs))
         for job in jobs:
             if abandoned:
-                job.fail(NotReadyError(self._refusal))
+                job.fail(NotReadyError(self.fault or self._refusal))
             # A future keeps its callbacks. A strong reference to the job would be a cycle that
             # only the garbage collector frees, which pauses for 40 ms under overload.
             job.future.add_done_callback(partial(self._answered, ref(job)))
@@ -190,9 +201,9 @@ class Scheduler(Closeable):
             thread.join()
 
     def _check_admission(self) -> None:
-        if self._refusal:
+        if refusal := self._refusal or self.fault:
             self._refused[RefusalReason.NOT_READY] += 1
-            raise NotReadyError(self._refusal)
+            raise NotReadyError(refusal)
         requests = self._unanswered
         tokens = self._queue.tokens
         if tokens >= self._settings.tokens or requests >= self._settings.requests:
@@ -261,8 +272,15 @@ class Scheduler(Closeable):
             The number of computed batches, and the error of the crash.
         """
         batches = failures = 0
+        recheck = None if self._rechecks is None else self._rechecks.of(engine)
         with ExitStack() as deliveries:  # results of the previous batch
-            while batch := self._next_batch(deliveries):
+            while True:
+                try:
+                    batch = self._next_batch(deliveries, recheck)
+                except Exception as crash:  # noqa: BLE001  (of a recheck)
+                    return batches, crash
+                if not batch:
+                    break
                 self._started(batch)
                 in_flight = InFlightBatch(engine, batch)
                 deliveries.close()
@@ -289,13 +307,17 @@ class Scheduler(Closeable):
             running = RunningBatch(started_s=time.monotonic(), limit_s=limit_s)
             self._running_batches[threading.get_ident()] = running
 
-    def _next_batch(self, deliveries: ExitStack) -> Batch:
+    def _next_batch(self, deliveries: ExitStack, recheck: EngineRecheck | None) -> Batch:
         """Deliver the last results and wait for a batch; an empty one means drained."""
-        delivered = False
+        delivered = recheck is not None and recheck.late
         while True:
+            if delivered:
+                deliveries.close()
+                self._recheck(recheck)
             with self._lock:
                 if delivered:
-                    self._changed.wait_for(lambda: self._queue or self._refusal)
+                    pause_s = None if recheck is None or self.fault else recheck.left_s
+                    self._changed.wait_for(lambda: self._queue or self._refusal, pause_s)
                 late = self._queue.expired(time.monotonic())
                 self._refused[RefusalReason.DEADLINE] += len(late)
                 batch = self._queue.next_batch(self._running)
@@ -306,8 +328,30 @@ class Scheduler(Closeable):
                 job.fail(deadline_error())
             if batch or (ending and delivered):
                 return batch
-            deliveries.close()
             delivered = True
+
+    def _recheck(self, recheck: EngineRecheck | None) -> None:
+        """Check an engine if it is time; after a wrong result, fail the queued requests."""
+        if recheck is None or self.fault or recheck.left_s:
+            return
+        thread = threading.get_ident()
+        with self._lock:  # for the watchdog
+            limit_s = self._settings.stuck_s or self._totals.limit_s(recheck.checks.tokens)
+            started = RunningBatch(started_s=time.monotonic(), limit_s=limit_s)
+            self._running_batches[thread] = started
+        try:
+            wrong = recheck.run()
+        finally:
+            with self._lock:
+                del self._running_batches[thread]
+        if not wrong:
+            return
+        log.error("%s; requests are refused until a restart", wrong)
+        with self._lock:
+            self.fault = wrong
+            jobs = self._queue.clear()
+        for job in jobs:
+            job.fail(NotReadyError(wrong))
 
     def _finish(self, in_flight: InFlightBatch, deliveries: ExitStack) -> bool:
         """Wait for a batch and schedule the delivery of its results.

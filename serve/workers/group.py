@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Thread
 
 from pipework.errors import NotReadyError, PipeError
+from pipework.serve.http.event_loop import Throttle
 from pipework.serve.http.status import server_status
 from pipework.serve.models.registry import Change, Models, unfinished_error
 from pipework.serve.observability.observers import Observers
@@ -29,6 +30,7 @@ from pipework.serve.sockets import BoundAddress
 log = logging.getLogger(__name__)
 SNAPSHOT_S = 1.0
 PAUSE_S = 0.1
+WARNING = Throttle(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +75,8 @@ class WorkerFolder:
     def keep_counters(self, worker: int, *, crashed: bool) -> None:
         """Delete the load of a worker that has ended, and keep its counters."""
         left = self.read(worker).left(crashed=crashed)
-        replace(self.counts(worker), left.model_dump_json())
+        if not replace_counts(self.counts(worker), left):
+            self.counts(worker).unlink(missing_ok=True)  # without its load, counters start at 0
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -100,8 +103,24 @@ class WorkerFolder:
 def replace(path: Path, text: str) -> None:
     """Replace a file at once: no reader sees a part of it."""
     partial_path = path.with_name(f"{path.name}.{os.getpid()}")
-    partial_path.write_text(text)
-    partial_path.replace(path)
+    try:
+        partial_path.write_text(text)
+        partial_path.replace(path)
+    finally:
+        partial_path.unlink(missing_ok=True)
+
+
+def replace_counts(path: Path, counts: WorkerCounts) -> bool:
+    """Replace a file of counts; return whether it could be written."""
+    try:
+        replace(path, counts.model_dump_json())
+    except FileNotFoundError:  # the main process has ended and deleted the folder
+        return False
+    except OSError as error:
+        if WARNING.is_due():
+            log.warning("the counts of workers cannot be written to %s: %s", path.parent, error)
+        return False
+    return True
 
 
 class WorkerGroup:
@@ -256,5 +275,4 @@ class WorkerGroup:
             ended=self._left.ended,
             status=status.model_dump(mode="json"),
         )
-        with suppress(OSError):  # the main process has ended and deleted the folder
-            replace(self._files.counts(self._number), own.model_dump_json())
+        replace_counts(self._files.counts(self._number), own)

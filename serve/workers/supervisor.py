@@ -4,15 +4,17 @@ The process is forked before it has threads, and its children inherit the socket
 addresses of the server.
 """
 
+import fcntl
 import logging
 import math
 import os
+import shutil
 import signal
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -38,6 +40,8 @@ from pipework.serve.workers.worker import Worker
 log = logging.getLogger(__name__)
 AUTO = "auto"
 MAX_WORKERS = 256
+PREFIX, ALIVE = "pipework-", "alive"
+STARTED_S = 10.0
 WAIT_S = 0.1  # until a signal is noticed
 PAUSED_S = 1.0  # between two heartbeat checks: this process was stopped, and perhaps the workers
 RESERVE_S = 2.0  # after the grace period, before a process is killed
@@ -80,7 +84,8 @@ def serve_with_workers(
     certificate = read_certificate(settings.security)
     with ExitStack() as stack:
         http = stack.enter_context(shared_socket(address.host, address.port, "--port"))
-        grpc = stack.enter_context(shared_socket(address.host, address.grpc_port, "--grpc-port"))
+        grpc_host = address.grpc_host(public=settings.security.public_grpc)
+        grpc = stack.enter_context(shared_socket(grpc_host, address.grpc_port, "--grpc-port"))
         reserved = ReservedPort(socket=grpc, shared=True)
         sockets = ServerSockets(http=http, grpc=reserved, certificate=certificate)
         files = WorkerFolder(folder=stack.enter_context(_private_folder()), workers=workers)
@@ -104,15 +109,32 @@ def serve_with_workers(
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """Create a temporary folder that only this user may open, for files and sockets of workers."""
+    """Create a temporary folder that only this user may open, for files and sockets of workers.
+
+    Delete the folders of servers that were killed.
+    """
     try:
-        with tempfile.TemporaryDirectory(prefix="pipework-") as name:
+        _delete_left_folders(Path(tempfile.gettempdir()))
+        with (
+            tempfile.TemporaryDirectory(prefix=PREFIX) as name,
+            (Path(name) / ALIVE).open("w") as alive,
+        ):
+            fcntl.flock(alive, fcntl.LOCK_EX)  # the workers inherit it
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.bind(f"{name}/{'x' * 20}")  # fails if the path is longer than 107 bytes
             yield Path(name)
     except OSError as error:
         message = f"cannot create a socket in a temporary folder: {error}"
         raise ConfigError(message, "set TMPDIR to a writable folder with a short path") from error
+
+
+def _delete_left_folders(parent: Path) -> None:
+    for path in parent.glob(f"{PREFIX}*/{ALIVE}"):
+        with suppress(OSError), path.open("r+") as alive:  # of another user, or of a server
+            fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A server that is about to lock its file is younger.
+            if time.time() - path.stat().st_mtime > STARTED_S:
+                shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def _share(settings: ServeSettings, workers: int) -> ServeSettings:

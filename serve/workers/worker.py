@@ -1,11 +1,9 @@
 """A worker: a process with its own engines that answers requests on the address of the server."""
 
-import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import ApiKeys
@@ -48,7 +46,6 @@ class Worker:
     def run(self, ready: Callable[[], None]) -> None:
         """Answer requests until a signal; `ready` is called when it accepts them."""
         self.placement.apply()
-        signal.signal(signal.SIGHUP, _terminate)
         unloaded = self.files.unloaded()
         with (
             exit_on_signal(),
@@ -64,7 +61,3 @@ class Worker:
             sockets = replace(self.sockets, http=own)
             run_server(models, self.settings, observers, sockets, self.keys, group)
             group.write_counts()
-
-
-def _terminate(_: int, __: FrameType | None) -> None:
-    signal.raise_signal(signal.SIGTERM)

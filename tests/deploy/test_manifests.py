@@ -317,11 +317,39 @@ def test_ports_probes_and_paths_are_those_of_the_server():
         assert security["allowPrivilegeEscalation"] is False
     image = (DEPLOY / "Containerfile").read_text()
     assert "EXPOSE 8000 8001" in image
-    (deployment,) = [found for found in render("claim") if found["kind"] == "Deployment"]
-    pod = deployment["spec"]["template"]["spec"]
-    ports = {port["containerPort"] for port in pod["containers"][0]["ports"]}
-    assert ports == {8000, 8001}
+    for public, expected_ports in ((False, {8000}), (True, {8000, 8001})):
+        resources = render_values({**CLAIM, "publicGrpc": public})
+        found = {resource["kind"]: resource for resource in resources}
+        pod = found["Deployment"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert {port["containerPort"] for port in container["ports"]} == expected_ports
+        assert {port["port"] for port in found["Service"]["spec"]["ports"]} == expected_ports
+        assert ("--set=security.public_grpc=true" in container["args"]) is public
     assert pod["securityContext"]["runAsUser"] == int(re.findall(r"--uid (\d+)", image)[0])
+
+
+def test_packages_of_the_image_have_hashes_and_the_versions_of_the_constraints():
+    hashed, constraints = (
+        path.read_text() for path in (DEPLOY / "hashes.txt", ROOT / "constraints.txt")
+    )
+    pin = r"^(\S+)==(\S+)"
+    versions = dict(re.findall(pin + r" \\\n    --hash=sha256:[0-9a-f]{64}", hashed, re.MULTILINE))
+    assert len(versions) == hashed.count("==") > 90
+    pinned = dict(re.findall(pin, constraints, re.MULTILINE))
+    shared = versions.keys() & pinned.keys()
+    assert {name: versions[name] for name in shared} == {name: pinned[name] for name in shared}
+    assert {"grpcio", "numpy", "onnxruntime", "openvino", "pyarrow", "torch"} <= shared
+
+
+def test_the_temporary_folder_has_a_limit():
+    texts = {path: path.read_text() for path in DEPLOY.rglob("*.yaml")}
+    limits = {
+        path: re.findall(r"name: tmp\b[^}]*\n +emptyDir: {(.*)}", text)
+        for path, text in texts.items()
+    }
+    found = [limit for values in limits.values() for limit in values]
+    assert len(found) == 6
+    assert all(limit.startswith("sizeLimit: ") for limit in found)
 
 
 @pytest.mark.parametrize("made_by", ["chart", "KServe"])

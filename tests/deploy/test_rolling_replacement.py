@@ -117,7 +117,7 @@ def start_on(request, tmp_path_factory) -> Callable[[Path], StartContainer]:
 
 def deployment(**values: Any) -> dict[str, Any]:
     """Return the Deployment of the chart with several replicas."""
-    resources = render_values({**CLAIM, "replicas": REPLICAS, **values})
+    resources = render_values({**CLAIM, "replicas": REPLICAS, "publicGrpc": True, **values})
     (found,) = [resource for resource in resources if resource["kind"] == "Deployment"]
     return copy.deepcopy(found)
 

@@ -29,6 +29,25 @@ def _header(name: str, value: str) -> bytes:
     return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
+def call_headers(method: str = INFER, encoding: str = "identity") -> bytes:
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": method,
+        ":authority": "a",
+        "te": "trailers",
+        "content-type": "application/grpc",
+        "grpc-encoding": encoding,
+    }
+    return b"".join(_header(name, value) for name, value in headers.items())
+
+
+def table_entry(size: int) -> bytes:
+    """A header that the server keeps in its HPACK table, with a value of 127 to 16,510 bytes."""
+    rest = size - 127
+    return b"\x40\x01x\x7f" + bytes([rest % 128 + 128, rest // 128]) + b"v" * size
+
+
 class Http2Connection:
     """A connection. A stream is a gRPC call; streams have odd numbers.
 
@@ -54,17 +73,13 @@ class Http2Connection:
         self._socket.sendall(frame(SETTINGS, 0, 0, settings))
 
     def call(self, stream: int, method: str = INFER, encoding: str = "identity") -> None:
-        headers = {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": method,
-            ":authority": "a",
-            "te": "trailers",
-            "content-type": "application/grpc",
-            "grpc-encoding": encoding,
-        }
-        block = b"".join(_header(name, value) for name, value in headers.items())
-        self._socket.sendall(frame(HEADERS, END_HEADERS, stream, block))
+        self.send_headers(stream, call_headers(method, encoding))
+
+    def send_frame(self, kind: int, flags: int) -> None:
+        self._socket.sendall(frame(kind, flags, 0))
+
+    def send_headers(self, stream: int, block: bytes, flags: int = 0) -> None:
+        self._socket.sendall(frame(HEADERS, END_HEADERS | flags, stream, block))
         self._windows[stream] = self._initial
 
     def send(self, stream: int, data: bytes, *, end: bool = False, timeout_s: float = 5) -> bool:

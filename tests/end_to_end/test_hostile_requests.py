@@ -23,7 +23,18 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import service_pb2 as proto
 
-from tests.end_to_end.http2 import INFER, PREFACE, SETTINGS, Http2Connection, frame, message
+from tests.end_to_end.http2 import (
+    ACK,
+    END_STREAM,
+    INFER,
+    PREFACE,
+    SETTINGS,
+    Http2Connection,
+    call_headers,
+    frame,
+    message,
+    table_entry,
+)
 from tests.serve.conftest import RUNNER, build_run
 
 WIRE_BYTES = 64 * 2**10
@@ -206,7 +217,7 @@ def report(name: str, measured: Measured, before: int) -> None:
 
 
 def head(path: str, *headers: str) -> bytes:
-    lines = (f"POST {path} HTTP/1.1", "Host: a", "Connection: close", *headers)
+    lines = (f"POST {path} HTTP/1.1", "Host: [::]", "Connection: close", *headers)
     return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n"
 
 
@@ -336,7 +347,7 @@ def gzip_of(*members: bytes) -> bytes:
 
 
 BOMB = gzip.compress(b" " * 60_000_000, 9)
-REQUEST = b"GET /healthz HTTP/1.1\r\nHost:a\r\n\r\n"
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost:[::]\r\n\r\n"
 STREAMS = {
     "a bomb": gzip_of(BOMB),
     "half of a bomb": head(V1, "Content-Length: 64000", "Content-Encoding: gzip") + BOMB[:60_000],
@@ -345,7 +356,7 @@ STREAMS = {
     "pipelined requests": REQUEST * (WIRE_BYTES // len(REQUEST)),
     "pipelined upgrades": REQUEST.replace(b"Host", b"Upgrade:h2c\r\nConnection:Upgrade\r\nHost")
     * 800,
-    "pipelined errors": b"GET /a HTTP/1.1\r\nHost:a\r\n\r\n" * 2400,
+    "pipelined errors": b"GET /a HTTP/1.1\r\nHost:[::]\r\n\r\n" * 2400,
     "requests rejected from their heads": b"GET /%0a HTTP/1.1\r\nHost:\r\n\r\n" * 2340,
     "chunks of a byte": chunked(V1, b" " * 10_000, 1),
     "many headers": head(V1, *["a:"] * 15_000),
@@ -378,7 +389,7 @@ def test_incomplete_compressed_bodies(server: HostileServer) -> None:
 
 
 def test_clients_that_do_not_read(server: HostileServer) -> None:
-    request = b"GET /docs/static/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n"
+    request = b"GET /docs/static/swagger-ui-bundle.js HTTP/1.1\r\nHost: [::]\r\n\r\n"
     with attack(server, "http: 150 unread responses"), ExitStack() as stack:
         for _ in range(150):
             opened = stack.enter_context(socket.socket())
@@ -471,6 +482,22 @@ def test_calls_without_a_message(server: HostileServer, method: str) -> None:
         for number in range(1000):
             opened.call(2 * number + 1, method)
         time.sleep(2)
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_repeated_headers(server: HostileServer, acknowledged: bool) -> None:
+    """A byte of a block is a header of 4,000 bytes: 1.2 GB in 99 calls of each connection."""
+    block = call_headers() + b"\xbe" * 300
+    with attack(server, f"grpc: repeated headers, acknowledged: {acknowledged}"):
+        for _ in range(10):
+            with Http2Connection(server.grpc) as opened:
+                opened.send_headers(1, call_headers() + table_entry(4000), END_STREAM)
+                if acknowledged:
+                    opened.send_frame(SETTINGS, ACK)
+                    time.sleep(0.1)
+                for number in range(1, 100):
+                    opened.send_headers(2 * number + 1, block, END_STREAM)
+                time.sleep(0.5)
 
 
 @pytest.mark.parametrize("method", [HEALTH, INFER, STREAM])

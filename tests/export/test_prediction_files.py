@@ -1,3 +1,4 @@
+import csv
 import json
 import re
 
@@ -96,3 +97,14 @@ def test_blank_lines_of_a_list_of_texts_have_their_predictions(exported_run, tmp
     assert done.returncode == 0, done.stderr
     texts = [json.loads(line)["text"] for line in out.read_text().splitlines()]
     assert texts == ["rain", "", "  ", "goal", ""]
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_csv_cell_is_no_formula_unless_it_is_to_be_raw(exported_run, tmp_path, raw):
+    texts = ["=HYPERLINK(1)", "+1 rain", "-rain", "@rain", "-1.5", "rain = sun"]
+    answers = predict_run(exported_run, [Example(text=text) for text in texts])
+    out = tmp_path / "answers.csv"
+    write_predictions(answers, out, NullProgress(), raw=raw)
+    with out.open(newline="") as stream:
+        cells = [row["text"] for row in csv.DictReader(stream)]
+    assert cells == (texts if raw else [f"'{text}" for text in texts[:4]] + texts[4:])

@@ -98,7 +98,7 @@ def test_unreliable_speeds_are_an_alarm(exported_run):
     speed = Speed(texts_per_s=1, batch=8, p50_ms=1, rows=1, threads=1, processor="", variation=2.5)
     engines = tuple(engine.model_copy(update={"speed": speed}) for engine in manifest.engines)
     text = page(manifest.model_copy(update={"engines": engines}))
-    assert '<p class="alarm">the speed of an engine varied by 250%' in text
+    assert '<p class="alarm">the speed of an engine is uncertain by 250%' in text
     assert '"alarm"' not in page(manifest).partition("</style>")[2]
 
 

@@ -18,9 +18,9 @@ from pipework.export.build import BuildResult, build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
 from pipework.export.plan import AUTO
-from pipework.export.ranking import measure
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import ONNX_FP32, export
+from pipework.export.speed import measure
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
     EngineBuild,
@@ -350,7 +350,7 @@ def test_a_busy_machine_makes_the_ranking_unreliable(proven, noting, monkeypatch
     others.append("jumpy")
     export(proven, noting, settings=settings)
     (line,) = [line for line in noting.lines if "unreliable" in line]
-    assert line.startswith("the speed of an engine varied by 80% between rounds")
+    assert line.startswith("the speed of an engine is uncertain by 80%: other programs")
     assert line.endswith(f"pipe export {proven} --to auto --set rebuild=false")
 
 

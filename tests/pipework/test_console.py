@@ -199,3 +199,17 @@ def test_a_command_that_ignores_ctrl_c_still_does():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_control_characters_are_shown_and_not_sent_to_the_terminal(capsys):
+    hostile = "\x1b]0;title\x07 \x9b2J rain"
+    shown = r"\x1b]0;title\x07 \x9b2J rain"
+    console.print_line(hostile)
+    console.table("", ("label",), [(hostile,)])
+    print_error(PipeError(hostile, hostile))
+    Lines().note(hostile)
+    printed = capsys.readouterr()
+    assert printed.out.count(shown) == 2
+    assert printed.err.count(shown) == 3
+    assert "\x1b]" not in printed.out + printed.err
+    assert console.printable("雨\té\n") == "雨\té\n"

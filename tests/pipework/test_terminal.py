@@ -21,6 +21,7 @@ from pipework.terminal import show_exported, show_manifest, show_report, show_tr
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import load_config
 from pipework.train.data_report.data_report import data_report
+from tests.checked_manifest import as_checked
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_show_marks_the_positive_label_if_the_metric_counts_it(manifest, tmp_pat
     changes = {"labels": ("ham", "spam"), "metric": Metric.F1, "positive": "ham"}
     task = manifest.task.model_copy(update=changes)
     data = manifest.data.model_copy(update={"baseline": None})
-    show_manifest(tmp_path, manifest.model_copy(update={"task": task, "data": data}))
+    show_manifest(tmp_path, as_checked(manifest.model_copy(update={"task": task, "data": data})))
     assert "single_label: ham (positive), spam" in capsys.readouterr().out
 
 
@@ -109,7 +110,7 @@ def test_the_default_engine_and_the_cost_of_a_faster_one_are_shown(manifest, tmp
     assert "warning: the speed" not in shown
     loud = exact.model_copy(update={"speed": speed.model_copy(update={"variation": 0.5})})
     show_manifest(tmp_path, manifest.model_copy(update={"engines": (fast, loud)}))
-    assert "warning: the speed of an engine varied by 50% between rounds" in capsys.readouterr().out
+    assert "warning: the speed of an engine is uncertain by 50%" in capsys.readouterr().out
     show_manifest(tmp_path, both, EngineSettings(name="fast"))
     text = "default engine: fast (changes 1.20% of the labels, probabilities by up to 0.26: beyond"
     assert text in capsys.readouterr().out

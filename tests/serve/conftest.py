@@ -45,12 +45,14 @@ from pipework.run_folder.manifest import (
 )
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_engine
+from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import TextEncoder
+from tests.checked_manifest import as_checked
 from tests.commands import ForkedProcess
 from tests.serve.servers import run_server
 
@@ -245,7 +247,7 @@ class Shelf:
         if version > 1:
             labels = tuple(f"{label}-{version}" for label in LABELS)
             task = manifest.task.model_copy(update={"labels": labels})
-            write_manifest(run, manifest.model_copy(update={"task": task}))
+            write_manifest(run, as_checked(manifest.model_copy(update={"task": task})))
         if wrong:
             keep_rows(run, wrong=0.5)
         model = self.folder / name
@@ -344,7 +346,7 @@ def build_run(
             ),
         ),
     )
-    write_manifest(run, manifest)
+    write_manifest(run, as_checked(manifest))
     return run
 
 
@@ -366,6 +368,8 @@ def parity(*, passed: bool) -> Parity:
         metric=Metric.ACCURACY,
         scores=None,
         processor=processor(),
+        runtime=runtime_of("onnx").version(),
+        threads=tuple(range(1, 257)),
         tolerance=TOLERANCE,
         passed=passed,
     )

@@ -1,6 +1,5 @@
 """Create the tokenizer of a run: trained on its texts, from a vocab.txt or from a checkpoint."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,12 +21,10 @@ from pipework.machine import is_out_of_memory
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.text.encoding import mark_entities
 from pipework.train.config.model import ModelSettings
+from pipework.train.data.foreign_files import check_format
 
 # With a vocabulary of the right language, well under 10 % of the tokens of noisy texts are unknown.
 MAX_UNKNOWN_RATE = 0.2
-TORCH_WEIGHTS = ("*.safetensors", "*.bin")
-KERAS_WEIGHTS = "tf_model.h5"
-CKPT = re.compile(r"\.ckpt(-[0-9]+)?(\.index|\.meta|\.data.*)?$")
 REACH_S = 10  # timeout of the connection to the hub
 CASED_RATE = 0.01  # a vocabulary with more upper-case tokens is cased
 STRIP = normalizers.BertNormalizer(
@@ -224,7 +221,7 @@ def check_openable(name: str) -> None:
     Raises:
         ConfigError: none of these, or the checkpoint has a format that is not supported.
     """
-    _check_format(name)
+    check_format(name)
     import httpx  # noqa: PLC0415  (slow to import)
     from huggingface_hub import constants, try_to_load_from_cache  # noqa: PLC0415  (as above)
     from huggingface_hub.errors import HFValidationError  # noqa: PLC0415  (as above)
@@ -244,20 +241,6 @@ def check_openable(name: str) -> None:
     except httpx.HTTPError as error:
         message = f"cannot download checkpoint {name!r} from {constants.ENDPOINT}: {error}"
         raise ConfigError(message, "check the network, or name a folder") from error
-
-
-def _check_format(name: str) -> None:
-    folder = Path(name)
-    if CKPT.search(name) and not folder.is_dir():
-        message = f"checkpoint {name!r} is a file of TensorFlow, expected its folder"
-        hint = f"name {str(folder.parent)!r}: bert_config.json, vocab.txt, a .index and .data files"
-        raise ConfigError(message, hint)
-    readable = [path for suffix in TORCH_WEIGHTS for path in folder.glob(suffix)]
-    if (folder / KERAS_WEIGHTS).is_file() and not readable:
-        message = f"checkpoint {name!r} has only weights of Keras ({KERAS_WEIGHTS}), expected those"
-        message += " of PyTorch or of TensorFlow 1"
-        hint = "convert it first: a folder with config.json, vocab.txt and model.safetensors"
-        raise ConfigError(message, hint)
 
 
 def _of_legacy_folder(settings: ModelSettings, folder: Path) -> Tokenizer | None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source, folded_text
+from pipework.data.readers import safe_cell
 from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.files import check_writable, write_atomically
@@ -51,7 +52,7 @@ def write_leaks(sources: Mapping[str, Source], out: Path, progress: Progress) ->
     Raises:
         ConfigError: `out` cannot be written.
     """
-    rows = list(_leaks(sources))
+    rows = [list(map(safe_cell, row)) for row in _leaks(sources)]
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *rows])
     check_writable(out, [source.path for source in sources.values()])

@@ -26,7 +26,7 @@ from pipework.train import LAUNCHER
 T = TypeVar("T")
 RANK, SIZE, LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
-STOPPING = (signal.SIGTERM, signal.SIGINT)
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
@@ -269,17 +269,11 @@ class StopSignal:
 
 
 @contextmanager
-def catch_stop_signals(*more: signal.Signals) -> Iterator[StopSignal]:
-    """Catch SIGTERM, SIGINT and others inside the block instead of ending the process.
-
-    Args:
-        more: further signals such as SIGHUP; an ignored signal stays ignored (nohup).
-    """
+def catch_stop_signals() -> Iterator[StopSignal]:
+    """Catch STOPPING inside the block; SIGHUP stays ignored if it is (nohup)."""
     stop = StopSignal()
-    caught = (
-        *STOPPING,
-        *(number for number in more if signal.getsignal(number) is not signal.SIG_IGN),
-    )
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    caught = STOPPING[:-1] if ignored else STOPPING
     before = {number: signal.signal(number, stop._handle) for number in caught}  # noqa: SLF001
     try:
         yield stop

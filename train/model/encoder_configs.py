@@ -43,6 +43,12 @@ GOOGLE: dict[str, object] = {
 }
 # brightmart's ALBERT (albert_zh): shares all layers without a key for it; has a key for the norm.
 BRIGHTMART: dict[str, object] = {"ln_type": "postln"}
+# What a model returns besides its logits: with attentions it cannot use the fused kernels.
+PROGRAM: dict[str, Any] = {
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "return_dict": True,
+}
 HEAD_WIDTH = 64  # of the attention heads of a preset
 # The number of layers and their width.
 PRESETS = {
@@ -63,11 +69,16 @@ def read_config(name: str) -> PreTrainedConfig:
     """
     path = next((path for path in _candidates(Path(name)) if path.is_file()), None)
     if path is None:
-        return AutoConfig.from_pretrained(name)
+        return _neutral(AutoConfig.from_pretrained(name, **PROGRAM))
     fields = _fields(path)
     if "model_type" not in fields:
         return _converted(path, fields)
-    return AutoConfig.from_pretrained(path)
+    return _neutral(AutoConfig.from_pretrained(path, **PROGRAM))
+
+
+def _neutral(config: PreTrainedConfig) -> PreTrainedConfig:
+    config._attn_implementation = None  # noqa: SLF001  (the library then chooses)
+    return config
 
 
 def _candidates(folder: Path) -> list[Path]:

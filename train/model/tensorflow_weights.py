@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from pipework.errors import ConfigError
-from pipework.train.data.tokenizer import TORCH_WEIGHTS
+from pipework.train.data.foreign_files import TORCH_WEIGHTS
 from pipework.train.model.tensor_bundle import StoredVariable, read_index
 
 INDEX = "*.ckpt*.index"

@@ -3,7 +3,12 @@
 import pytest
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.studies.planted_faults import FAULTS, NO_FAULT
+from pipework.benchmarks.studies.planted_faults import (
+    ENGINE_FAULTS,
+    FAULTS,
+    LOWERED_FAULTS,
+    NO_FAULT,
+)
 from pipework.benchmarks.studies.records.grid_results import Cell, GridResult
 from pipework.benchmarks.studies.structural_faults import NONE, VARIANTS, plant
 
@@ -20,6 +25,17 @@ def test_a_fault_is_refused_and_a_correct_export_passes(trained_run):
     assert "max_abs" in graph.reason
     assert (refused.text, graph.text) == ("refused", "graph refused")
     assert not (trained_run / "engines").exists()
+
+
+def test_a_fault_of_the_conversion_or_of_the_engine_is_refused(trained_run):
+    int8 = VARIANTS[4]
+    noise = "noise of 0.01, after the conversion"
+    (outcome,) = plant(trained_run, noise, LOWERED_FAULTS[noise], [int8])
+    assert (outcome.text, outcome.reason) == ("refused", "node")
+    texts = "wrong for 17 texts"
+    (outcome,) = plant(trained_run, texts, ENGINE_FAULTS[texts], [int8])
+    assert outcome.text == "refused"
+    assert "spread" in outcome.reason
 
 
 def test_another_tokenizer_is_refused_before_any_engine_is_built(trained_run):

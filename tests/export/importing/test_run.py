@@ -17,6 +17,7 @@ from transformers import (
     BertForSequenceClassification,
     BertTokenizer,
     PreTrainedTokenizerFast,
+    ReformerConfig,
     pipeline,
 )
 
@@ -305,6 +306,34 @@ def test_the_first_line_describes_the_task(classifier_folder, tmp_path):
     assert f"next: pipe export {tmp_path / 'run'} --to auto" in done.stdout
     shown = pipe("show", tmp_path / "run").stdout
     assert "seed    unknown: imported" in shown
+
+
+def test_a_source_that_depends_on_its_batch_is_refused(classifier_folder, tmp_path):
+    config = ReformerConfig(
+        vocab_size=400,
+        hidden_size=32,
+        attention_head_size=16,
+        num_attention_heads=2,
+        feed_forward_size=64,
+        attn_layers=["local", "lsh"],
+        axial_pos_embds=False,
+        max_position_embeddings=512,
+        num_labels=3,
+        is_decoder=False,
+        local_attn_chunk_length=16,
+        lsh_attn_chunk_length=16,
+        num_buckets=4,
+        hash_seed=1,
+        initializer_range=0.5,
+    )
+    source = tmp_path / "source"
+    torch.manual_seed(0)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(source)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(classifier_folder / name, source)
+    edit_json(source / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
+    with pytest.raises(ConfigError, match=r"for an input alone and in a batch of [238]: logits"):
+        imported(source, tmp_path / "run")
 
 
 def test_weights_that_match_nothing_are_named(classifier_folder, tmp_path):

@@ -10,6 +10,7 @@ from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
     BertForTokenClassification,
+    BloomConfig,
     GPT2Config,
     T5Config,
 )
@@ -179,6 +180,24 @@ def without_special_tokens(folder):
     edit_json(folder / "tokenizer.json", post_processor=None)
 
 
+def pad_token_outside(folder):
+    edit_json(folder / "config.json", pad_token_id=-1)
+
+
+def another_decoder(folder):
+    config = BloomConfig(hidden_size=32, n_layer=1, n_head=2, vocab_size=400, num_labels=3)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+
+
+def decoder_with_embeddings(folder):
+    edit_json(folder / "config.json", model_type="modernbert-decoder")
+
+
+def wrapped_weights(folder):
+    weights = weights_of(folder)
+    write_weights(folder, {f"module.{name}": values for name, values in weights.items()})
+
+
 def nothing(folder):
     del folder
 
@@ -204,6 +223,10 @@ FAULTS = [
     (softmax_of_a_cross_encoder, "activation_fn torch.nn.modules.activation.Tanh is not", ()),
     (decoder, "is of the family gpt2, expected an encoder such as bert", ()),
     (t5, "is of the family t5, expected an encoder such as bert", ()),
+    (another_decoder, "is of the family bloom, expected an encoder such as bert", ()),
+    (decoder_with_embeddings, "is of the family modernbert-decoder, expected an encoder", ()),
+    (pad_token_outside, "has the pad_token_id -1 in config.json, expected 0 to 399", ()),
+    (wrapped_weights, "the names of its weights start with 'module.'", ()),
     (encoder_decoder, "is of the family bert, expected an encoder", ()),
     (encoder_decoder_adapter, "is of the family bert, expected an encoder", ()),
     (damaged_activation, "cannot be opened: Expecting property name", ()),
@@ -242,3 +265,19 @@ def test_a_fault_is_named_in_one_line(fault, message, settings, classifier_folde
 def test_an_absent_source_is_named(tmp_path):
     done = pipe("import", tmp_path / "none", "--out", tmp_path / "run")
     assert f"error: checkpoint '{tmp_path / 'none'}' is not a folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"output_attentions": True},
+        {"return_dict": False},
+        {"attn_implementation": "flash_attention_2"},
+        {"_attn_implementation": "flash_attention_2"},
+    ],
+)
+def test_options_of_the_program_in_a_config_change_nothing(classifier_folder, tmp_path, option):
+    source = shutil.copytree(classifier_folder, tmp_path / "source")
+    edit_json(source / "config.json", **option)
+    done = pipe("import", source, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr

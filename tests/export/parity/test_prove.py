@@ -202,6 +202,17 @@ def test_each_limit_rejects_by_itself(rows_and_logits, change, limit, allowed):
     assert not result.breaches[0].found <= allowed
 
 
+def test_noise_within_all_limits_is_refused(rows_and_logits):
+    random = np.random.default_rng()
+
+    def noisy(_encodings, logits_NC):
+        return logits_NC + random.normal(0, 1e-4, logits_NC.shape).astype(np.float32)
+
+    result = proven_with(rows_and_logits, noisy)
+    assert [breach.limit for breach in result.breaches] == ["repeat"]
+    assert 0 < result.breaches[0].found < 1e-2
+
+
 def test_nan_logits_break_every_limit_of_differences(rows_and_logits):
     result = proven_with(rows_and_logits, no_number)
     assert [breach.limit for breach in result.breaches] == ["max_abs", "mean_abs", "spread"]

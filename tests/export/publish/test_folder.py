@@ -31,6 +31,7 @@ from pipework.run_folder.engine_record import (
 )
 from pipework.run_folder.manifest import ImportRecord, read_manifest, write_manifest
 from pipework.train.config.run_config import SAMPLE
+from tests.checked_manifest import as_checked
 from tests.commands import pipe
 from tests.repetitions import repeated
 
@@ -183,7 +184,7 @@ def test_a_head_that_transformers_does_not_have_is_refused(exported, tmp_path):
     shutil.copytree(exported, run)
     manifest = read_manifest(run)
     model = manifest.model.model_copy(update={"head": "cnn"})
-    write_manifest(run, manifest.model_copy(update={"model": model}))
+    write_manifest(run, as_checked(manifest.model_copy(update={"model": model})))
     done = pipe("publish", run, "--to", f"folder:{tmp_path / 'out'}")
     assert "has the head cnn, which transformers does not have; expected linear" in done.stderr
 
@@ -243,7 +244,7 @@ def test_a_run_without_a_checkpoint_is_refused(exported, tmp_path):
     run = shutil.copytree(exported, tmp_path / "run")
     manifest = read_manifest(run)
     model = manifest.model.model_copy(update={"checkpoint": ()})
-    write_manifest(run, manifest.model_copy(update={"model": model}))
+    write_manifest(run, as_checked(manifest.model_copy(update={"model": model})))
     with pytest.raises(ConfigError, match="has no checkpoint, as in a container image"):
         publish_folder(run, tmp_path / "folder", NullProgress())
     assert not (tmp_path / "folder").exists()
@@ -263,6 +264,6 @@ def test_the_card_shows_unreliable_speeds_and_rows_of_the_calibration(exported):
     card = model_card(exported, imported, (engine,), NullProgress(), "topics")
     assert "| 10 |\n" in card
     assert "Texts/s were measured on cpu with 1 thread, 1 text per batch." in card
-    assert "not reliable: the rounds varied by up to 89%" in card
+    assert "not reliable: they are uncertain by up to 89%" in card
     assert "- calibration of int8: train.tsv" in card
     assert "truncation=True, max_length=" in card

@@ -18,6 +18,7 @@ from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
 from pipework.serve.engines import open_proven
 from pipework.text.encoding import open_encoder
+from tests.checked_manifest import as_checked
 
 TEXT = TritonSettings(name="topics")
 WITH_ENGINE_MODEL = TritonSettings(name="topics", backend=TritonBackend.ONNXRUNTIME)
@@ -130,7 +131,7 @@ def test_another_model_of_that_name_is_rejected(proven, repository):
     before = tree(repository)
     manifest = read_manifest(proven)
     task = manifest.task.model_copy(update={"labels": (*manifest.task.labels, "one more")})
-    write_manifest(proven, manifest.model_copy(update={"task": task}))
+    write_manifest(proven, as_checked(manifest.model_copy(update={"task": task})))
     with pytest.raises(ConfigError, match="belongs to another model: output differ") as raised:
         add(proven, repository)
     assert raised.value.hint == "set another name: --set triton.name=NAME"
@@ -143,7 +144,7 @@ def test_a_model_with_as_many_other_labels_is_rejected(proven, repository):
     labels = manifest.task.labels
     assert (repository / "topics" / "labels.txt").read_text().splitlines() == [*labels]
     task = manifest.task.model_copy(update={"labels": labels[::-1]})
-    write_manifest(proven, manifest.model_copy(update={"task": task}))
+    write_manifest(proven, as_checked(manifest.model_copy(update={"task": task})))
     with pytest.raises(ConfigError, match=r"belongs to another model: labels\.txt differ"):
         add(proven, repository)
 
@@ -264,7 +265,7 @@ def test_a_manifest_cannot_overwrite_code(proven, repository, path, settings):
         input_ = manifest.input.model_copy(update={"tokenizer": file})
         engine = record.model_copy(update={"files": (*record.files, file)})
         update = {"engines": (engine,)} if name == "engine" else {"input": input_}
-        write_manifest(proven, manifest.model_copy(update=update))
+        write_manifest(proven, as_checked(manifest.model_copy(update=update)))
         with pytest.raises(
             RunFolderError, match=r"expected tokenizer\.json or an engine file"
         ) as error:

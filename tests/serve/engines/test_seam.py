@@ -18,6 +18,7 @@ from pipework.serve.engines import (
 )
 from pipework.tasks.kinds import Metric
 from pipework.tasks.regression import RegressionTask
+from tests.checked_manifest import as_checked
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_one_label_may_change_however_few_the_rows(ranked):
 
 def test_the_limit_of_a_regression_is_a_share_of_the_range_of_its_targets(ranked):
     task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
-    assert choose_engine(ranked.model_copy(update={"task": task})).name == "fp32"
+    assert choose_engine(as_checked(ranked.model_copy(update={"task": task}))).name == "fp32"
 
 
 def test_faster_engines_are_listed_with_their_gain_and_cost(ranked):

@@ -22,7 +22,9 @@ FULL = TooBusyError("the queue is full: 9 requests, 900 tokens wait", 3)
 KEY = "first-key-0123456789"
 MANY = {"texts": ["#" * 32] * 20_000}  # few bytes, but long to compute
 BODY = b'{"texts": ["goal"]}'
-HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\nContent-Length: 19\r\n\r\n"
+HEAD = (
+    b"POST /v1/predict HTTP/1.1\r\nHost: [::]\r\nX-Request-Id: mine\r\nContent-Length: 19\r\n\r\n"
+)
 
 
 @dataclass
@@ -181,7 +183,7 @@ def test_a_full_queue_rejects_requests_of_every_form(slow_run, start_server) -> 
         assert int(headers["retry-after"]) >= 1
         assert {"date", "server"} <= headers.keys()
         opened.sendall(BODY[:7])
-        health = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+        health = b"GET /healthz HTTP/1.1\r\nHost: [::]\r\n\r\n"
         assert statuses(opened, BODY[7:] + health) == [200]
         chunked = HEAD.replace(b"Content-Length: 19", b"Transfer-Encoding: chunked")
         assert statuses(opened, chunked + b"3\r\nabc\r\n0\r\n\r\n" + health, 2) == [429, 200]

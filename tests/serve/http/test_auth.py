@@ -10,7 +10,7 @@ from tritonclient.utils import InferenceServerException
 from pipework.client import Client
 from pipework.client.transport import KEY_HINT
 from pipework.errors import PipeError
-from pipework.serve.http.auth import is_public
+from pipework.serve.http.auth import HostNames, is_public
 
 KEYS = {"PIPEWORK_API_KEYS": "first-key-0123456789,second-key-0123456789"}
 BODY = {"texts": ["goal"]}
@@ -84,7 +84,7 @@ def test_the_openapi_title_has_no_model_name_if_keys_are_required(guarded, serve
 def test_a_request_without_a_key_is_rejected_before_its_body_arrives(guarded):
     host, port = guarded.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as opened:
-        opened.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n\r\n")
+        opened.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: [::]\r\nContent-Length: 9999\r\n\r\n")
         assert opened.recv(12) == b"HTTP/1.1 401"
 
 
@@ -95,3 +95,37 @@ def test_grpc_accepts_the_same_keys(guarded):
             client.get_model_metadata("topics")
         key = {"authorization": "Bearer first-key-0123456789"}
         assert client.get_model_metadata("topics", headers=key).name == "topics"
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("evil.example", False),
+        ("evil.example:8000", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost:8000", True),
+        ("127.0.0.1:8000", True),
+        ("[::1]:8000", True),
+        ("topics.example:8000", True),
+        ("Topics.Example", True),
+        ("", True),  # HTTP/1.0 without a Host; no browser sends it
+    ],
+)
+def test_only_names_of_the_server_addresses_and_localhost_are_hosts(host, allowed):
+    fault = HostNames(["topics.example"]).fault(host.encode())
+    assert (fault is None) is allowed
+    assert HostNames().fault(host.encode()) is None
+    assert fault is None or fault.http_status == 403
+
+
+def test_a_page_of_a_name_that_resolves_to_a_local_server_reads_nothing(server, start_server, run):
+    headers = {"Host": "evil.example"}
+    body = {"texts": ["goal"]}
+    refused = httpx.get(f"{server.url}/v1/status", headers=headers)
+    assert refused.status_code == 403
+    assert 'security.hosts=["NAME"]' in refused.json()["error"]
+    assert httpx.post(f"{server.url}/v1/predict", headers=headers, json=body).status_code == 403
+    assert httpx.get(f"{server.url}/readyz", headers=headers).status_code == 200
+    allowing = start_server(run, 'security.hosts=["evil.example"]')
+    assert httpx.get(f"{allowing.url}/v1/status", headers=headers).status_code == 200

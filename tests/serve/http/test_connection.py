@@ -29,7 +29,7 @@ LIMITS = (
     "limits.body_bytes=5000",
 )
 BODY = b'{"texts": ["goal"]}'
-HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+HEAD = b"POST /v1/predict HTTP/1.1\r\nHost: [::]\r\nContent-Length: %d\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +90,11 @@ NOT_HTTP = {
     "bytes": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 50,
     "words": b"hello\r\n\r\n",
     "no path": b"GET  HTTP/1.1\r\n\r\n",
-    "a path of bytes": b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n",
-    "an authority": b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
-    "no URL": b"GET http://[ HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a path of bytes": b"GET /\xff\xfe HTTP/1.1\r\nHost: [::]\r\n\r\n",
+    "an authority": b"CONNECT a:80 HTTP/1.1\r\nHost: [::]\r\n\r\n",
+    "no URL": b"GET http://[ HTTP/1.1\r\nHost: [::]\r\n\r\n",
     "version 2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "version 9": b"GET / HTTP/9.9\r\nHost: a\r\n\r\n",
+    "version 9": b"GET / HTTP/9.9\r\nHost: [::]\r\n\r\n",
     "a negative length": b"POST /v1/predict HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
     "a long length": b"POST /v1/predict HTTP/1.1\r\nContent-Length: " + b"9" * 40 + b"\r\n\r\n",
     "two lengths": b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
@@ -117,15 +117,15 @@ def test_a_client_cannot_fill_the_log(run, start_server):
     broken = (
         *NOT_HTTP.values(),
         b"GET / HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/2.0\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/2.0\r\nHost: [::]\r\n\r\n",
         (HEAD % 1).replace(b"Content-Length: 1", b"Transfer-Encoding: gzip, chunked")
         + b"0\r\n\r\n",
         HEAD % 1 + b"{",
-        b"GET /docs/static/%s HTTP/1.1\r\nHost: a\r\n\r\n" % (b"a" * 5000),
-        b"GET /%00%ff%0a HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: a\r\nX-Request-Id: \xff\r\nTraceparent: \xff\r\n\r\n",
+        b"GET /docs/static/%s HTTP/1.1\r\nHost: [::]\r\n\r\n" % (b"a" * 5000),
+        b"GET /%00%ff%0a HTTP/1.1\r\nHost: [::]\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: [::]\r\nX-Request-Id: \xff\r\nTraceparent: \xff\r\n\r\n",
         b"",
-        b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Le",
+        b"POST /v1/predict HTTP/1.1\r\nHost: [::]\r\nContent-Le",
     )
     for data in broken:
         with connection(server) as opened:
@@ -145,8 +145,8 @@ def test_a_client_cannot_fill_the_log(run, start_server):
 
 
 def test_a_head_that_breaks_a_rule_is_rejected_and_its_body_is_no_request(bounded):
-    inner = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
-    head = (HEAD % len(inner)).replace(b"Host: a", b"X-Request-Id: mine")
+    inner = b"GET /healthz HTTP/1.1\r\nHost: [::]\r\n\r\n"
+    head = (HEAD % len(inner)).replace(b"Host: [::]", b"X-Request-Id: mine")
     with connection(bounded) as opened:
         opened.sendall(head + inner)
         received = read_to_end(opened)
@@ -158,7 +158,7 @@ def test_a_head_that_breaks_a_rule_is_rejected_and_its_body_is_no_request(bounde
 
 @pytest.mark.parametrize("path", [b"/healthz", b"/readyz", b"/v2/health/live", b"/"])
 def test_head_is_answered_without_a_body(bounded, path):
-    close = b"Host: a\r\nConnection: close\r\n\r\n"
+    close = b"Host: [::]\r\nConnection: close\r\n\r\n"
     with connection(bounded) as opened:
         opened.sendall(b"GET %s HTTP/1.1\r\n%s" % (path, close))
         expected = read_to_end(opened).partition(b"\r\n\r\n")[0]
@@ -219,14 +219,14 @@ def test_a_silent_connection_is_closed_without_a_response(bounded):
 
 def test_the_second_head_of_a_connection_has_the_same_timeout(bounded):
     with connection(bounded) as opened:
-        opened.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n\r\n")
+        opened.sendall(b"GET /healthz HTTP/1.1\r\nHost: [::]\r\n\r\n\r\n")
         received = b""
         while not received.endswith(b"}"):
             received += opened.recv(65536)
         opened.sendall(b"\r\n")  # starts no request, but cancels the idle timer
         assert read_to_end(opened) == b""
     with connection(bounded) as opened:
-        opened.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /healthz HT")
+        opened.sendall(b"GET /healthz HTTP/1.1\r\nHost: [::]\r\n\r\nGET /healthz HT")
         received = read_to_end(opened)
         assert b"HTTP/1.1 200 OK" in received
         assert b"HTTP/1.1 408 Request Timeout" in received
@@ -236,8 +236,8 @@ def test_a_too_long_head_is_rejected(bounded):
     hint = "send fewer or shorter headers, and texts in the body"
     expected = (431, f"expected a request head of at most 65536 bytes, found more; {hint}")
     lines = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1000) for number in range(70))
-    assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\n") == expected
-    assert send(bounded, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n") == expected
+    assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost: [::]\r\n" + lines + b"\r\n") == expected
+    assert send(bounded, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: [::]\r\n\r\n") == expected
 
 
 def test_an_endless_head_is_cut_off(bounded):
@@ -265,7 +265,7 @@ def test_pipelined_requests_are_answered_in_order(bounded):
     first = HEAD % len(BODY) + BODY
     last = (HEAD % len(BODY)).replace(b"\r\n\r\n", b"\r\n" + close)
     with connection(bounded) as opened:
-        opened.sendall(first + b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n" + last + BODY)
+        opened.sendall(first + b"GET /nowhere HTTP/1.1\r\nHost: [::]\r\n\r\n" + last + BODY)
         received = read_to_end(opened)
     assert [part.split()[0] for part in received.split(b"HTTP/1.1 ")[1:]] == [
         b"200",
@@ -276,7 +276,7 @@ def test_pipelined_requests_are_answered_in_order(bounded):
 
 def test_pipelined_requests_of_one_packet_are_parsed_one_after_the_other():
     """Otherwise a packet of thousands of small requests would block the event loop."""
-    sent = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 5000
+    sent = b"GET /healthz HTTP/1.1\r\nHost: [::]\r\n\r\n" * 5000
 
     async def send_all():
         server = MemoryServer(Models())
@@ -298,7 +298,7 @@ def test_data_after_an_error_are_not_kept():
     async def send_all():
         server = MemoryServer(Models())
         opened, transport = server.connect()
-        opened.data_received(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nnot HTTP" + bytes(9000))
+        opened.data_received(b"GET /healthz HTTP/1.1\r\nHost: [::]\r\n\r\nnot HTTP" + bytes(9000))
         kept = []
         for _ in range(3):
             kept.append(bool(opened._unparsed))  # noqa: SLF001
@@ -387,8 +387,8 @@ def test_many_connections_are_parsed_in_turn_and_new_requests_come_first():
 def test_too_many_headers_are_rejected_before_the_end_of_the_head(bounded):
     hint = "send fewer or shorter headers, and texts in the body"
     expected = (431, f"expected a request head of at most 1000 headers, found more; {hint}")
-    assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"a:\r\n" * 1300) == expected
-    allowed = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n" + b"a:\r\n" * 998
+    assert send(bounded, b"GET /healthz HTTP/1.1\r\nHost: [::]\r\n" + b"a:\r\n" * 1300) == expected
+    allowed = b"GET /healthz HTTP/1.1\r\nHost: [::]\r\nConnection: close\r\n" + b"a:\r\n" * 998
     with connection(bounded) as opened:
         opened.sendall(allowed + b"\r\n")
         assert read_to_end(opened).startswith(b"HTTP/1.1 200 OK")
@@ -421,7 +421,7 @@ def test_a_client_that_does_not_read_is_cut_off(bounded):
     path = "/docs/static/swagger-ui-bundle.js"
     size = len(httpx.get(bounded.url + path).content)
     count = 20_000_000 // size  # more than the socket buffers of both sides
-    requests = f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode() * count
+    requests = f"GET {path} HTTP/1.1\r\nHost: [::]\r\n\r\n".encode() * count
     with connection(bounded) as opened:
         opened.sendall(requests + b"GET / HTTP/1.0\r\n\r\n")  # the last closes the connection
         assert len(read_to_end(opened)) > size * count
@@ -509,7 +509,7 @@ def test_a_connection_is_idle_when_a_slow_client_has_read_its_response(path):
         client.setblocking(False)
         loop = asyncio.get_running_loop()
         transport, opened = await loop.connect_accepted_socket(server.factory, accepted)
-        await loop.sock_sendall(client, f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        await loop.sock_sendall(client, f"GET {path} HTTP/1.1\r\nHost: [::]\r\n\r\n".encode())
         received = await loop.sock_recv(client, 1000)
         idle_before = opened in server.factory.idle
         size = int(received.partition(b"content-length: ")[2].split()[0])

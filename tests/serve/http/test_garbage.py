@@ -30,7 +30,7 @@ def sender(server: MemoryServer) -> SendRequest:
         **headers: str,
     ) -> int:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        lines = [f"POST {path} HTTP/1.1", "Host: a", f"Content-Length: {len(body)}"]
+        lines = [f"POST {path} HTTP/1.1", "Host: [::]", f"Content-Length: {len(body)}"]
         lines += [f"{name.replace('_', '-')}: {text}" for name, text in headers.items()]
         opened, transport = server.connect()
         opened.data_received("\r\n".join((*lines, "", "")).encode() + body)

@@ -1,3 +1,7 @@
+import base64
+import hashlib
+import re
+
 import pytest
 from pydantic import BaseModel
 
@@ -5,6 +9,7 @@ from pipework.serve.app import build_app
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.openapi import request_body
 from pipework.serve.models.registry import Models
+from tests.serve.servers import MemoryServer
 
 
 class SchemaPart(BaseModel):
@@ -62,3 +67,14 @@ def test_without_keys_no_endpoint_requires_one():
 def test_request_bodies_have_examples(path):
     content = description()["paths"][path]["post"]["requestBody"]["content"]
     assert content["application/json"]["examples"]
+
+
+def test_the_page_may_run_only_its_own_scripts():
+    with Models([]) as models:
+        response = MemoryServer(models).request("GET", "/docs")
+    policy = response.headers["content-security-policy"]
+    inline = re.findall("<script>(.*?)</script>", response.text, re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in inline]
+    (scripts,) = [part for part in policy.split("; ") if part.startswith("script-src")]
+    assert scripts == f"script-src 'self' 'sha256-{hashes[0]}'"
+    assert "default-src 'none'" in policy

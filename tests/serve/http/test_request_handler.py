@@ -33,7 +33,7 @@ from tests.serve.servers import TIMEOUT_S, MemoryServer, MemoryTransport, parsed
 
 KEY = "first-key-0123456789"
 BODY = b'{"texts": ["goal", "rain sun"]}'
-HEAD = "POST {} HTTP/1.1\r\nHost: a\r\nX-Request-Id: mine\r\n"
+HEAD = "POST {} HTTP/1.1\r\nHost: [::]\r\nX-Request-Id: mine\r\n"
 TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["goal"]}
 INFER = json.dumps({"inputs": [TENSOR]}).encode()
 
@@ -126,6 +126,13 @@ def test_a_chunked_body_gets_the_same_answer(
     assert (a.endpoint, a.id, a.status, a.texts) == (b.endpoint, b.id, b.status, b.texts)
     assert (a.model, a.version, a.succeeded) == (b.model, b.version, b.succeeded)
     assert a.status == str(status)
+
+
+@pytest.mark.parametrize("slash", ["%2f", "%2F"])
+def test_an_encoded_slash_separates_nothing(predictor: Predictor, slash: str) -> None:
+    server, (answer,) = exchange(predictor, request(BODY, f"/v1{slash}predict"))
+    assert answer[0] == 404
+    assert server.observed == []
 
 
 COMPRESSED = zlib.compress(BODY)

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
 from pipework.serve.http.shutdown import drain_s
+from tests.serve.models.test_watchdog import open_stuck
 
 GRACE_S = 6
 WITHIN_S = 60.0
@@ -36,7 +38,7 @@ def connect(server, data) -> socket.socket:
 
 def test_open_connections_do_not_delay_the_shutdown(slow_run, start_server):
     server = start_server(slow_run, "grace_s=60")
-    idle = connect(server, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    idle = connect(server, b"GET /healthz HTTP/1.1\r\nHost: [::]\r\n\r\n")
     assert idle.recv(12) == b"HTTP/1.1 200"
     head = connect(server, b"GET /hea")
     silent = connect(server, b"")
@@ -48,7 +50,7 @@ def test_open_connections_do_not_delay_the_shutdown(slow_run, start_server):
 
 
 def test_a_request_on_an_open_connection_is_answered_while_the_server_stops(server):
-    request = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n"
+    request = b"POST /v1/predict HTTP/1.1\r\nHost: [::]\r\nContent-Length: 18\r\n\r\n"
     request += b'{"texts":["rain"]}'
     opened = connect(server, request)
     assert opened.recv(1 << 16).startswith(b"HTTP/1.1 200")
@@ -73,7 +75,7 @@ def refuses(server) -> bool:
 
 def test_unfinished_requests_are_answered_503_and_the_exit_code_is_0(server):
     body, bulk = json.dumps(STUCK).encode(), {"X-Priority": "bulk"}
-    half = connect(server, b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n{")
+    half = connect(server, b"POST /v1/predict HTTP/1.1\r\nHost: [::]\r\nContent-Length: 9\r\n\r\n{")
     with (
         httpx.Client(base_url=server.url, timeout=WITHIN_S) as client,
         ThreadPoolExecutor(30) as pool,
@@ -154,3 +156,34 @@ def test_a_process_that_ends_in_time_keeps_its_exit_code():
 
 def test_part_of_the_grace_period_is_reserved():
     assert [drain_s(grace_s) for grace_s in (1, 2, 3, 30)] == [1, 1, 1, 28]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_hanging_engine_does_not_extend_the_grace_period(run, launch, tmp_path, workers):
+    stuck = tmp_path / "stuck"
+    before = partial(open_stuck, stuck)
+    process = launch(run, settings=["grace_s=2"], before=before, workers=workers)
+    url = process.first_line().split()[0]
+    stuck.touch()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(httpx.post, f"{url}/v1/predict", json={"texts": ["goal"]}, timeout=60)
+        time.sleep(0.5)
+        began_s = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert 1 < time.monotonic() - began_s < 5  # and the exit of a busy machine
+        assert answer.exception() or answer.result().status_code == 503
+
+
+def test_output_that_cannot_be_written_ends_a_server_at_its_start(run):
+    command = [sys.executable, "-m", "pipework", "serve", run, "--port=0", "--grpc-port=0"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False, text=True
+        )
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if " INFO " not in line]
+    assert lines == [
+        "error: standard output cannot be written: No space left on device",
+        "hint: redirect it to another file, or free space",
+    ]

@@ -29,6 +29,7 @@ class Version:
 
     engine, inputs, classes = "onnx-int8", ("text",), 2
     alive = ready = True
+    fault = ""
 
     def __init__(self, name, version, kind="single_label", thresholds=()):
         self.name, self.version = name, version

@@ -24,7 +24,14 @@ from pipework.serve.inference_protocol.stream import CALL_BYTES
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.sockets import ReservedPort
-from tests.end_to_end.http2 import INFER, Http2Connection, message
+from tests.end_to_end.http2 import (
+    END_STREAM,
+    INFER,
+    Http2Connection,
+    call_headers,
+    message,
+    table_entry,
+)
 
 CASES = int(os.environ.get("PIPEWORK_FUZZ_CASES", "500"))
 METHOD = "/inference.GRPCInferenceService/Model{}"
@@ -270,3 +277,19 @@ def test_calls_without_a_message_do_not_delay_other_connections(server, channel,
             silent.call(2 * number + 1, method)
         for _ in range(3):
             assert health.Check(health_pb2.HealthCheckRequest(), timeout=5).status
+
+
+def test_large_metadata_are_refused_and_not_kept(server):
+    """A client that does not acknowledge the limit of the server sends 1.2 MB in each call."""
+    host, port = server.grpc.split(":")
+    before_kb = resident_kb(server)
+    for _ in range(5):
+        with Http2Connection((host, int(port))) as opened:
+            opened.send_headers(1, call_headers() + table_entry(4000), END_STREAM)
+            for number in range(1, 100):
+                block = call_headers() + b"\xbe" * 300
+                opened.send_headers(2 * number + 1, block, END_STREAM)
+            while len(opened.ended) < 20:
+                assert opened.receive(20)
+    assert any(b"of metadata, found 1" in headers for headers in opened.ended.values())
+    assert resident_kb(server) < before_kb + 150_000  # 600 MB are sent

@@ -23,6 +23,8 @@ LOAD = EngineLoad(
     compute_s=7.5,
     engines=8,
     crashes=9,
+    rechecks=11,
+    recheck_failures=12,
     refused={"queue_full": 10},
 )
 
@@ -71,6 +73,8 @@ def test_the_load_of_a_version_is_exported():
         "compute_seconds_total": 7.5,
         "engines_running": 8,
         "engine_deaths_total": 9,
+        "rechecks_total": 11,
+        "recheck_failures_total": 12,
         "rejections_total": 10,
     }
     assert expected.items() <= found.items()

@@ -23,6 +23,12 @@ def test_a_request_without_these_headers_has_the_default_options():
     assert read_options(fields({"content-type": "application/json"})) == RequestOptions()
 
 
+@pytest.mark.parametrize("timeout", ["1_000", "5e-324"])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(timeout):
+    with pytest.raises(HeaderError, match="X-Request-Timeout-Ms: expected milliseconds"):
+        read_options({b"x-request-timeout-ms": timeout.encode()})
+
+
 def test_the_timeout_is_in_milliseconds_and_becomes_a_deadline():
     found = read_options(fields({TIMEOUT: "1500"}))
     assert found == RequestOptions(deadline_s=101.5, bulk=False)

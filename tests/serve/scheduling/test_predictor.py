@@ -1,16 +1,19 @@
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipework.data.examples import Example
-from pipework.errors import InputError, NotReadyError, RunFolderError
+from pipework.errors import DeadlineError, InputError, NotReadyError, RunFolderError
 from pipework.machine import cpu_limit
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.models.open_models import open_predictor
+from pipework.serve.request.context import RequestOptions
+from pipework.serve.request.statistics import RefusalReason
 from pipework.serve.scheduling.predictor import Predictor
 from pipework.tasks.predictions import MultiLabel, Prediction, RegressionValue
 from pipework.text.encoding import TextEncoder
@@ -211,3 +214,16 @@ def test_a_machine_with_several_cpus_has_two_engines(
     monkeypatch.setattr("pipework.serve.models.open_models.computes_on_gpu", lambda *_: False)
     with open_predictor(run) as predictor:
         assert predictor.load.engines == engines
+
+
+def test_a_deadline_that_has_passed_before_the_queue_is_counted(predictor: Predictor) -> None:
+    options = RequestOptions(deadline_s=time.monotonic())
+    with pytest.raises(DeadlineError):
+        asyncio.run(predictor.predict([Example(text="rain")], options=options))
+    assert predictor.load.refused[RefusalReason.DEADLINE] == 1
+
+
+def test_a_model_of_pairs_names_the_fields_of_a_request(pair_run: Path) -> None:
+    with open_predictor(pair_run) as predictor, pytest.raises(InputError) as caught:
+        asyncio.run(predictor.predict([Example(text="rain")]))
+    assert "in a request, send inputs with text and text_pair" in str(caught.value.hint)

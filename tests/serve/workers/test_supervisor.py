@@ -6,6 +6,8 @@ import random
 import shutil
 import signal
 import socket
+import subprocess
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -33,6 +35,7 @@ from pipework.serve.workers.child_process import STOPPED_S
 from pipework.serve.workers.supervisor import worker_count
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
+from tests.commands import ForkedProcess
 from tests.repetitions import repeated
 from tests.serve.conftest import Server, Shelf
 from tests.serve.test_run import metric, wait_for
@@ -739,3 +742,71 @@ def test_a_harmful_request_ends_one_worker_and_the_others_answer(run, launch):
     wait_for(lambda: serving_workers(server) == WORKERS)
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 0
+
+
+def set_temporary_folder(path: Path) -> None:
+    tempfile.tempdir = str(path)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder for sockets, whose paths have at most 107 bytes."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def small_folder(short_path: Path) -> Iterator[Path]:
+    """A folder on a file system of 64 KiB."""
+    if os.geteuid():
+        pytest.skip("a file system needs root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", short_path], check=True)
+    yield short_path
+    subprocess.run(["umount", "--lazy", short_path], check=True)
+
+
+def test_a_full_temporary_folder_ends_no_worker_and_none_is_lost(run, launch, small_folder):
+    process = launch(run, workers=2, before=partial(set_temporary_folder, small_folder))
+    url = process.first_line().split()[0]
+    server = Server(process=process, url=url, grpc="", ready_after_s=0)
+    with suppress(OSError), (small_folder / "fill").open("wb", buffering=0) as stream:
+        while stream.write(bytes(4096)):
+            pass
+    first, second = processes(server)
+    first.kill()
+    wait_for(lambda: serving_workers(server, {first.pid}) == WORKERS)
+    assert second.is_running()
+    assert statuses_and_labels(url, 20) == {(200, "sport")}
+    assert "pipework_requests_total" in httpx.get(f"{url}/metrics").text
+    process.send_signal(signal.SIGTERM)
+    done = process.finish(120)
+    assert done.returncode == 0
+    assert "the counts of workers cannot be written" in done.stderr
+
+
+def test_the_folder_of_a_killed_server_is_deleted_by_the_next(run, launch, short_path):
+    def start() -> tuple[ForkedProcess, str, Path]:
+        before = {*short_path.iterdir()}
+        process = launch(run, workers=2, before=partial(set_temporary_folder, short_path))
+        url = process.first_line().split()[0]
+        (folder,) = {*short_path.iterdir()} - before
+        os.utime(folder / "alive", (0, 0))
+        return process, url, folder
+
+    killed, _, old = start()
+    _, url, kept = start()
+    children = psutil.Process(killed.pid).children()
+    os.kill(killed.pid, signal.SIGKILL)
+    psutil.wait_procs(children, timeout=60)
+    assert old.exists()
+    start()
+    assert not old.exists()
+    assert kept.exists()
+    assert statuses_and_labels(url, 2) == {(200, "sport")}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sighup_to_the_main_process_stops_the_server(run, start_server, workers):
+    server = start_server(run, workers=workers)
+    server.process.send_signal(signal.SIGHUP)
+    assert server.process.wait(60) == 0

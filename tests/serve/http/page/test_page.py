@@ -1,6 +1,5 @@
 """The page in Chromium, with a real server of several models."""
 
-import json
 import re
 import shutil
 import threading
@@ -14,12 +13,14 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
+from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.app import build_app
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.page import FILES, HERE
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
 from pipework.serve.scheduling.predictor import Predictor
+from tests.checked_manifest import as_checked
 from tests.serve.servers import server_in_thread
 
 HOSTILE = '<img src=x onerror="document.title=1">'
@@ -80,9 +81,9 @@ def many(
 @pytest.fixture(scope="module")
 def hostile_run(make_run: Callable[..., Path]) -> Path:
     run = make_run()
-    manifest = json.loads((run / "manifest.json").read_text())
-    manifest["task"]["labels"] = [HOSTILE, "a" * 200, "b"]
-    (run / "manifest.json").write_text(json.dumps(manifest))
+    manifest = read_manifest(run)
+    task = manifest.task.model_copy(update={"labels": (HOSTILE, "a" * 200, "b")})
+    write_manifest(run, as_checked(manifest.model_copy(update={"task": task})))
     return run
 
 

@@ -1,0 +1,140 @@
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from pipework.closeable import Closeable
+from pipework.errors import CheckFailedError, NotReadyError, TooBusyError
+from pipework.run_folder.engine_record import EngineRecord
+from pipework.run_folder.manifest import read_manifest
+from pipework.scoring.evaluation import Engine
+from pipework.scoring.reference_rows import ReferenceRows
+from pipework.serve.config import EngineSettings
+from pipework.serve.engines import open_first
+from pipework.serve.models import open_models
+from pipework.serve.scheduling.recheck import Rechecks
+from pipework.serve.scheduling.scheduler import Scheduler
+from pipework.tasks.outputs import Outputs
+from pipework.text.encoding import Encoding
+from tests.commands import ForkedProcess
+from tests.serve.scheduling.test_scheduler import TIMEOUT_S, inputs, submit
+
+ROWS = "engines/onnx/rows.npz"
+
+
+class WrongEngine(Closeable):
+    """An engine with wrong outputs while a file exists."""
+
+    def __init__(self, engine: Engine, wrong: Path, error: float = 0.5) -> None:
+        self._engine, self._wrong, self._error = engine, wrong, error
+
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+        outputs = self._engine.infer(encodings)
+        if self._wrong.exists():
+            outputs.values[:] += np.float32(self._error)
+        return outputs
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def open_wrong(wrong: Path) -> None:
+    def opened(*arguments: Any, **options: Any) -> tuple[EngineRecord, Engine]:
+        record, engine = open_first(*arguments, **options)
+        return record, WrongEngine(engine, wrong)
+
+    vars(open_models)["open_first"] = opened
+
+
+def test_a_server_whose_engine_becomes_wrong_is_not_ready_and_says_why(
+    kept_run: Path, launch: Callable[..., ForkedProcess], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong"
+    settings = ["engine.recheck_s=0.5"]
+    process = launch(kept_run, settings=settings, before=partial(open_wrong, wrong))
+    url = process.first_line().split()[0]
+    predict = partial(httpx.post, f"{url}/v1/predict", json={"texts": ["goal"]}, timeout=30)
+    assert predict().status_code == 200
+    time.sleep(1.5)
+    assert httpx.get(f"{url}/readyz").status_code == 200
+    wrong.touch()
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while httpx.get(f"{url}/readyz").status_code == 200:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    wrong.unlink()
+    time.sleep(1.0)
+    reason = "engine onnx does not answer as it was checked: logits of reference row"
+    refused = predict()
+    assert refused.status_code == 503
+    assert reason in refused.text
+    assert reason in httpx.get(f"{url}/readyz").text
+    assert httpx.get(f"{url}/healthz").status_code == 200
+    (model,) = httpx.get(f"{url}/v1/status").json()["models"]
+    assert model["versions"][0]["fault"].startswith(reason)
+    metrics = httpx.get(f"{url}/metrics").text.splitlines()
+    counts = {line.split("{")[0]: line.split()[-1] for line in metrics if "recheck" in line}
+    assert counts["pipework_recheck_failures_total"] == "1.0"
+    assert float(counts["pipework_rechecks_total"]) > 3
+    process.send_signal(signal.SIGTERM)
+    assert reason in process.finish().stderr
+
+
+def opened(run: Path) -> tuple[EngineRecord, Engine, ReferenceRows]:
+    manifest = read_manifest(run)
+    return *open_first(run, manifest), ReferenceRows.read(run / ROWS)
+
+
+@pytest.mark.parametrize("error", [0.5, np.nan])
+def test_rows_are_compared_with_the_checkpoint_and_then_with_earlier_outputs(
+    kept_run: Path, tmp_path: Path, error: float
+) -> None:
+    record, engine, rows = opened(kept_run)
+    loose = record.tolerance.model_copy(update={"max_abs": 0.4, "spread": 0.01})
+    record, task = record.model_copy(update={"tolerance": loose}), read_manifest(kept_run).task
+    wrong = tmp_path / "wrong"
+    with WrongEngine(engine, wrong, error) as double:
+        rechecks = Rechecks(record, rows, task, 60)
+        wrong.touch()
+        assert "from the checkpoint's (0.41)" in rechecks.check(double)
+        wrong.unlink()
+        rechecks = Rechecks(record, rows, task, 60)
+        for _ in range(2 * len(rows.encodings)):
+            assert rechecks.check(double) == ""
+        wrong.touch()
+        assert "from those of an earlier check (0.01)" in rechecks.check(double)
+        assert rechecks.failures == 1
+
+
+def test_a_busy_engine_is_checked_when_it_is_late(kept_run: Path, tmp_path: Path) -> None:
+    record, engine, rows = opened(kept_run)
+    wrong = tmp_path / "wrong"
+    wrong.touch()
+    rechecks = Rechecks(record, rows, read_manifest(kept_run).task, 0.05)
+    scheduler = Scheduler([WrongEngine(engine, wrong)], rechecks=rechecks)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline_s and not scheduler.fault:  # never idle
+        with suppress(TooBusyError, NotReadyError):
+            submit(scheduler, inputs(5))
+    with pytest.raises(NotReadyError, match="does not answer as it was checked"):
+        submit(scheduler, inputs(5))
+    scheduler.close()
+
+
+def test_a_version_that_is_wrong_from_the_start_is_not_served(
+    kept_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.touch()
+    monkeypatch.setattr(open_models, "open_first", open_models.open_first)
+    open_wrong(wrong)
+    with pytest.raises(CheckFailedError, match="does not answer as it was checked"):
+        open_models.open_predictor(kept_run)
+    open_models.open_predictor(kept_run, EngineSettings(recheck_s=0)).close()

@@ -1,0 +1,105 @@
+"""Recognises files of other programs that people name as a checkpoint, and says what to do."""
+
+import json
+import re
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from pipework.errors import ConfigError
+
+TORCH_WEIGHTS = ("*.safetensors", "*.bin")
+# Of TensorFlow 1 and ONNX; the files of adapters are checked when they are read.
+OTHER_WEIGHTS = ("*.index", "model.onnx", "onnx/model.onnx", "adapter_config.json")
+LFS_POINTER = b"version https://git-lfs"
+FASTTEXT = b"\xba\x16\x4f\x2f"
+CKPT = re.compile(r"\.ckpt(-[0-9]+)?(\.index|\.meta|\.data.*)?$")
+CONVERT = "convert it first: a folder with config.json, vocab.txt and model.safetensors"
+ORIGINAL = "import the checkpoint from which it was made"
+KERAS = "has only weights of Keras (tf_model.h5), expected those of PyTorch or of TensorFlow 1"
+ROWS = "it has no weights of transformers: train on its rows with pipe train"
+# By the pattern of a file in a folder without weights: what the folder is, and what to do.
+FOLDERS = {
+    "snapshots/*/*": ("is a folder of the hub's cache", "name {parent}, or the hub id"),
+    "checkpoint-*/config.json": ("is the output folder of a Trainer", "name {parent}"),
+    "MLmodel": ("is a model of MLflow", "name its folder with config.json, often {folder}/model"),
+    "config.cfg": ("is a pipeline of spaCy", ROWS),
+    "tf_model.h5": (KERAS, CONVERT),
+    "saved_model.pb": ("is a SavedModel of TensorFlow 2", CONVERT),
+    "flax_model.msgpack": ("has only weights of Flax", CONVERT),
+    "**/*quantized*.onnx": ("has only a quantised ONNX graph", "add the float32 graph model.onnx"),
+    "*.ckpt": ("is a checkpoint of Lightning", "save the model in it with save_pretrained(DIR)"),
+    "*.gguf": ("is a GGUF file of llama.cpp", ORIGINAL),
+    "*.tflite": ("is a model of TensorFlow Lite", ORIGINAL),
+    "*.ftz": ("is a model of fastText", ROWS),
+    "*.xml": ("is a model of OpenVINO", ORIGINAL),
+    "config.json": ("has a config and no weights", "copy or download model.safetensors again"),
+}
+
+
+def check_format(name: str) -> None:
+    """Check that a name is not a file or a folder of another program.
+
+    Raises:
+        ConfigError: it is; or an index of its weights names a file outside of the folder.
+    """
+    path = Path(name)
+    if path.is_file():
+        raise _error(name, *_kind_of_file(path))
+    if CKPT.search(name) and not path.is_dir():
+        raise _error(name, *_tensorflow(path))
+    readable = [file for pattern in TORCH_WEIGHTS for file in path.glob(pattern)]
+    _check_weights(name, readable)
+    for index in path.glob("*.index.json"):
+        _check_index(index)
+    if readable or any(file for pattern in OTHER_WEIGHTS for file in path.glob(pattern)):
+        return
+    for pattern, (kind, hint) in FOLDERS.items():
+        for found in sorted(path.glob(pattern))[:1]:
+            raise _error(name, kind, hint.format(parent=found.parent, folder=path))
+
+
+def _check_weights(name: str, files: list[Path]) -> None:
+    for file in files:
+        if _starts_with(file, LFS_POINTER):
+            kind = f"has a pointer of Git LFS in {file.name}, not the weights"
+            raise _error(name, kind, "download them: git lfs pull")
+        if file.stem == "adapter_model" and not file.with_name("adapter_config.json").is_file():
+            raise _error(name, "is an adapter without adapter_config.json", "copy it there, too")
+
+
+def _kind_of_file(path: Path) -> tuple[str, str]:
+    if _starts_with(path, FASTTEXT):
+        return FOLDERS["*.ftz"]
+    if path.suffix == ".ckpt" and zipfile.is_zipfile(path):
+        return FOLDERS["*.ckpt"]
+    if CKPT.search(path.name):
+        return _tensorflow(path)
+    usual = ("is a file, expected a folder", f"name its folder: {path.parent}")
+    return FOLDERS.get(f"*{path.suffix}", usual)
+
+
+def _tensorflow(path: Path) -> tuple[str, str]:
+    files = "bert_config.json, vocab.txt, a .index and .data files"
+    return "is a file of TensorFlow, expected its folder", f"name {str(path.parent)!r}: {files}"
+
+
+def _starts_with(path: Path, start: bytes) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(start)) == start
+
+
+def _check_index(path: Path) -> None:
+    """Check that an index of weights names files of its folder only."""
+    try:
+        names = {*json.loads(path.read_bytes())["weight_map"].values()}
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        message = f"{path} is not an index of weights"
+        raise ConfigError(message, "copy or download it again") from error
+    for name in sorted(map(str, names)):
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            message = f"{path}: {name!r} leaves the folder"
+            raise ConfigError(message, "expected names of files in the folder of the index")
+
+
+def _error(name: str, kind: str, hint: str) -> ConfigError:
+    return ConfigError(f"checkpoint {name!r} {kind}", hint)
