@@ -5,6 +5,7 @@ tolerances.int8.max_abs=3` overrides one of them; the manifest records the toler
 """
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -145,6 +146,8 @@ class ExportSettings(Settings):
     Attributes:
         tolerances: overrides of `TOLERANCES`.
         dev_rows: maximum number of dev rows in a parity check, sampled evenly from the file.
+        unlabelled: file of texts, read as the train file, that are compared besides dev: more texts
+            bound the share of changed labels more tightly. At most `dev_rows` of them are read.
         calibration_rows: number of train rows, sampled evenly, that calibrate static int8.
         speed_s: seconds to measure the speed of each engine; 0 skips the measurement.
         rebuild: whether to build engines; if not, the recorded ones are only measured again.
@@ -157,6 +160,7 @@ class ExportSettings(Settings):
 
     tolerances: TolerancesSettings = TolerancesSettings()
     dev_rows: Positive = 10_000
+    unlabelled: Path | None = None
     calibration_rows: Positive = CALIBRATION_ROWS
     speed_s: NotNegative = 6.0
     rebuild: bool = True

@@ -88,10 +88,23 @@ def show_exported(run: Path, manifest: Manifest, records: Sequence[EngineRecord]
             f"{counted(len(parity.shapes), 'shape')}; changes {change}; "
             f"{_scores(parity)}"
         )
-    for line in _default_engine(run, manifest, DEFAULTS):
+    for line in (*_default_engine(run, manifest, DEFAULTS), *_bound(manifest, records)):
         console.print_line(line)
     where = "" if any(record.proven for record in records) else ", on a machine with the GPU"
     console.print_line(f"next{where}: pipe serve {run}")
+
+
+def _bound(manifest: Manifest, records: Sequence[EngineRecord]) -> Iterator[str]:
+    """Describe how many changed labels the texts can exclude, if that is above the limit."""
+    checked = [record.parity for record in records if record.parity is not None]
+    bounds = [parity.labels_bound for parity in checked if parity.inputs]
+    limit = DEFAULTS.label_changes
+    if bounds and manifest.task.has_labels and max(bounds) > limit > 0:
+        yield (
+            f"{counted(checked[0].inputs, 'text')} can exclude only that more than "
+            f"{min(bounds):.2%} of the labels change (95 %); {3 / limit:,.0f} exclude {limit:.1%}: "
+            "--set unlabelled=FILE"
+        )
 
 
 def _default_engine(run: Path, manifest: Manifest, settings: EngineSettings) -> Iterator[str]:

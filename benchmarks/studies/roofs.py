@@ -219,8 +219,9 @@ class MatmulGraph:
         if self.variant.scaling is Scaling.DYNAMIC:
             quantize_dynamic(model, layers)
             return
+        low_high_mean = np.array([[-1], [1], [0]], np.float32)
         ranges = {
-            name: np.ones(self._width_of(name), np.float32)
+            name: np.repeat(low_high_mean, self._width_of(name), axis=1)
             for layer in layers
             for name in layer.inputs
         }

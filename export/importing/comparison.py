@@ -94,6 +94,12 @@ class SourceReference:
         )
         return tokens
 
+    def task_tokens(self) -> tuple[str, ...]:
+        """Return the special tokens besides those of the family, such as [E1]."""
+        names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+        family = {str(getattr(self._tokenizer, f"{name}_token", None)) for name in names}
+        return tuple(token for token in self.special_tokens() if token not in family)
+
     def special_tokens(self) -> tuple[str, ...]:
         """Return the special tokens, which the source also finds inside texts."""
         return tuple(filter(None, map(str, self._tokenizer.all_special_tokens)))
@@ -118,12 +124,14 @@ def compare_with_source(
 
     Raises:
         CheckFailedError: they differ; the details list the inputs that differ most.
-        ConfigError: the source fails for an input.
+        ConfigError: the source fails for an input, depends on the batch, or reads special tokens in
+            rows of the user.
     """
     named = {f"row {number}": row for number, row in enumerate(examples, start=1)}
     named |= edge_examples(examples[0])
     named["longer than max_length"] = _longer(examples[0], imported.encoder.max_length)
     special = reference.special_tokens()
+    _check_task_tokens(examples, reference.task_tokens())
     compared = {name: row for name, row in named.items() if not _contains(row, special)}
     encodings = imported.encoder.encode([*compared.values()])
     with progress.stage("running the source", len(compared), "rows"):
@@ -151,6 +159,22 @@ def compare_with_source(
         max_abs=float(comparison.max_differences.max()),
         with_special_tokens=len(named) - len(compared),
     )
+
+
+def _check_task_tokens(examples: Sequence[Example], tokens: Sequence[str]) -> None:
+    """Check that no row contains a special token of the task, which the import reads as text.
+
+    Raises:
+        ConfigError: a row does.
+    """
+    rows = sum(_contains(row, tokens) for row in examples)
+    if rows:
+        listed = ", ".join(tokens[:WORST])
+        message = f"special tokens of the task ({listed}) are in {rows} of {len(examples)} rows"
+        hint = (
+            "the import reads them as text: train it here, with marked entities for [E1] and [E2]"
+        )
+        raise ConfigError(message, hint)
 
 
 def _check_batches(

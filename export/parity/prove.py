@@ -61,7 +61,7 @@ class ReferenceLogits:
                 f"no text was found for {unread} buckets of the n-gram table: not checked"
             )
         parts = (
-            *(run_rows.edge_cases, run_rows.dev, run_rows.vocabulary),
+            *(run_rows.edge_cases, [*run_rows.dev, *run_rows.unlabelled], run_rows.vocabulary),
             *(run_rows.lengths, run_rows.short),
         )
         groups: list[RowGroup] = []
@@ -155,11 +155,8 @@ def prove(
         lengths=np.array([len(row.encoding) for batch in batches for row in batch.rows]),
         labelled=len(rows.edge.rows) + len(rows.dev.rows),
     )
-    score_change = None
-    if run_rows.truth_N is not None:
-        dev = Outputs.concatenate([run.found for run in bulk])
-        task = run_rows.manifest.task
-        score_change = compare_scores(rows.dev.expected, dev, run_rows.truth_N, task)
+    dev = Outputs.concatenate([run.found for run in bulk])
+    score_change = _score_change(run_rows, rows.dev.expected, dev)
     score_drop = 0.0 if score_change is None else score_change.drop
     breaches = comparison.breaches(tolerance, score_drop=score_drop)
     repeat = max(run.repeat for run in runs)
@@ -178,6 +175,13 @@ def prove(
         comparison=comparison,
         worst=_worst(batches, comparison, all_found),
     )
+
+
+def _score_change(run_rows: RunRows, expected: Outputs, found: Outputs) -> ScoreChange | None:
+    if run_rows.truth_N is None:
+        return None
+    parts = [outputs.part(0, len(run_rows.dev)) for outputs in (expected, found)]
+    return compare_scores(parts[0], parts[1], run_rows.truth_N, run_rows.manifest.task)
 
 
 def _run_as_server(

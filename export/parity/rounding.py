@@ -176,39 +176,50 @@ class StaticInput:
     """Rounds the inputs of a linear layer to int8 with one scale, and its weights per column.
 
     Until it is calibrated, it finds the range of each channel. As in SmoothQuant (Xiao et al. 2023,
-    arXiv:2211.10438), factors move the differences between channels into the weights.
+    arXiv:2211.10438), factors move the differences between channels into the weights. The mean of
+    each channel is not rounded: its product with the float32 weights is added to the output.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
         self._layer = layer
-        self._range_K = torch.zeros(layer.in_features, device=layer.weight.device)
-        self._factor_K, self._scale = torch.ones_like(self._range_K), 0.0
+        self._low_K = torch.full((layer.in_features,), torch.inf, device=layer.weight.device)
+        self._high_K = -self._low_K
+        self._mean_K, self._calls = torch.zeros_like(self._low_K), 0
+        self._factor_K, self._scale = torch.ones_like(self._low_K), 0.0
         layer.register_forward_pre_hook(self)
 
     def __call__(self, _: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
         """Return the rounded inputs."""
         values = inputs[0]
         if not self._scale:
-            reach_K = values.detach().abs().reshape(-1, values.shape[-1]).amax(dim=0)
-            self._range_K = torch.maximum(self._range_K.to(reach_K.device), reach_K)
+            values_SK = values.detach().reshape(-1, values.shape[-1])
+            self._low_K = torch.minimum(self._low_K.to(values.device), values_SK.amin(dim=0))
+            self._high_K = torch.maximum(self._high_K.to(values.device), values_SK.amax(dim=0))
+            self._calls += 1
+            self._mean_K = self._mean_K.to(values.device)
+            self._mean_K += (values_SK.mean(dim=0) - self._mean_K) / self._calls
             return (values,)
         factor_K = self._factor_K.to(values.device)  # the model may have moved to the CPU
-        integers = torch.round(values / (factor_K * self._scale)).clamp(-127, 127)
+        mean_K = self._mean_K.to(values.device)
+        integers = torch.round((values - mean_K) / (factor_K * self._scale)).clamp(-127, 127)
         return (integers * self._scale * factor_K,)
 
     def calibrated(self) -> None:
         """Fix the scale and round the weights; a layer without inputs stays in float32."""
-        if not self._range_K.any():
+        if not (self._high_K > self._low_K).any():
             return
         weight_MK = self._layer.weight.data
+        range_K = torch.maximum(self._high_K - self._mean_K, self._mean_K - self._low_K)
+        offset_M = weight_MK @ self._mean_K
         reach_K, weight_K = (
             torch.maximum(max_K, 1e-5 * max_K.max())
-            for max_K in (self._range_K, weight_MK.abs().amax(dim=0))
+            for max_K in (range_K, weight_MK.abs().amax(dim=0))
         )
         self._factor_K = reach_K**SMOOTHING / weight_K ** (1 - SMOOTHING)
-        self._scale = float((self._range_K / self._factor_K).max()) / 127
+        self._scale = float((range_K / self._factor_K).max()) / 127
         smoothed_MK = _integers(weight_MK * self._factor_K, _largest_weight())
         self._layer.weight.data = smoothed_MK / self._factor_K
+        self._layer.register_forward_hook(lambda _, __, output: output + offset_M.to(output.device))
 
 
 def rounded(model: Classifier, number_format: NumberFormat) -> Classifier:

@@ -88,7 +88,7 @@ def find_ranges(
     calls: Iterable[dict[str, NDArray[np.int64]]],
     progress: Progress,
 ) -> Ranges:
-    """Return the largest magnitude of each channel, float32 [K], by input name.
+    """Return the lowest, highest and mean value of each channel, float32 [3, K], by input name.
 
     Args:
         graph: path of a float32 graph.
@@ -98,10 +98,17 @@ def find_ranges(
     """
     session, outputs = _open_with_ranges(graph, layers)
     ranges: dict[str, NDArray[np.float32]] = {}
-    for call in calls:
-        largest = session.run([*outputs.values()], call)
-        for name, largest_K in zip(outputs, largest, strict=True):
-            ranges[name] = np.maximum(ranges.get(name, 0), largest_K)
+    for count, call in enumerate(calls, start=1):
+        limits = session.run([*outputs.values()], call)
+        for name, limits_3K in zip(outputs, limits, strict=True):
+            low_K, high_K, mean_K = ranges.get(name, limits_3K)
+            ranges[name] = np.stack(
+                (
+                    np.minimum(low_K, limits_3K[0]),
+                    np.maximum(high_K, limits_3K[1]),
+                    mean_K + (limits_3K[2] - mean_K) / count,  # calls have the same weight
+                )
+            )
         progress.advance(1)
     return ranges
 
@@ -119,14 +126,15 @@ def _open_with_ranges(
         for name in layer.inputs:
             if name in outputs:
                 continue
-            outputs[name] = f"{name}:largest"
+            outputs[name] = f"{name}:limits"
+            low, high, mean = f"{name}:low", f"{name}:high", f"{name}:mean"
             model.graph.node.extend(
                 (
-                    helper.make_node("Abs", [name], [f"{name}:abs"]),
-                    helper.make_node("Reshape", [f"{name}:abs", flat.name], [f"{name}:flat"]),
-                    helper.make_node(
-                        "ReduceMax", [f"{name}:flat"], [outputs[name]], axes=[0], keepdims=0
-                    ),
+                    helper.make_node("Reshape", [name, flat.name], [f"{name}:flat"]),
+                    helper.make_node("ReduceMin", [f"{name}:flat"], [low], axes=[0]),
+                    helper.make_node("ReduceMax", [f"{name}:flat"], [high], axes=[0]),
+                    helper.make_node("ReduceMean", [f"{name}:flat"], [mean], axes=[0]),
+                    helper.make_node("Concat", [low, high, mean], [outputs[name]], axis=0),
                 )
             )
             model.graph.output.append(

@@ -27,22 +27,24 @@ Pattern = str | tuple[Any, ...]
 SCALE = ("Mul", ("Max", ("ReduceMax", ("Abs", "X")), "tiny"), "part")
 BY_TOKEN = ("QuantizeLinear", ("Div", "X", SCALE), "one", "middle")
 PRODUCT = ("Cast", ("MatMulInteger", BY_TOKEN, "w", "middle", "zero"))
-CALIBRATED = ("QuantizeLinear", ("Mul", "X", "inverse"), "scale", "point")
+CALIBRATED = ("QuantizeLinear", ("Add", ("Mul", "X", "inverse"), "shift"), "scale", "point")
 ROUNDED = ("DequantizeLinear", CALIBRATED, "scale", "point")
 MATRIX = ("DequantizeLinear", "w", "columns", "zero")
 TABLE = ("Mul", ("Cast", ("Gather", "w", "X")), ("Gather", "columns", "X"))
 # The same in operators of OpenVINO.
-FAKE = ("FakeQuantize", ("Multiply", "X", "inverse"), "low", "high", "first", "last")
+SHIFTED = ("Add", ("Multiply", "X", "inverse"), "shift")
+FAKE = ("FakeQuantize", SHIFTED, "low", "high", "first", "last")
 INTEGERS = ("Subtract", ("Convert", ("Convert", FAKE)), ("Convert", "point"))
 WEIGHTS = ("Subtract", ("Convert", "w"), ("Reshape", ("Convert", "zero"), "_"))
 OV_MATRIX = ("Multiply", WEIGHTS, ("Reshape", "columns", "_"))
+OV_PRODUCT = ("MatMul", ("Multiply", INTEGERS, "scale"), OV_MATRIX)
 OV_TABLE = ("Multiply", ("Convert", ("Gather", "w", "X", "axis")), ("Gather", "columns", "X", "_"))
 # The patterns of conversions, with the operator and the inputs that they replace.
 RULES: tuple[tuple[Pattern, str, tuple[str, ...]], ...] = (
     (("Mul", ("Mul", PRODUCT, "columns"), SCALE), "MatMul", ("X", "w")),
-    (("MatMul", ROUNDED, MATRIX), "MatMul", ("X", "w")),
+    (("Add", ("MatMul", ROUNDED, MATRIX), "offset"), "MatMul", ("X", "w")),
     (TABLE, "Gather", ("w", "X")),
-    (("MatMul", ("Multiply", INTEGERS, "scale"), OV_MATRIX), "MatMul", ("X", "w")),
+    (("Add", OV_PRODUCT, "offset"), "MatMul", ("X", "w")),
     (OV_TABLE, "Gather", ("w", "X", "axis")),
 )
 # Values of the constants in the patterns; the scales are checked with the weights.
@@ -181,11 +183,19 @@ class _Undone(_Numbered):
             low_high = np.array([arrays["low"], arrays["high"]])
             if not np.allclose(low_high, ends * arrays["scale"], rtol=PRECISE):
                 return "rounds and restores with different scales"
+        return self._weight_error(arrays, weight)
+
+    def _weight_error(self, arrays: Mapping[str, NDArray[Any]], weight: str) -> str | None:
+        """Describe the difference of a stored weight from the float32 weight."""
         values = self._source.structure.constants[self._weights[weight]]
         if values.shape != arrays["w"].shape:
             return f"has the weight {weight} with another shape"
         if "inverse" in arrays:  # see `quantize_static`
             values = values / arrays["inverse"][:, None]
+            missing = arrays["offset"] + arrays["shift"] @ values
+            bound = PRECISE * np.abs(arrays["shift"]) @ np.abs(values) + SMALL
+            if not (np.abs(missing) <= bound).all():
+                return f"adds another offset than the product of its shift and {weight}"
         error = _integer_error(values, arrays["w"], arrays["columns"])
         return None if error is None else f"has the weight {weight}, which {error}"
 

@@ -6,7 +6,8 @@ Weights are scaled per column, symmetrically. Inputs are scaled
   depend on the other inputs of the batch; or
 * statically, per tensor, with calibrated ranges (QuantizeLinear and DequantizeLinear). Factors that
   move into the weights first even out the channels (SmoothQuant, Xiao et al. 2023,
-  arXiv:2211.10438).
+  arXiv:2211.10438), and the mean of each channel is subtracted. Its product with the float32
+  weights is added to the output, so rounded weights do not change the mean of the outputs.
 
 Shapes: K inputs and M outputs of a layer.
 """
@@ -147,17 +148,23 @@ def quantize_static(
         factor_K = factors[weight]
         inverse = writer.constant(tensor_name(source, "1/factor"), 1 / factor_K)
         smooth = writer.node("Mul", [source, inverse], tensor_name(source, "smooth"))
-        reach = (ranges[source] / factor_K).max() + TINY
+        mean_K = ranges[source][2]
+        shift = writer.constant(tensor_name(source, "shift"), -mean_K / factor_K)
+        shifted = writer.node("Add", [smooth, shift], tensor_name(source, "shifted"))
+        reach = (_reach(ranges[source]) / factor_K).max() + TINY
         scale = writer.constant(tensor_name(source, "scale"), np.float32(reach / LARGEST))
         quantized = writer.node(
-            "QuantizeLinear", [smooth, scale, zero], tensor_name(source, "int8")
+            "QuantizeLinear", [shifted, scale, zero], tensor_name(source, "int8")
         )
         restored = writer.node(
             "DequantizeLinear", [quantized, scale, zero], tensor_name(source, "about")
         )
         matrix_KM = weights[weight] * factor_K[:, None]
         matrix = _dequantized(writer, weight, matrix_KM, largest)
-        writer.node("MatMul", [restored, matrix], output, name=node.name)
+        product = tensor_name(output, "product")
+        writer.node("MatMul", [restored, matrix], product, name=node.name)
+        offset = writer.constant(tensor_name(output, "offset"), mean_K @ weights[weight])
+        writer.node("Add", [product, offset], output)
     _replace(model.graph, writer, weights.keys())
 
 
@@ -214,7 +221,8 @@ def _factors(
     """Return the smoothing divisor of each channel, float32 [K], by weight name."""
     factors: dict[str, NDArray[np.float32]] = {}
     for group in group_by_shared_input(layers):
-        reach_K = np.max([ranges[name] for layer in group for name in layer.inputs], axis=0)
+        inputs = [name for layer in group for name in layer.inputs]
+        reach_K = np.max([_reach(ranges[name]) for name in inputs], axis=0)
         weight_K = np.max([np.abs(weights[layer.weight]).max(axis=1) for layer in group], axis=0)
         # A channel that is always 0 must not have a factor of 0.
         reach_K, weight_K = (
@@ -223,6 +231,12 @@ def _factors(
         factor_K = reach_K**SMOOTHING / weight_K ** (1 - SMOOTHING)
         factors |= {layer.weight: factor_K.astype(np.float32) for layer in group}
     return factors
+
+
+def _reach(range_3K: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the largest distance from the mean of each channel, [K]."""
+    low_K, high_K, mean_K = range_3K
+    return np.asarray(np.maximum(high_K - mean_K, mean_K - low_K), np.float32)
 
 
 def _by_column(

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, Source, chunks
+from pipework.data.examples import Example, Source, chunks, fit_examples
 from pipework.data.kept_rows import kept_source, sample_evenly, spread
 from pipework.data.readers import Columns
 from pipework.data.splits import split_source
@@ -19,7 +19,7 @@ from pipework.run_folder.engine_record import Layout, Precision, Tolerance
 from pipework.run_folder.manifest import Input, Manifest
 from pipework.scoring.evaluation import label_array
 from pipework.serve.engines.collate import Collate
-from pipework.text.encoding import Encoding, open_encoder
+from pipework.text.encoding import Encoding, TextEncoder, open_encoder
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import SAMPLE
 from pipework.train.model.checkpoint import FOLDER
@@ -60,6 +60,7 @@ class RunRows:
         settings: export settings.
         dev: dev rows, sampled evenly and named by their row numbers from 1; for a run without dev
             data, the rows of `sample_rows`.
+        unlabelled: rows of the file of `settings.unlabelled`, sampled evenly.
         truth_N: labels of `dev`, see `pipework.scoring.evaluation.label_array`; None without.
         edge_cases: inputs that are checked at several batch sizes.
         vocabulary: inputs with every token and every bucket of an n-gram table, see `WordRows`.
@@ -72,6 +73,7 @@ class RunRows:
     manifest: Manifest
     settings: ExportSettings
     dev: Sequence[Row]
+    unlabelled: Sequence[Row]
     truth_N: NDArray[np.generic] | None
     edge_cases: Sequence[Row]
     vocabulary: Sequence[Row]
@@ -108,6 +110,7 @@ class RunRows:
             manifest=manifest,
             settings=settings,
             dev=dev,
+            unlabelled=_unlabelled_rows(manifest, settings, encoder),
             truth_N=(
                 label_array(examples, manifest.task, splits["dev"].path) if labelled else None
             ),
@@ -170,6 +173,21 @@ def _rows(run: Path, manifest: Manifest, split: str, most: int) -> dict[int, Exa
         message = f"{source.path} has no rows: a parity check needs at least one"
         raise DataError(message)
     return rows
+
+
+def _unlabelled_rows(
+    manifest: Manifest, settings: ExportSettings, encoder: TextEncoder
+) -> list[Row]:
+    if settings.unlabelled is None:
+        return []
+    source = Source.of(manifest.data.reading, settings.unlabelled).unlabelled()
+    count = sum(1 for _ in source.rows())
+    rows = sample_evenly(source.rows(), count, settings.dev_rows)
+    encodings = encoder.encode([*fit_examples(rows.values(), manifest.input)])
+    return [
+        Row(name=f"unlabelled row {number}", encoding=encoding)
+        for number, encoding in zip(rows, encodings, strict=True)
+    ]
 
 
 def spread_over_groups(

@@ -171,6 +171,7 @@ class Comparison:
         return PredictionChange(
             argmax_agreement=1 - flips / len(self.flipped),
             flips=flips,
+            inputs=len(self.flipped),
             max_change=self.task.max_change(
                 self.expected_XC[compared_X], self.found_XC[compared_X], target_range
             ),

@@ -36,6 +36,7 @@ def stopped(run, tmp_path, monkeypatch):
     [
         (TRAIN, TRAINING_STEP, signal.SIGTERM, [SAVED]),
         (TRAIN, TRAINING_STEP, signal.SIGINT, [SAVED]),
+        (TRAIN, TRAINING_STEP, signal.SIGHUP, [SAVED]),
         (TRAIN, "out/config.toml", signal.SIGINT, []),
         ("export RUN --to onnx", EXPORT_START, signal.SIGINT, []),
     ],

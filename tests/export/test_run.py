@@ -33,6 +33,7 @@ from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_proven
+from pipework.tasks.change import PredictionChange
 from tests.repetitions import repeated
 
 QUICK = ExportSettings(speed_s=0, dev_rows=20)
@@ -400,3 +401,27 @@ def test_a_disk_that_becomes_full_is_reported_and_leaves_no_files(run, number, k
         export(run, NullProgress(), settings=QUICK, builder=full)
     assert not (run / "engines").exists()
     assert read_manifest(run).engines == ()
+
+
+def test_unlabelled_texts_are_compared_and_bound_the_changed_labels(run, tmp_path, capsys):
+    texts = tmp_path / "more.tsv"
+    texts.write_text("text\n" + "".join(f"text {number} of a page\n" for number in range(400)))
+    overrides = ["speed_s=0", "dev_rows=20"]
+    models.export(run, "onnx", overrides=overrides)
+    (few,) = read_manifest(run).engines
+    assert few.parity.labels_bound == pytest.approx(3 / few.parity.inputs, rel=0.05)
+    assert "exclude only that more than" in capsys.readouterr().out
+    models.export(run, "onnx", overrides=[*overrides, "dev_rows=400", f"unlabelled={texts}"])
+    (more,) = read_manifest(run).engines
+    assert more.parity.inputs > few.parity.inputs + 380
+    assert more.parity.labels_bound < few.parity.labels_bound
+    assert more.parity.scores.reference == pytest.approx(few.parity.scores.reference, abs=0.3)
+
+
+def test_the_bound_of_changed_labels_is_that_of_clopper_and_pearson():
+    changes = (
+        PredictionChange(argmax_agreement=1, flips=n, max_change=0, inputs=1000) for n in (0, 5)
+    )
+    assert [change.labels_bound for change in changes] == pytest.approx(
+        [0.00299, 0.01048], rel=0.01
+    )

@@ -308,6 +308,20 @@ def test_the_first_line_describes_the_task(classifier_folder, tmp_path):
     assert "seed    unknown: imported" in shown
 
 
+def test_rows_with_special_tokens_of_the_task_are_refused(classifier_folder, rows_file, tmp_path):
+    source = shutil.copytree(classifier_folder, tmp_path / "source")
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[E1]", "[E2]"]})
+    tokenizer.save_pretrained(source)
+    model = AutoModelForSequenceClassification.from_pretrained(source)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(source)
+    path = rows_file(f"[E1] goal [E2] match\t{LABELS[0]}", f"rain\t{LABELS[1]}")
+    with pytest.raises(ConfigError, match=r"\(\[E1\], \[E2\]\) are in 1 of 2 rows"):
+        imported(source, tmp_path / "run", path)
+    imported(source, tmp_path / "run", rows_file(f"rain\t{LABELS[1]}", name="plain.tsv"))
+
+
 def test_a_source_that_depends_on_its_batch_is_refused(classifier_folder, tmp_path):
     config = ReformerConfig(
         vocab_size=400,

@@ -33,7 +33,7 @@ LOWER = {
     if variant.format != "tensorrt" and variant.precision is not Precision.FP32
 }
 NAMES = ("onnx-int8-dynamic", "openvino-int8-static-packed", "onnx-fp16", "openvino-bf16")
-NAMES += tuple(LOWER.keys() - {*NAMES})
+NAMES += tuple(sorted(LOWER.keys() - {*NAMES}))
 DYNAMIC, STATIC = "onnx-int8-dynamic", "onnx-int8-static"
 GRAPHS = ("onnx-fp16", "onnx-int8-dynamic", "onnx-int8-static")
 
@@ -164,7 +164,9 @@ def raise_(array):
         (STATIC, ":columns", double, "steps"),
         (STATIC, ":scales", double, "steps"),
         (STATIC, ":zeros", raise_, "is not 0"),
-        (STATIC, ":1/factor", raise_, "steps"),
+        (STATIC, ":1/factor", raise_, "steps|offset"),
+        (STATIC, ":shift", raise_, "another offset"),
+        (STATIC, ":offset", flip, "another offset"),
         ("onnx-fp16", ":fp16", flip, "differs from the checked"),
         ("onnx-fp16", "query.bias:fp16", raise_, "differs from the checked"),
     ],

@@ -82,6 +82,21 @@ def test_static_scales_handle_channels_of_very_different_size(tmp_path, unsigned
     assert 0 < np.abs(found - plain).mean() < 0.02 * np.abs(plain).mean()
 
 
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_the_mean_of_a_channel_is_not_rounded(tmp_path, unsigned):
+    model, spread = small_graph(), tokens(8, 16)
+    far = spread + np.array([0, 40, -30, 1, 0, 0, 20, 0], np.float32)
+    layers, largest = linear_layers(model.graph), largest_weight()
+    errors = []
+    for x in (spread, far):
+        model = small_graph()
+        plain = run_graph(model, x)
+        ranges = ranges_of(model, tmp_path, [x])
+        quantize_static(model, layers[:2], ranges, unsigned=unsigned, largest=largest)
+        errors.append(np.abs(run_graph(model, x) - plain).mean())
+    assert 0 < errors[1] < 1.5 * errors[0]
+
+
 def test_other_layers_are_unchanged():
     model, x = small_graph(), tokens(2, 3)
     plain = run_graph(model, x)
