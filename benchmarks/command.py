@@ -124,7 +124,7 @@ def bench(
     from pipework.run_folder.files import check_writable
 
     for path in filter(None, (json, html)):
-        check_writable(path)  # before a long measurement
+        check_writable(path, filter(None, (file, trace)))  # before a long measurement
     (own_price, other_price) = _per_server("--price", price, against)
     (own_template, other_template) = _per_server("--template", template, against)
     plan = BenchPlan(

@@ -68,7 +68,7 @@ def predict_inputs(
     if rows is not None and rows.format is Format.TEXT:
         progress.note(f"{rows.path} has no column for the text: each line is a text")
     if source.url is None:
-        inputs = _text_inputs(texts) if rows is None else rows.rows()
+        inputs = _text_inputs(texts) if rows is None else _examples(rows)
         predictions = predict_run(Path(words[0]), inputs, source.engine)
     else:
         predictions = _predict_by_server(source.url, texts, rows, progress)
@@ -148,13 +148,20 @@ def _predict_by_server(
         if source is None:
             yield from predict_all(client, _text_inputs(texts), NullProgress())
             return
-        with progress.stage(f"predict with {url}", sum(1 for _ in source.rows()), "rows"):
-            yield from predict_all(client, source.rows(), progress)
+        with progress.stage(f"predict with {url}", sum(1 for _ in _examples(source)), "rows"):
+            yield from predict_all(client, _examples(source), progress)
 
 
 def _client(url: str, *, bulk: bool = False) -> Client:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors are reported in one line
     return Client(url, retries=RETRIES, bulk=bulk)
+
+
+def _examples(source: Source) -> Iterator[Example]:
+    """Yield the inputs of a file; a blank line of a list of texts is an empty text."""
+    if source.format is Format.TEXT:
+        return (Example(text=text, line=line) for line, text in numbered_lines(source.path))
+    return source.rows()
 
 
 def _text_inputs(texts: Sequence[str]) -> Iterator[Example]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from pipework.run_folder.files import check_writable
 from pipework.tasks.predictions import LABEL, SCORE, Prediction
 
 PREDICTED = (LABEL, SCORE)
+LINE_BREAKS = re.compile(r"\r\n|[\t\r\n]")
 
 
 def write_predictions(
@@ -28,16 +30,17 @@ def write_predictions(
     """Write predictions to a .tsv, .csv or .jsonl file atomically and return their number.
 
     In csv, they follow the columns of `source`, the file with the inputs, or else the texts. Cells
-    that a spreadsheet would compute get an apostrophe, unless they are to be `raw`.
+    that a spreadsheet would compute get an apostrophe, unless they are to be `raw`. In tsv, the
+    texts follow them, with spaces instead of tabs and ends of lines.
 
     Raises:
-        ConfigError: `out` has another suffix, or its folder does not exist, or `source` has a
-            column with the name of a predicted one.
+        ConfigError: `out` has another suffix, is the file with the inputs, or its folder does not
+            exist, or `source` has a column with the name of a predicted one.
     """
     if out.suffix not in (".tsv", ".csv", ".jsonl"):
         message = f"{out}: expected a file ending in .tsv, .csv or .jsonl"
         raise ConfigError(message)
-    check_writable(out)
+    check_writable(out, () if source is None else (source.path,))
     partial = out.with_name(out.name + ".partial")
     count = 0
     try:
@@ -46,6 +49,9 @@ def write_predictions(
                 count = _write_csv(predictions, stream, source, str if raw else safe_cell)
             else:
                 for example, prediction in predictions:
+                    if not count and out.suffix == ".tsv":
+                        names = _predicted_names(prediction) + _text_names(example)
+                        stream.write("\t".join(names) + "\n")
                     stream.write(format_prediction(example, prediction, out.suffix) + "\n")
                     count += 1
         partial.replace(out)
@@ -76,12 +82,20 @@ def _write_csv(
         texts = [text for text in (example.text, example.text_pair) if text is not None]
         fields = prediction.text_fields()
         if count == 1:
-            names = names if inputs is not None else ["text", "text_pair"][: len(texts)]
-            writer.writerow(map(cell, (*names, *PREDICTED[-len(fields) :])))
+            names = names if inputs is not None else _text_names(example)
+            writer.writerow(map(cell, (*names, *_predicted_names(prediction))))
         writer.writerow(map(cell, (*(texts if inputs is None else next(inputs)), *fields)))
     if not count:
         writer.writerow(map(cell, (*names, *PREDICTED)))
     return count
+
+
+def _predicted_names(prediction: Prediction) -> list[str]:
+    return [*PREDICTED[-len(prediction.text_fields()) :]]
+
+
+def _text_names(example: Example) -> list[str]:
+    return ["text"] if example.text_pair is None else ["text", "text_pair"]
 
 
 def format_prediction(example: Example, prediction: Prediction, suffix: str = ".tsv") -> str:
@@ -95,5 +109,5 @@ def format_prediction(example: Example, prediction: Prediction, suffix: str = ".
         fields = {name: getattr(example, name) for name in ("text", "text_pair", "entities")}
         input_fields = {name: value for name, value in fields.items() if value is not None}
         return json.dumps({**input_fields, **asdict(prediction)}, ensure_ascii=False)
-    single_line = (" ".join(text.split()) for text in texts)
+    single_line = (LINE_BREAKS.sub(" ", text) for text in texts)
     return "\t".join((*prediction.text_fields(), *single_line))

@@ -18,12 +18,8 @@ from pipework.train.run_record import (
 from pipework.train.scored_checkpoint import ScoredCheckpoint, TrainedRun, score
 
 
-def finalize(trained: TrainedRun) -> tuple[Manifest, tuple[str, ...]]:
-    """Promote the best weights to the checkpoint, score them, and write the manifest last.
-
-    Returns:
-        The manifest, and what failed: empty for a sound run.
-    """
+def finalize(trained: TrainedRun) -> Manifest:
+    """Promote the best weights to the checkpoint, score them, and write the manifest last."""
     run = trained.run
     best_step = trained.state.best_step
     folder = promote_best(run, trained.state, trained.data.vocabulary.padding)
@@ -44,11 +40,10 @@ def finalize(trained: TrainedRun) -> tuple[Manifest, tuple[str, ...]]:
         run.logger.confusion(best_step, scored.evaluation)
         _write_page(trained, scored, manifest, baseline, verdict)
     finish(run, manifest)
-    if verdict.failed:
-        return manifest, lines
-    for line in lines:
-        run.progress.note(line)
-    return manifest, ()
+    if not verdict.failed:
+        for line in lines:
+            run.progress.note(line)
+    return manifest
 
 
 def _history(trained: TrainedRun) -> TrainingHistory:
@@ -109,6 +104,7 @@ def _manifest(
         splits=split_records(run, trained.report, keep=config.data.keep_rows),
         findings=(*trained.report.findings, *verdict.findings),
         verdict=verdict.sentence,
+        failures=(verdict.sentence, *verdict.findings) if verdict.failed else (),
         metrics=scored.metrics,
         baseline=_baseline_record(baseline, verdict),
     )

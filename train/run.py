@@ -48,13 +48,23 @@ def train(
     (resume,) = world.any((resume or is_elastic(),))
     if resume and world.lead(lambda: is_complete(out)):
         progress.note(f"{out} is already complete")
-        return world.lead(lambda: _complete(out, config))
-    with _open_run(out, config, progress, world, resume=resume) as (run, snapshot):
-        manifest, failures = _train(run, snapshot)
-    if failures:
-        message = f"the run is complete. {' '.join(failures)}"
-        raise CheckFailedError(message, f"inspect it with: pipe eval {out}")
+        manifest = world.lead(lambda: _complete(out, config))
+    else:
+        with _open_run(out, config, progress, world, resume=resume) as (run, snapshot):
+            manifest = _train(run, snapshot)
+    check_learned(out, manifest)
     return manifest
+
+
+def check_learned(out: Path, manifest: Manifest) -> None:
+    """Check that the model of a complete run is better than a constant prediction.
+
+    Raises:
+        CheckFailedError: it is not.
+    """
+    if manifest.data.failures:
+        message = f"the run is complete. {' '.join(manifest.data.failures)}"
+        raise CheckFailedError(message, f"inspect it with: pipe eval {out}")
 
 
 @contextmanager
@@ -117,7 +127,7 @@ def _logger(out: Path, config: Config, snapshot: Snapshot | None) -> RunLogger:
     return RunLogger(out, step=state.step, elapsed_s=state.elapsed_s, report=report)
 
 
-def _train(run: TrainingRun, snapshot: Snapshot | None) -> tuple[Manifest, tuple[str, ...]]:
+def _train(run: TrainingRun, snapshot: Snapshot | None) -> Manifest:
     prepared = run.world.lead(lambda: _prepared(run, snapshot))
     if not prepared.task.predicts:
         return pretrain(run, prepared, snapshot)

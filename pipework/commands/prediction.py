@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from pipework.commands.options import Columns, EngineName
-from pipework.errors import ConfigError, StoppedError, without_password
+from pipework.errors import CheckFailedError, ConfigError, StoppedError, without_password
 
 if TYPE_CHECKING:
     from pipework.serve.bulk.job import BulkOptions
@@ -33,6 +33,15 @@ AllowSkipped = Annotated[
     bool, typer.Option("--allow-skipped", help="leave out files of --in with unknown suffixes")
 ]
 
+MaxRejects = Annotated[
+    float, typer.Option(min=0, max=1, help="largest share of rows of --in that cannot be read")
+]
+
+Inputs = Annotated[
+    str | None,
+    typer.Option("--in", help="files to score into the folder --out: path, folder or 'GLOB'"),
+]
+
 
 def predict(
     words: Annotated[
@@ -43,10 +52,7 @@ def predict(
         ),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
-    inputs: Annotated[
-        str | None,
-        typer.Option("--in", help="files to score into the folder --out: path, folder or 'GLOB'"),
-    ] = None,
+    inputs: Inputs = None,
     out: Annotated[
         str | None, typer.Option(help=".csv, .tsv or .jsonl file; with --in a folder or s3:// URL")
     ] = None,
@@ -58,6 +64,7 @@ def predict(
     raw_csv: RawCsv = False,
     on: On = None,
     allow_skipped: AllowSkipped = False,
+    max_rejects: MaxRejects = 0.1,
 ) -> None:
     """Classify texts from the command line, a file, standard input (a text per line), or files.
 
@@ -81,7 +88,7 @@ def predict(
             on=on,
             allow_skipped=allow_skipped,
         )
-        _score_files(run, options)
+        _score_files(run, options, max_rejects)
         return
     from pipework import console
     from pipework.export.predict import PredictionSource, predict_inputs
@@ -157,7 +164,7 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _score_files(run: Path, options: "BulkOptions") -> None:
+def _score_files(run: Path, options: "BulkOptions", max_rejects: float) -> None:
     from pipework import console
     from pipework.progress import counted
     from pipework.serve.bulk.job import score_files
@@ -185,3 +192,14 @@ def _score_files(run: Path, options: "BulkOptions") -> None:
     if counts.labels:
         rows = [(label, number) for label, number in Counter(counts.labels).most_common()]
         console.table("labels", ("label", "rows"), rows)
+    share = counts.rejected / max(1, counts.rows + counts.rejected)
+    if share > max_rejects:
+        message = (
+            f"{counts.rejected:,} rows ({share:.1%}) could not be read, more than --max-rejects "
+            f"{max_rejects:g}"
+        )
+        hint = (
+            f"the reasons are in {out}/rejects; if it is the encoding, convert the files to UTF-8: "
+            "iconv -f ENCODING -t UTF-8"
+        )
+        raise CheckFailedError(message, hint)

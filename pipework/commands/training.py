@@ -81,11 +81,13 @@ def tune(
         shown = NullProgress() if LAUNCHER in os.environ else progress
         shown.note("loading torch")
         from pipework.train.tune.report import summary  # imports torch: seconds
+        from pipework.train.tune.run import check_chosen
         from pipework.train.tune.run import tune as search
 
         result = search(space, out, jobs, shown)
     for line in summary(out, result):
         console.print_line(line)
+    check_chosen(out, result)
 
 
 def evaluate(

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -49,12 +49,16 @@ def record_file(run: Path, path: Path) -> FileRecord:
     )
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, inputs: Iterable[Path] = ()) -> None:
     """Check, before a long computation, that a result can be written to `path`.
 
     Raises:
-        ConfigError: the folder is missing or not writable, or the path is a folder.
+        ConfigError: the folder is missing or not writable, or the path is a folder or a file of
+            `inputs`.
     """
+    if path.exists() and any(file.exists() and file.samefile(path) for file in inputs):
+        message = f"{path} is a file that is read: expected another path for the output"
+        raise ConfigError(message, "nothing was overwritten; choose another file")
     if path.is_dir() or not path.parent.is_dir():
         message = f"{path} cannot be written: expected a file path in an existing folder"
         create = f"create the folder first: mkdir -p {path.parent}"

@@ -192,7 +192,8 @@ class BaselineRecord(Record):
 class Data(Record):
     """The data of the run and the scores on it; splits and metrics by split name.
 
-    `verdict` says in one sentence how good the model is; None for pretraining.
+    `verdict` says in one sentence how good the model is; None for pretraining. `failures`: why the
+    model is not better than a constant prediction; empty for a sound model.
     """
 
     reading: ReadOptions
@@ -200,6 +201,7 @@ class Data(Record):
     findings: tuple[str, ...]
     metrics: dict[str, SplitMetrics]
     verdict: str | None = None
+    failures: tuple[str, ...] = ()
     baseline: BaselineRecord | None = None
 
 

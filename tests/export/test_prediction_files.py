@@ -12,21 +12,24 @@ from pipework.errors import (
 from pipework.export.inference import predict_run
 from pipework.export.prediction_files import write_predictions
 from pipework.progress import NullProgress
+from tests.commands import pipe
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".jsonl"])
 def test_predictions_are_written_in_order(exported_run, tmp_path, suffix):
-    texts = ["rain and wind", "明天有雨", 'a "quoted"\ttext']
+    texts = ["rain and wind", "明天有雨", 'a  "quoted"\ttext', "two\r\nlines"]
     answers = list(predict_run(exported_run, [Example(text=text) for text in texts]))
     out = tmp_path / f"answers{suffix}"
-    assert write_predictions(iter(answers), out, NullProgress()) == 3
+    assert write_predictions(iter(answers), out, NullProgress()) == 4
     lines = out.read_text(encoding="utf-8").splitlines()
     if suffix == ".jsonl":
         rows = [json.loads(line) for line in lines]
         assert [row["text"] for row in rows] == texts
         assert rows[0]["scores"][rows[0]["label"]] == rows[0]["score"]
     else:
-        assert [line.split("\t")[2] for line in lines] == [" ".join(t.split()) for t in texts]
+        assert lines[0] == "predicted_label\tpredicted_score\ttext"
+        shown = [line.split("\t")[2] for line in lines[1:]]
+        assert shown == [*texts[:2], 'a  "quoted" text', "two lines"]
 
 
 def test_a_failure_leaves_no_partial_output(exported_run, tmp_path):
@@ -70,8 +73,30 @@ def test_predictions_of_all_task_kinds_are_written(request, tmp_path, fixture, t
             predict_run(run, [Example(text=text)]), tmp_path / f"a{suffix}", NullProgress()
         )
         out[suffix] = (tmp_path / f"a{suffix}").read_text().rstrip("\n")
-    assert re.fullmatch(tsv, out[".tsv"])
+    assert re.fullmatch(tsv, out[".tsv"].splitlines()[1])
     assert set(json.loads(out[".jsonl"])) == {"text", "truncated", *keys.split()}
+
+
+@pytest.mark.parametrize("other", ["mine.tsv", "link.tsv", "../here/mine.tsv"])
+def test_the_file_of_the_inputs_is_not_overwritten(exported_run, tmp_path, other):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    file = folder / "mine.tsv"
+    file.write_text("text\tlabel\nrain\tsport\n")
+    (folder / "link.tsv").symlink_to(file)
+    done = pipe("predict", exported_run, "--file", file, "--out", folder / other)
+    assert done.returncode == 2
+    assert f"{other} is a file that is read: expected another path for the output" in done.stderr
+    assert file.read_text() == "text\tlabel\nrain\tsport\n"
+
+
+def test_blank_lines_of_a_list_of_texts_have_their_predictions(exported_run, tmp_path):
+    (tmp_path / "list.txt").write_text("rain\n\n  \ngoal\n\n")
+    out = tmp_path / "out.jsonl"
+    done = pipe("predict", exported_run, "--file", tmp_path / "list.txt", "--out", out)
+    assert done.returncode == 0, done.stderr
+    texts = [json.loads(line)["text"] for line in out.read_text().splitlines()]
+    assert texts == ["rain", "", "  ", "goal", ""]
 
 
 @pytest.mark.parametrize("raw", [False, True])

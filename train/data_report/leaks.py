@@ -55,7 +55,7 @@ def write_leaks(sources: Mapping[str, Source], out: Path, progress: Progress) ->
     rows = [list(map(safe_cell, row)) for row in _leaks(sources)]
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *rows])
-    check_writable(out)
+    check_writable(out, [source.path for source in sources.values()])
     write_atomically(out, stream.getvalue().encode())
     progress.note(f"leaked rows written to {out}: {len(rows):,}")
 

@@ -32,12 +32,8 @@ def finalize(
     loaders: PretrainLoaders,
     report: DataReport,
     state: TrainState,
-) -> tuple[Manifest, tuple[str, ...]]:
-    """Promote the best weights to the checkpoint, score them, and write the manifest last.
-
-    Returns:
-        The manifest, and what failed: empty for a sound run.
-    """
+) -> Manifest:
+    """Promote the best weights to the checkpoint, score them, and write the manifest last."""
     folder = promote_best(run, state, loaders.dev.padding)
     model = open_pretrain_model(folder).to(run.world.device)
     evaluation = _evaluate(run, model, loaders)
@@ -50,6 +46,7 @@ def finalize(
         splits=split_records(run, report, keep=False),
         findings=(*report.findings, *failures),
         metrics={"dev": evaluation.metrics()},
+        failures=failures,
     )
     head = MASKED if model.order is None else MASKED_AND_ORDER
     record = model_record(run, model, family=str(model.config.model_type), head=head)
@@ -61,7 +58,7 @@ def finalize(
         page = html(run.out, manifest, report, evaluation, loaders.corpus)
         write_atomically(run.out / PAGE, page.encode())
     finish(run, manifest)
-    return manifest, failures
+    return manifest
 
 
 def _evaluate(run: TrainingRun, model: PretrainModel, loaders: PretrainLoaders) -> Evaluation:

@@ -22,10 +22,8 @@ from pipework.train.pretrain.loaders import PretrainLoaders, has_pairs, open_loa
 from pipework.train.pretrain.model import PretrainModel, build_pretrain_model
 
 
-def pretrain(
-    run: TrainingRun, prepared: PreparedRun, snapshot: Snapshot | None
-) -> tuple[Manifest, tuple[str, ...]]:
-    """Pretrain in every process of the world; return the same as `train.finalize.finalize`.
+def pretrain(run: TrainingRun, prepared: PreparedRun, snapshot: Snapshot | None) -> Manifest:
+    """Pretrain in every process of the world.
 
     Raises:
         PipeError: as `train.run.train`.

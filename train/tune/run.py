@@ -31,6 +31,7 @@ from pipework.train import LAUNCHER
 from pipework.train.config.run_config import Config, load_config
 from pipework.train.loop.distributed import end_with_launcher
 from pipework.train.prepare import prepare
+from pipework.train.run import check_learned
 from pipework.train.run_folder import CONFIG, Sections, check_same, check_same_settings
 from pipework.train.tune import report, trials
 from pipework.train.tune.final_runs import compare, standard_error, train_final_runs
@@ -72,6 +73,16 @@ def tune(space: SearchSpace, out: Path, jobs: int, progress: Progress) -> TuneRe
                 return read_result(out) or _write_result(journal, space, out, finals, progress)
     except (StoppedError, KeyboardInterrupt) as error:
         raise _stopped(journal, error) from error
+
+
+def check_chosen(out: Path, result: TuneResult) -> None:
+    """Check that the models of the chosen config are better than a constant prediction.
+
+    Raises:
+        CheckFailedError: one is not.
+    """
+    for run in result.chosen.runs:
+        check_learned(out / run, read_manifest(out / run))
 
 
 def _stopped(journal: TrialJournal, error: StoppedError | KeyboardInterrupt) -> StoppedError:

@@ -653,6 +653,17 @@ def test_rows_that_cannot_be_read_are_set_aside(run, tmp_path):
     assert table["predicted_label"].to_pylist() == ["weather", "sport", "weather", "money"]
 
 
+def test_a_job_in_which_most_rows_are_rejected_fails(run, tmp_path):
+    (tmp_path / "in.csv").write_bytes(b"text\n" + "Grüße\n".encode("cp1252") * 3 + b"rain\n")
+    words = ["predict", run, "--in", tmp_path / "in.csv", "--columns", "text=text"]
+    done = pipe(*words, "--out", tmp_path / "out")
+    assert done.returncode == 3
+    assert "scored: " in done.stdout
+    assert "error: 3 rows (75.0%) could not be read, more than --max-rejects 0.1" in done.stderr
+    assert "convert the files to UTF-8" in done.stderr
+    assert pipe(*words, "--out", tmp_path / "out", "--max-rejects", "0.8").returncode == 0
+
+
 def test_a_signal_ends_the_command_with_one_line(deep_run, files, tmp_path):
     for number in (signal.SIGTERM, signal.SIGINT):
         out = tmp_path / number.name
@@ -670,7 +681,7 @@ def test_the_command_prints_a_summary(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.csv").write_text("text,n\nrain,1\ngoal,2\nsun,3\nbroken\n")
     words = ("predict", run, "--in", "in.csv", "--columns", "text=text", "--out", "out")
-    result = pipe(*words, "--keep", "n")
+    result = pipe(*words, "--keep", "n", "--max-rejects", 0.5)
     assert result.returncode == 0, result.stderr
     assert "scored: out, 3 rows in 1 work item (0 were finished before)" in result.stdout
     assert "1 row could not be read: out/rejects" in result.stdout
@@ -698,7 +709,7 @@ def test_the_command_prints_the_url_of_the_output_without_its_password(run, tmp_
     (tmp_path / "in.csv").write_text("text,n\nrain,1\nbroken\n")
     url = "memory://user:secret@bucket/out"
     words = ("predict", run, "--in", tmp_path / "in.csv", "--columns", "text=text")
-    result = pipe(*words, "--out", url)
+    result = pipe(*words, "--out", url, "--max-rejects", 0.5)
     assert result.returncode == 0, result.stderr
     assert "scored: memory://***@bucket/out, 1 row in 1 work item (0 were" in result.stdout
     assert "1 row could not be read: memory://***@bucket/out/rejects" in result.stdout

@@ -240,6 +240,21 @@ def test_a_search_without_a_complete_trial_fails(search, tmp_path):
     assert "all 2 trials failed, the first because: train.warmup_steps is 50" in done.stderr
 
 
+def test_a_search_in_which_nothing_is_learned_fails(search, tmp_path):
+    # Half of the rows have either label, and no word predicts it.
+    config, settings = search(trials=1)
+    for name, rows in (("train", 100), ("dev", 40), ("test", 40)):
+        lines = [f"word\t{number % 2}" for number in range(rows)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines, ""]))
+    full = [s for s in settings if not s.startswith("train.max_steps")]
+    full += ["train.epochs=1", "train.batch_size=50"]
+    full = [s for s in full if not s.startswith("tune.train.batch_size")]
+    done = pipe("tune", config, "--out", tmp_path / "out", *(w for s in full for w in ("--set", s)))
+    assert done.returncode == 3, done.stderr
+    assert "next: pipe export" in done.stdout
+    assert "The model learned nothing useful" in done.stderr
+
+
 @pytest.mark.slow
 def test_a_killed_launcher_ends_its_jobs_and_a_killed_job_does_not_end_the_search(search, tmp_path):
     out = tmp_path / "out"
