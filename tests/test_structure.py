@@ -24,10 +24,10 @@ OVER_BUDGET = {
     "pipework": 507,
     "train": 966,
     "export": 2_404,
-    "serve": 3_254,
+    "serve": 3_491,
     "benchmarks": 111,
     "benchmarks/studies": 872,
-    "tests": 12_655,
+    "tests": 12_875,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
