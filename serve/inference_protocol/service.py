@@ -26,7 +26,6 @@ from pipework.serve.inference_protocol.grpc_errors import (
 )
 from pipework.serve.inference_protocol.infer_request import DAY_US
 from pipework.serve.inference_protocol.interceptor import key_digest, message_bytes
-from pipework.serve.inference_protocol.metadata import chosen_versions, statistics
 from pipework.serve.inference_protocol.repository import check_nothing_sent
 from pipework.serve.inference_protocol.stream import (
     UnreadResponse,
@@ -115,8 +114,8 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         self, request: proto.ModelStatisticsRequest, _: Context
     ) -> proto.ModelStatisticsResponse:
         """Return the statistics of models."""
-        versions = chosen_versions(self._models, request.name, request.version)
-        return message(statistics(versions), proto.ModelStatisticsResponse)
+        versions = metadata.chosen_versions(self._models, request.name, request.version)
+        return message(metadata.statistics(versions), proto.ModelStatisticsResponse)
 
     async def ModelInfer(
         self, request: proto.ModelInferRequest, context: Context
