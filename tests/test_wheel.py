@@ -65,6 +65,7 @@ def test_the_context_of_the_image_has_what_the_wheel_needs(names, tmp_path):
     context.mkdir()
     for line in lines:
         if line.startswith("!"):
+            (context / line[1:]).parent.mkdir(exist_ok=True)
             copy(ROOT / line[1:], context / line[1:])
     assert not {".git", "tests", "shared"} & {path.name for path in context.iterdir()}
     assert sorted(wheel_names(context, tmp_path)) == sorted(names)

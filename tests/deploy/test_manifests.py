@@ -496,7 +496,8 @@ def test_kserve_s_runtime_serves_its_protocols_with_a_writable_tmp():
         ["grpc-v2"],
         [{"name": "h2c", "containerPort": 8001, "protocol": "TCP"}],
     )
-    assert {"name": "tmp", "emptyDir": {}} in spec["volumes"]
+    assert "--set=security.public_grpc=true" in gpu["containers"][0]["args"]
+    assert {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}} in spec["volumes"]
     assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
 
 

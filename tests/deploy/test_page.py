@@ -6,6 +6,7 @@ buildah runs in conftest.py, and sbatch in test_slurm.py.
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +94,14 @@ def check_sed(words: list[str], _: dict[str, str]) -> None:
     assert {"name": "JOB_COMPLETIONS", "value": "1"} in container["env"]
 
 
+def check_uv(words: list[str], _: dict[str, str]) -> None:
+    """Check that the extras and the files of the command exist."""
+    extras = {words[index + 1] for index, word in enumerate(words) if word == "--extra"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extras <= set(project["optional-dependencies"])
+    assert (ROOT / words[words.index("-o") + 1]).is_file()
+
+
 def check_sky(words: list[str], _: dict[str, str]) -> None:
     """Check the kind of the file; test_sky.py checks its content with SkyPilot."""
     command, action, path = words
@@ -107,6 +116,7 @@ CHECKS: dict[str, Callable[[list[str], dict[str, str]], Any]] = {
     "sbatch": check_sbatch,
     "sed": check_sed,
     "sky": check_sky,
+    "uv": check_uv,
 }
 
 

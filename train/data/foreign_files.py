@@ -89,7 +89,7 @@ def _starts_with(path: Path, start: bytes) -> bool:
 
 
 def _check_index(path: Path) -> None:
-    """Check that an index of weights names files of its folder only."""
+    """Check that an index of weights names files of its folder only, and that they are there."""
     try:
         names = {*json.loads(path.read_bytes())["weight_map"].values()}
     except (ValueError, LookupError, AttributeError, TypeError) as error:
@@ -99,6 +99,9 @@ def _check_index(path: Path) -> None:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             message = f"{path}: {name!r} leaves the folder"
             raise ConfigError(message, "expected names of files in the folder of the index")
+        if not (path.parent / name).is_file():
+            message = f"{path} names {name}, which is missing"
+            raise ConfigError(message, "copy or download it again")
 
 
 def _error(name: str, kind: str, hint: str) -> ConfigError:

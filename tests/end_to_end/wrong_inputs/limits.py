@@ -128,7 +128,7 @@ DISKS = {
     "a disk without room for an engine": on_full_disk(
         "export RUN --to onnx",
         500_000,
-        "an engine in RUN/engines needs about 8.3 MB, which cannot be written: File too large",
+        "an engine in RUN/engines needs about 12.5 MB, which cannot be written: File too large",
     ),
     "a disk without room for predictions": on_full_disk(
         "predict RUN --file train.tsv --out out.tsv",

@@ -95,8 +95,7 @@ NAMES = {
     ),
     "a file as model": named(
         "train.tsv",
-        "the tokenizer of checkpoint 'train.tsv' cannot be opened: It looks like the "
-        "config file at 'train.tsv' is not a valid JSON file.",
+        "checkpoint 'train.tsv' is a file, expected a folder",
     ),
     "an empty folder as model": WrongInput(
         command=NAMED + "model",
@@ -195,8 +194,7 @@ FOLDERS = {
     ),
     "a model without weights": model(
         removed(WEIGHTS),
-        "checkpoint 'model' cannot be opened: Error no file named model.safetensors, "
-        "or pytorch_model.bin, found in directory model.",
+        "checkpoint 'model' has a config and no weights",
     ),
     "weights that are empty": model(
         written(WEIGHTS, b""),
@@ -210,8 +208,7 @@ FOLDERS = {
     ),
     "weights that are text": model(
         written(WEIGHTS, "version https://git-lfs.github.com/spec/v1\n"),
-        "checkpoint 'model': a safetensors file is damaged: Error while deserializing "
-        "header: header too large",
+        "checkpoint 'model' has a pointer of Git LFS in model.safetensors, not the weights",
     ),
     "weights of another model": model(
         written(WEIGHTS, struct.pack("<Q", len(HEADER)) + HEADER + bytes(36)),
@@ -227,13 +224,12 @@ FOLDERS = {
     ),
     "weights without a part": model(
         replaced("model.safetensors.index.json", INDEX, WEIGHTS),
-        "checkpoint 'model' cannot be opened: No such file or directory: "
-        "model/model-00001-of-00002.safetensors",
+        "model/model.safetensors.index.json names model-00001-of-00002.safetensors, which is "
+        "missing",
     ),
     "weights with a damaged index": model(
         replaced("model.safetensors.index.json", b"{", WEIGHTS),
-        "checkpoint 'model' cannot be opened: Expecting property name enclosed in "
-        "double quotes: line 1 column 2 (char 1)",
+        "model/model.safetensors.index.json is not an index of weights",
     ),
     "weights of Keras": model(
         replaced("tf_model.h5", b"\x89HDF\r\n\x1a\n", WEIGHTS),
