@@ -24,10 +24,10 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 9_000,
-    "train": 10_500,
-    "export": 8_600,
-    "serve": 12_500,
+    "pipework": 9_200,
+    "train": 10_600,
+    "export": 9_100,
+    "serve": 13_200,
     "benchmarks": 4_200,  # without studies
     STUDIES: 4_500,
     "tests": 45_000,

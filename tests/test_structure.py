@@ -21,10 +21,10 @@ def load():
 REPORT = load()
 # What is still above the budgets. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 507,
-    "train": 969,
-    "export": 2_404,
-    "serve": 3_490,
+    "pipework": 307,
+    "train": 869,
+    "export": 1_904,
+    "serve": 2_790,
     "benchmarks": 111,
     "benchmarks/studies": 872,
     "tests": 12_883,
