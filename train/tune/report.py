@@ -194,6 +194,7 @@ def html(out: Path, space: SearchSpace, result: TuneResult) -> str:
 
 
 def _verdict_paragraph(result: TuneResult) -> str:
+    verdict = _verdict(result)
     sentences = [comparison.describe(result.metric) for comparison in result.comparisons]
     note = (
         "Dev has selected the best trial, which favours it there; the test rows have selected "
@@ -201,7 +202,7 @@ def _verdict_paragraph(result: TuneResult) -> str:
     )
     kind = "better" if result.chosen is result.best else "undecided"
     lines = "<br>".join(map(escape, (*sentences, note)))
-    return f'<p class="verdict {kind}"><b>{escape(_verdict(result))}</b><br>{lines}</p>'
+    return f'<p class="verdict {kind}"><b>{escape(verdict[0].upper() + verdict[1:])}</b><br>{lines}</p>'
 
 
 def _final_runs(result: TuneResult) -> str:

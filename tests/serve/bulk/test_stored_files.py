@@ -45,7 +45,7 @@ def found(pattern: object, **options) -> list[str]:
 def test_hidden_folders_are_left_out(tmp_path):
     write_files(tmp_path, "_temporary/0/a.csv", ".staging/a.csv", "x/_delta_log/a.jsonl", "x/b.csv")
     assert found(tmp_path) == found(tmp_path / "**/*.*") == ["x/b.csv"]
-    assert found(tmp_path / "_temporary") == ["0/a.csv"]  # as it was asked for
+    assert found(tmp_path / "_temporary") == ["0/a.csv"]  # the pattern names it
 
 
 def test_job_folders_are_left_out(tmp_path):

@@ -81,7 +81,7 @@ def test_the_unchanged_config_is_kept_unless_the_gain_is_more_than_one_standard_
         "report: runs/tuned/report.html",
         "next: pipe export runs/tuned/final/config/seed-1 --to auto",
     ]
-    assert '<p class="verdict undecided"><b>keep the unchanged' in html(OUT, small_space(), noisy)
+    assert '<p class="verdict undecided"><b>Keep the unchanged' in html(OUT, small_space(), noisy)
 
 
 def test_a_search_whose_trials_have_the_values_of_the_config_keeps_it(result):
@@ -101,7 +101,7 @@ def test_each_end_of_a_trial_has_its_line():
 
 def test_the_page_has_the_verdict_the_final_runs_and_all_trials(result, small_space):
     page = html(OUT, small_space(), result)
-    assert '<p class="verdict better"><b>use trial 1' in page
+    assert '<p class="verdict better"><b>Use trial 1' in page
     assert "the loss is &lt;nan&gt;" in page
     assert page.count("<figure>") == 3  # all trials, and each setting
     assert "Range: 0.0001 to 0.01, logarithmic. Each point is a trial." in page
