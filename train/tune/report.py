@@ -194,7 +194,8 @@ def html(out: Path, space: SearchSpace, result: TuneResult) -> str:
 
 
 def _verdict_paragraph(result: TuneResult) -> str:
-    verdict = _verdict(result)
+    decision = _verdict(result)
+    headline = escape(decision[0].upper() + decision[1:])
     sentences = [comparison.describe(result.metric) for comparison in result.comparisons]
     note = (
         "Dev has selected the best trial, which favours it there; the test rows have selected "
@@ -202,7 +203,7 @@ def _verdict_paragraph(result: TuneResult) -> str:
     )
     kind = "better" if result.chosen is result.best else "undecided"
     lines = "<br>".join(map(escape, (*sentences, note)))
-    return f'<p class="verdict {kind}"><b>{escape(verdict[0].upper() + verdict[1:])}</b><br>{lines}</p>'
+    return f'<p class="verdict {kind}"><b>{headline}</b><br>{lines}</p>'
 
 
 def _final_runs(result: TuneResult) -> str:

@@ -215,7 +215,7 @@ FAULTS = [
     ),
     (pickled_code, "the weights are a pickle that contains more than tensors", ()),
     (custom_code, "needs code of its own (auto_map in config.json)", ()),
-    (missing_shard, "cannot be opened: ", ()),
+    (missing_shard, "names model-00005-of-00005.safetensors, which is missing", ()),
     (without_pad_token, "has no pad token", ()),
     (nan_weights, "classifier.bias contains NaN or infinity", ()),
     (other_width, "intermediate.dense.bias has the shape [64], the config needs [48]", ()),

@@ -760,6 +760,8 @@ def small_folder(short_path: Path) -> Iterator[Path]:
     """A folder on a file system of 64 KiB."""
     if os.geteuid():
         pytest.skip("a file system needs root")
+    if shutil.which("mount") is None:
+        pytest.skip("mount is absent")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", short_path], check=True)
     yield short_path
     subprocess.run(["umount", "--lazy", short_path], check=True)
