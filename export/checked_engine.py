@@ -86,7 +86,7 @@ def _check_conversion(candidate: EngineCandidate, path: Path) -> None:
     if not plain.is_file():  # the engine is in float32
         return
     converter = converter_of(candidate.variant.format)
-    with tempfile.TemporaryDirectory(prefix="float-") as name:
+    with tempfile.TemporaryDirectory(prefix="float-", dir=candidate.folder) as name:
         source = converter.structure(converter.write_graph(plain, Path(name), Precision.FP32))
     engine = converter.structure(path if converter.runs_graphs else candidate.folder / GRAPH)
     try:

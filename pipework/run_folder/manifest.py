@@ -282,6 +282,8 @@ class Manifest(Record):
                     f"engine {engine.name} was checked with another model than run "
                     f"{self.identity.name} has now: different {', '.join(parts)}"
                 )
+                if engine.subject == ProofSubject():
+                    message = f"engine {engine.name} was recorded by an earlier version of pipework"
                 options = f"--precision {engine.precision} --layout {engine.layout}"
                 hint = f"export it again: pipe export RUN --to {engine.format} {options}"
                 raise ChangedFileError(message, hint)

@@ -91,10 +91,12 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
     """
     index, shards = parse_shard(options.shard, os.environ)
     folder = job_folder(str(options.out))
-    stored = find_files(options.pattern, folder, allow_skipped=options.allow_skipped)
+    with disk_errors():
+        stored = find_files(options.pattern, folder, allow_skipped=options.allow_skipped)
     engine = options.engine or planned_engine(folder)
     gpu = computes_on_gpu(read_classifier(run), engine)
     with (
+        disk_errors(),
         executor(options.on, gpu=gpu) as place,
         Scorer(run.absolute(), engine, threads=place.threads) as scorer,
     ):
@@ -102,7 +104,7 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
         mine = [item for item in job.ledger.plan.items if item.number % shards == index]
         part = f", shard {index + 1} of {shards}" if shards > 1 else ""
         title = f"score with {scorer.record.name}{place.title}{part}"
-        with progress.stage(title, sum(item.rows for item in mine), "rows"), disk_errors():
+        with progress.stage(title, sum(item.rows for item in mine), "rows"):
             return job.run(mine, place, progress)
 
 

@@ -24,6 +24,7 @@ from pipework.errors import (
     EXTRAS,
     ConfigError,
     MissingDependencyError,
+    PipeError,
     TransientError,
     failure_reason,
     is_transient,
@@ -63,15 +64,15 @@ class NewFile:
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Convert errors of a disk that may be over later.
+    """Convert errors of a disk or a store that may be over later.
 
     Raises:
-        TransientError: the disk is full or has failed.
+        TransientError: the disk is full, or the disk or the store has failed.
     """
     try:
         yield
-    except OSError as error:
-        if not is_transient(error):
+    except Exception as error:  # of any package for object stores
+        if isinstance(error, PipeError) or not is_transient(error):
             raise
         message = f"the job has stopped: {failure_reason(error)}"
         raise TransientError(message, AGAIN) from error

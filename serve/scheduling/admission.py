@@ -93,8 +93,8 @@ class Admission:
         return client is not None and self._exceeds(client, self._settings.client_share)
 
     def dominant(self) -> str | None:
-        """Return the client that holds most of a queue that others use too; None without one."""
-        if time.monotonic() - self._shared_s > SHARED_S:
+        """Return the client that holds most of a long queue that others use too, or None."""
+        if self.has_room() or time.monotonic() - self._shared_s > SHARED_S:
             return None
         largest = max(self._clients, key=lambda name: self._clients[name].requests, default=None)
         if largest is None or self._clients[largest].requests < DOMINANT * self.total.requests:

@@ -231,11 +231,14 @@ class BatchQueue:
         For an interactive request this is the last bulk request, else the last request of a client
         with more than its share.
         """
-        bulk = bool(self._bulk) and not options.bulk
-        if not bulk and self._admission.is_greedy(options):
+        if not options.bulk:
+            for job in reversed(self._bulk):
+                if job.next == 0:
+                    return job
+        if self._admission.is_greedy(options):
             return None
-        for job in reversed(self._bulk if bulk else self._of(options)):
-            if job.next == 0 and (bulk or self._admission.is_greedy(job.options)):
+        for job in reversed(self._of(options)):
+            if job.next == 0 and self._admission.is_greedy(job.options):
                 return job
         return None
 
@@ -330,7 +333,7 @@ class BatchQueue:
         room = self._batch_tokens - tokens(batch)
         while jobs and room > 0 and most > 0:
             job = jobs[0]
-            if batch and job.options.client == self._dominant != batch[0].job.options.client:
+            if batch and self._is_dominant(job) is not self._is_dominant(batch[0].job):
                 return
             taken = self._batch_tokens - room
             if share < inf and batch and (_beyond(share, taken, job) or job.tokens > room):
@@ -341,11 +344,22 @@ class BatchQueue:
                 room -= part.tokens
             if not job.taken:
                 if job is batch[0].job:
-                    jobs.rotate(-1)  # it got a whole batch, so the other requests come next
-                    job.turn = max(job.turn, jobs[-2 % len(jobs)].turn)
+                    self._move_back(jobs, part.tokens)
                 return
             jobs.popleft()
             most -= 1
+
+    def _move_back(self, jobs: deque[Job], taken: int) -> None:
+        """Move the first request back, because it got a whole batch of `taken` tokens."""
+        job = jobs.popleft()
+        if self._dominant is None or self._is_dominant(job):
+            job.turn = max(job.turn, jobs[-1].turn if jobs else 0.0)
+        else:  # batches are small: the requests of the dominant client must not all come before
+            job.turn += taken
+        jobs.insert(bisect_right(jobs, job.turn, key=_turn), job)
+
+    def _is_dominant(self, job: Job) -> bool:
+        return self._dominant is not None and job.options.client == self._dominant
 
     def _of(self, options: RequestOptions) -> deque[Job]:
         return self._bulk if options.bulk else self._interactive

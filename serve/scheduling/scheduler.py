@@ -182,16 +182,16 @@ class Scheduler(Closeable):
             for options in dropped:
                 self._admission.count(options, requests=-1)
             abandoned = self._abandoned or self.fault
-            if not abandoned:
-                for job in jobs:
+            for job in jobs:
+                # A future keeps its callbacks. A strong reference to the job would be a cycle that
+                # only the garbage collector frees, which pauses for 40 ms under overload.
+                job.future.add_done_callback(partial(self._answered, job.options, ref(job)))
+                if not abandoned and not job.future.done():
                     self._queue.add(job)
-                self._changed.notify(len(jobs))
-        for job in jobs:
-            if abandoned:
+            self._changed.notify(len(jobs))
+        if abandoned:
+            for job in jobs:
                 job.fail(NotReadyError(self.fault or self._refusal))
-            # A future keeps its callbacks. A strong reference to the job would be a cycle that
-            # only the garbage collector frees, which pauses for 40 ms under overload.
-            job.future.add_done_callback(partial(self._answered, job.options, ref(job)))
 
     def count(self, refused: RefusalReason) -> None:
         """Count a request that was dropped outside of the scheduler."""
@@ -412,6 +412,8 @@ class Scheduler(Closeable):
             if again.attempts >= MAX_ATTEMPTS:
                 message = f"the engine crashed {MAX_ATTEMPTS} times with this request: {crash!r}"
                 part.job.fail(NotReadyError(message))
+            elif self.fault:
+                part.job.fail(NotReadyError(self.fault))
             elif not part.job.future.done():
                 retried.append(again)
         if retried:

@@ -195,7 +195,8 @@ class _Supervisor:
                 if worker.failures:
                     message = f"{worker.name} has failed to start {worker.failures} times"
                     log.error("%s", message)
-                    replace(self._files.failure(number), message)
+                    with suppress(OSError):  # a full disk
+                        replace(self._files.failure(number), message)
                 pause_s = max(0.0, worker.start_s - time.monotonic())
                 log.warning("another %s is started in %.0f s", worker.name, pause_s)
 

@@ -50,7 +50,7 @@ def check_format(name: str) -> None:
     readable = [file for pattern in TORCH_WEIGHTS for file in path.glob(pattern)]
     _check_weights(name, readable)
     for index in path.glob("*.index.json"):
-        _check_index(index)
+        _check_index(index, loaded=index == _loaded_index(path))
     if readable or any(file for pattern in OTHER_WEIGHTS for file in path.glob(pattern)):
         return
     for pattern, (kind, hint) in FOLDERS.items():
@@ -88,8 +88,18 @@ def _starts_with(path: Path, start: bytes) -> bool:
         return stream.read(len(start)) == start
 
 
-def _check_index(path: Path) -> None:
-    """Check that an index of weights names files of its folder only, and that they are there."""
+def _loaded_index(folder: Path) -> Path | None:
+    """Return the index that is read; None if the weights are in one file."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / name).is_file():
+            return None
+        if (index := folder / f"{name}.index.json").is_file():
+            return index
+    return None
+
+
+def _check_index(path: Path, *, loaded: bool) -> None:
+    """Check that an index of weights names files of its folder only; if it is read, all of them."""
     try:
         names = {*json.loads(path.read_bytes())["weight_map"].values()}
     except (ValueError, LookupError, AttributeError, TypeError) as error:
@@ -99,7 +109,7 @@ def _check_index(path: Path) -> None:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             message = f"{path}: {name!r} leaves the folder"
             raise ConfigError(message, "expected names of files in the folder of the index")
-        if not (path.parent / name).is_file():
+        if loaded and not (path.parent / name).is_file():
             message = f"{path} names {name}, which is missing"
             raise ConfigError(message, "copy or download it again")
 

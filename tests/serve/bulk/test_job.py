@@ -416,6 +416,18 @@ def test_a_store_that_fails_ends_the_job_and_it_continues(
     assert objects(store, "/bucket/out/") == expected
 
 
+def test_a_store_that_fails_while_files_are_planned_is_transient(run, tmp_path, monkeypatch):
+    (tmp_path / "in.csv").write_text("text\nrain\n")
+
+    def fail(*_: object):
+        raise ConnectionResetError(errno.ECONNRESET, "reset by peer")
+
+    monkeypatch.setattr("pipework.serve.bulk.input_files.record_blocks", fail)
+    with pytest.raises(PipeError, match="the job has stopped: reset by peer") as caught:
+        score(run, tmp_path / "in.csv", tmp_path / "out")
+    assert caught.value.exit_code == 75
+
+
 def test_a_folder_with_other_files_is_refused(run, files, tmp_path):
     (tmp_path / "notes.md").touch()
     with pytest.raises(ConfigError, match=r"holds files and no plan.json: expected a new folder"):

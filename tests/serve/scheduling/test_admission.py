@@ -98,7 +98,7 @@ def job(options: RequestOptions, tokens: int = 10) -> Job:
 
 def queued(*counts: tuple[RequestOptions, int]) -> tuple[BatchQueue, Admission]:
     """Return a queue with numbers of requests of clients."""
-    admission = Admission(QueueSettings())
+    admission = Admission(QueueSettings(requests=150))
     queue = BatchQueue(BATCH, admission=admission)
     for options, count in counts:
         for _ in range(count):
@@ -125,6 +125,21 @@ def test_a_single_client_and_equal_clients_have_full_batches() -> None:
     assert batch_clients(queue) == ["greedy"] * 8
     queue, _ = queued((GREEDY, 10), (POLITE, 10))
     assert batch_clients(queue) == ["greedy", "polite"] * 4
+
+
+def test_batches_are_full_while_the_queue_is_short() -> None:
+    queue, _ = queued((GREEDY, 60), (POLITE, 1))
+    assert len(batch_clients(queue)) == BATCH // 10
+
+
+def test_a_request_that_needs_several_small_batches_does_not_wait_for_a_greedy_client() -> None:
+    queue, admission = queued((GREEDY, 100))
+    large = Job(encodings=job(POLITE).encodings * 8, options=POLITE, queued_s=0.0)
+    admission.count(POLITE, requests=1)
+    queue.add(large)
+    clients = [client for _ in range(20) for client in batch_clients(queue)]
+    assert clients.count("polite") == 8
+    assert clients.count("greedy") <= 12
 
 
 def test_clients_take_turns_by_tokens() -> None:

@@ -68,3 +68,12 @@ def test_an_index_may_not_leave_the_folder(tmp_path, name):
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": name}}))
     with pytest.raises(ConfigError, match=f"'{name}' leaves the folder"):
         check_format(str(tmp_path))
+
+
+def test_an_index_of_weights_that_are_not_read_may_name_missing_files(tmp_path):
+    index = {"weight_map": {"a": "pytorch_model-00001-of-00002.bin"}}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    with pytest.raises(ConfigError, match=r"names pytorch_model-00001-of-00002.bin, which is"):
+        check_format(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    check_format(str(tmp_path))
