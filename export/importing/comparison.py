@@ -90,6 +90,8 @@ class SourceReference:
             truncation=True,
             max_length=self._max_length,
             padding=len(examples) > 1,
+            # The last position has the summary of the text.
+            padding_side="left" if self._model.config.model_type == "xlnet" else None,
             return_tensors="pt",
         )
         return tokens
