@@ -58,7 +58,10 @@ class SourceReference:
         self._tokenizer = open_tokenizer(source.tokenizer_name)
         self._max_length = max_length
         self._model = source.reopen().eval()
-        self._activation = output_activation(source.classifier.config) or torch.nn.Identity()
+        config = source.classifier.config
+        self._activation = output_activation(config) or torch.nn.Identity()
+        # The last position of XLNet has the summary of the text.
+        self._padding_side = "left" if config.model_type == "xlnet" else None
 
     def token_ids(self, example: Example) -> list[int]:
         """Return the token ids [T] of an input."""
@@ -90,8 +93,7 @@ class SourceReference:
             truncation=True,
             max_length=self._max_length,
             padding=len(examples) > 1,
-            # The last position has the summary of the text.
-            padding_side="left" if self._model.config.model_type == "xlnet" else None,
+            padding_side=self._padding_side,
             return_tensors="pt",
         )
         return tokens
