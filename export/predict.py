@@ -10,7 +10,8 @@ from pipework.client import Client
 from pipework.client.client import predict_all
 from pipework.data.examples import Example, Source, parse_columns, split_pair
 from pipework.data.other_files import unlabelled_source
-from pipework.data.readers import Format, column_names, decoded_lines, numbered_lines
+from pipework.data.readers import Columns, Format, column_names
+from pipework.data.text_files import decoded_lines, numbered_lines
 from pipework.errors import ConfigError, DataError, without_password
 from pipework.export.inference import predict_run
 from pipework.progress import NullProgress, Progress
@@ -126,7 +127,9 @@ def _server_read_options(url: str, file: Path, columns: str | None) -> TrainingR
         reading = client.read_options()
     if reading is not None:
         return reading
-    return TrainingReadOptions.of_inputs(fields or column_names(file, None))
+    return TrainingReadOptions.of_inputs(
+        fields or column_names(file, Source(path=file, columns=Columns()).read_options())
+    )
 
 
 def _note_truncated(predictions: Predictions, progress: Progress) -> Predictions:

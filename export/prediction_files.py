@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from pipework.data.examples import Example, Source
-from pipework.data.readers import WITHOUT_COLUMNS, Format, read_cells, safe_cell
+from pipework.data.readers import WITHOUT_COLUMNS, read_cells, safe_cell
 from pipework.errors import ConfigError
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
@@ -70,9 +70,8 @@ def _write_csv(
     """Write a header and, for each input, its columns and the prediction; return their number."""
     inputs = None
     names = ["text"]
-    if source is not None and source.format not in WITHOUT_COLUMNS:
-        options = source.read_options()
-        names, inputs = read_cells(source.path, Format(options.format), header=options.header)
+    if source is not None and source.read_options().format not in WITHOUT_COLUMNS:
+        names, inputs = read_cells(source.path, source.read_options())
     for name in PREDICTED:
         if name in names:
             message = f"{source and source.path}: column {name!r} has the name of a predicted one"

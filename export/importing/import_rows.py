@@ -96,7 +96,8 @@ class ImportRows:
 def _source(path: Path, data: ImportDataSettings, kind: str, pair: bool | None) -> Source:
     """Return how to read a file: with the configured or the usual columns."""
     columns = data.columns
-    names = column_names(path, data.format)
+    plain = Source(path=path, columns=Columns(), format=data.format).read_options()
+    names = column_names(path, plain)
     label = columns.label if "label" in columns.model_fields_set or "label" in names else None
     text_pair = columns.text_pair
     if text_pair is None and pair is not False and "text_pair" in names:

@@ -56,7 +56,10 @@ def source_task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> 
         message = f"{name!r} applies an activation to its logits, expected this for one score only"
         raise ConfigError(message, "remove activation_fn from config.json")
     settings = settings.model_copy(update={"kind": kind})  # for the metric
-    names = tuple(str(config.id2label[index] or "") for index in range(config.num_labels))
+    names = tuple(
+        "" if config.id2label[index] is None else str(config.id2label[index])
+        for index in range(config.num_labels)
+    )
     labels = task.fixed_labels or named_labels(settings, names)
     return task(
         labels=labels,
@@ -66,7 +69,8 @@ def source_task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> 
 
 
 def _is_label(name: str) -> bool:
-    return name == name.strip() != "" and name.isprintable()
+    # Emoji are joined by characters of the category Cf, and blanks may be non-breaking.
+    return name == name.strip() != "" and len(name.splitlines()) == 1 and "\0" not in name
 
 
 def named_labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, ...]:

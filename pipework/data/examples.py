@@ -9,9 +9,17 @@ from itertools import islice
 from pathlib import Path
 
 from pipework.data.entities import Spans, check_spans, parse_marked_text, parse_spans
-from pipework.data.readers import Column, Columns, Format, RawRow, format_from_suffix, read_rows
+from pipework.data.readers import (
+    WITHOUT_COLUMNS,
+    Column,
+    Columns,
+    Format,
+    RawRow,
+    format_from_suffix,
+    read_rows,
+)
 from pipework.errors import DataError, InputError
-from pipework.run_folder.manifest import Input, Part, ReadOptions
+from pipework.run_folder.manifest import Dialect, Input, Part, ReadOptions
 from pipework.tasks.kinds import DEFAULT_KIND
 from pipework.tasks.labels import Label
 from pipework.tasks.registry import task_type
@@ -53,11 +61,15 @@ class Source:
     Attributes:
         path: the file.
         columns: the columns of the fields.
-        format: None: derived from the suffix (.csv, .tsv, .txt as tsv, .jsonl).
+        format: None: derived from the suffix, see `pipework.data.readers.SUFFIXES`.
         header: whether the first line holds column names; None: true if a column is given by
             name.
         kind: the kind of task, which determines the type of a label.
+        dialect: encoding, delimiter and quoting, if they are not the default.
         separator: separates the labels in a cell of a multi-label row.
+        skip_unlabelled: whether rows without a label are left out.
+        no_label: labels that mean that a row has none.
+        vector: names of the positions of a label that is a list of 0 and 1.
         marked: whether texts mark two entities with <e1>..</e1> and <e2>..</e2>.
         part: the part of the file to read; None for the whole file.
         excluded: the splits `part.without`.
@@ -68,7 +80,11 @@ class Source:
     format: Format | None = None
     header: bool | None = None
     kind: str = DEFAULT_KIND
+    dialect: Dialect = field(default_factory=Dialect)
     separator: str | None = None
+    skip_unlabelled: bool = False
+    no_label: tuple[str, ...] = ()
+    vector: tuple[str, ...] = ()
     marked: bool = False
     part: Part | None = None
     excluded: tuple["Source", ...] = ()
@@ -98,7 +114,11 @@ class Source:
             format=Format(reading.format),
             header=reading.header,
             kind=reading.kind,
+            dialect=reading.dialect,
             separator=reading.separator,
+            skip_unlabelled=reading.skip_unlabelled,
+            no_label=reading.no_label,
+            vector=reading.vector,
             marked=reading.marked,
             part=part,
             excluded=excluded,
@@ -111,8 +131,9 @@ class Source:
             DataError: the format is not set and the suffix is unknown.
         """
         columns = self.columns
+        labels = columns.label if isinstance(columns.label, tuple) else (columns.label,)
         named = any(
-            isinstance(column, str) for column in (columns.text, columns.text_pair, columns.label)
+            isinstance(column, str) for column in (columns.text, columns.text_pair, *labels)
         )
         file_format = Format(self.format or format_from_suffix(self.path))
         return ReadOptions(
@@ -123,7 +144,11 @@ class Source:
             format=file_format.value,
             header=named if self.header is None else self.header,
             kind=self.kind,
+            dialect=self.dialect,
             separator=self.separator,
+            skip_unlabelled=self.skip_unlabelled,
+            no_label=self.no_label,
+            vector=self.vector,
             marked=self.marked or file_format is Format.SEMEVAL,
         )
 
@@ -180,8 +205,23 @@ class Source:
 
     def _all(self) -> Iterator[Example]:
         options = self.read_options()
-        rows = read_rows(self.path, Format(options.format), self.columns, header=options.header)
-        return (self._example(row, marked=options.marked) for row in rows)
+        if options.format in WITHOUT_COLUMNS:  # the fields have their places
+            options = options.model_copy(update={"text_pair": None, "entities": None})
+        rows = read_rows(self.path, options)
+        return (
+            self._example(row, marked=options.marked) for row in rows if not self._skips(row.label)
+        )
+
+    def _skips(self, label: object) -> bool:
+        """Return whether a row is left out, because it has no label."""
+        if self.columns.label is None or not (self.skip_unlabelled or self.no_label):
+            return False
+        if isinstance(label, dict):
+            return any(map(self._skips, label.values()))
+        text = "" if label is None else str(label).strip()
+        # An empty cell or list of a multi-label row is a row without any of the labels.
+        empty = text in ("", "nan", "[]") and not self.task.many_labels
+        return text in self.no_label or (self.skip_unlabelled and (label is None or empty))
 
     def _held_out(self, part: Part, size: int) -> Iterator[Example]:
         """Yield the held-out rows, which have the smallest digests, or all other rows.
@@ -214,7 +254,9 @@ class Source:
         if self.columns.text_pair is not None:
             text_pair = _text(row.text_pair, self.columns.text_pair)
         label = (
-            None if self.columns.label is None else self.task.parse_label(row.label, self.separator)
+            None
+            if self.columns.label is None
+            else self.task.parse_label(row.label, self.separator, self.vector)
         )
         entities = None
         if marked:

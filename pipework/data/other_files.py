@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from pipework.data.examples import Source
-from pipework.data.readers import SUFFIXES
-from pipework.run_folder.manifest import ReadOptions, TrainingReadOptions
+from pipework.data.readers import SUFFIXES, format_from_suffix
+from pipework.run_folder.files import data_suffix
+from pipework.run_folder.manifest import Dialect, ReadOptions, TrainingReadOptions
 
 
 def other_source(reading: TrainingReadOptions, file: Path) -> Source:
@@ -13,8 +14,10 @@ def other_source(reading: TrainingReadOptions, file: Path) -> Source:
     It has the columns of the training data, and its format if it has the same suffix.
     """
     options: ReadOptions = reading
-    if file.suffix in SUFFIXES and file.suffix != reading.suffix:
-        options = options.model_copy(update={"format": SUFFIXES[file.suffix].value})
+    suffix = "" if file.is_dir() else data_suffix(file)
+    if suffix != reading.suffix and (suffix in SUFFIXES or file.is_dir()):
+        other = {"format": format_from_suffix(file).value, "dialect": Dialect()}
+        options = options.model_copy(update=other)
     return Source.of(options, file)
 
 

@@ -1,34 +1,30 @@
 """Read the rows of a data file: the requested fields with the line number.
 
 csv follows RFC 4180 (with quoting). tsv has no quoting, as in GLUE and THUCNews: a line is split
-only at tabs. jsonl has an object per line. semeval is the format of SemEval-2010 task 8: number
-and quoted sentence, relation, comment, blank line. text has a text per line. documents has a
-segment of text per line and blank lines between documents; a row is a document, its segments
-joined by line feeds. All are UTF-8, with or without a byte order mark, with LF or CRLF. Blank
-lines are skipped.
+only at tabs. `Dialect` changes both. jsonl, json, parquet and arrow have fields, see
+`pipework.data.fields`. fasttext has the labels of a line as words with the prefix __label__. folder
+has a folder for each label, and a file for each text. semeval is the format of SemEval-2010 task 8:
+number and quoted sentence, relation, comment, blank line. text has a text per line. documents has a
+segment of text per line and blank lines between documents; a row is a document, its segments joined
+by line feeds. Blank lines are skipped.
 """
 
 import csv
-import json
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
-from io import BytesIO
-from itertools import chain, groupby, islice
+from itertools import chain, count, groupby, islice
 from pathlib import Path
 
-from pipework.errors import DataError, InputError
+from pipework.data.fields import MISSING, cell_text, numbered_objects, value_at
+from pipework.data.text_files import numbered_lines
+from pipework.errors import DataError
+from pipework.run_folder.files import data_suffix
+from pipework.run_folder.manifest import ReadOptions
 
 Column = str | int
-UNPACK = "unpack it first, for example with gunzip or unzip"
-PREDICT = "pipe predict RUN --in FILES --out FOLDER reads parquet"
-BINARY_FILES = (((b"\x1f\x8b", b"PK\x03\x04"), "packed", UNPACK), ((b"PAR1",), "parquet", PREDICT))
-UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# Three Chinese characters: letters of Western European words have ASCII letters next to them.
-GB18030_WORDS = re.compile(rb"(?:[\x81-\xfe][\x40-\x7e\x80-\xfe]){3}")
 # The first character of a formula in a spreadsheet:
 # https://owasp.org/www-community/attacks/CSV_Injection
 FORMULA = tuple("=+-@\t\r")
@@ -37,80 +33,6 @@ SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
 MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
 HINT = "a record of SemEval-2010 task 8 is a sentence, a relation, a comment and a blank line"
 FIELDS = ("text", "text_pair", "label", "entities")
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, text without line end) for each line of a UTF-8 file.
-
-    Only LF and CRLF end a line: U+2028 and similar characters belong to the text.
-
-    Raises:
-        DataError: the file cannot be read, or a line is not UTF-8.
-    """
-    try:
-        with BytesIO(_pipe_content(path)) if path.is_fifo() else path.open("rb") as stream:
-            yield from decoded_lines(stream, str(path))
-    except OSError as error:
-        message = f"{path} cannot be read: {error.strerror}"
-        raise DataError(message, "check the path and its permissions") from error
-
-
-@lru_cache(maxsize=1)
-def _pipe_content(path: Path) -> bytes:
-    """Return the content of a pipe, which can be read only once but is needed several times."""
-    return path.read_bytes()
-
-
-def decoded_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[int, str]]:
-    """Decode lines as `numbered_lines` does; `where` names their source in errors."""
-    for number, raw in enumerate(lines, start=1):
-        if number == 1:
-            check_text(raw, where)
-        try:
-            text = decoded_line(raw, mark=number == 1)
-        except InputError as error:
-            message = f"{where}:{number}: {error}"
-            raise DataError(message, _encoding_hint(raw)) from error
-        yield number, text
-
-
-def decoded_line(line: bytes, *, mark: bool) -> str:
-    """Return the text of a line without its end, and with `mark` without a byte order mark.
-
-    Raises:
-        InputError: it is not UTF-8.
-    """
-    try:
-        text = line.decode("utf-8-sig" if mark else "utf-8")
-    except UnicodeDecodeError as error:
-        message = f"not UTF-8 (byte {error.start}: {error.reason})"
-        raise InputError(message) from error
-    return text.removesuffix("\n").removesuffix("\r")
-
-
-def check_text(line: bytes, where: str) -> None:
-    """Check that a first line does not belong to a packed file or another binary format."""
-    for marks, kind, hint in BINARY_FILES:
-        if line.startswith(marks):
-            message = f"{where}:1: expected text, found a {kind} file"
-            raise DataError(message, hint)
-    if b"\0" in line and not line.startswith(UTF16_MARKS):  # NUL is valid UTF-8
-        utf16 = not any(line[1:16:2]) or not any(line[0:16:2])
-        hint = _encoding_hint(UTF16_MARKS[0]) if utf16 else "check the path"
-        message = f"{where}:1: expected text, found the character NUL"
-        raise DataError(message, hint)
-
-
-def _encoding_hint(line: bytes) -> str:
-    """Name the probable encoding of a line that is not UTF-8."""
-    encoding = "WINDOWS-1252"
-    if line.startswith(UTF16_MARKS):
-        encoding = "UTF-16"
-    elif GB18030_WORDS.search(line):
-        with suppress(UnicodeDecodeError):
-            line.decode("gb18030")
-            encoding = "GB18030"
-    return f"convert it, probably: iconv -f {encoding} -t UTF-8 FILE > NEW"
 
 
 def safe_cell(value: object) -> str:
@@ -131,25 +53,59 @@ class Format(StrEnum):
     CSV = "csv"
     TSV = "tsv"
     JSONL = "jsonl"
+    JSON = "json"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    FASTTEXT = "fasttext"
+    FOLDER = "folder"
     SEMEVAL = "semeval"
     TEXT = "text"
     DOCUMENTS = "documents"
 
 
-WITHOUT_COLUMNS = (Format.SEMEVAL, Format.TEXT, Format.DOCUMENTS)
-SUFFIXES = {".csv": Format.CSV, ".tsv": Format.TSV, ".txt": Format.TSV, ".jsonl": Format.JSONL}
+WITHOUT_COLUMNS = (Format.FASTTEXT, Format.FOLDER, Format.SEMEVAL, Format.TEXT, Format.DOCUMENTS)
+TABLES = (Format.CSV, Format.TSV)
+SUFFIXES = {
+    ".csv": Format.CSV,
+    ".tsv": Format.TSV,
+    ".tab": Format.TSV,
+    ".txt": Format.TSV,
+    ".jsonl": Format.JSONL,
+    ".ndjson": Format.JSONL,
+    ".json": Format.JSON,
+    ".parquet": Format.PARQUET,
+    ".arrow": Format.ARROW,
+    ".feather": Format.ARROW,
+}
+CONVERT = "convert it to csv, jsonl or parquet"
+REFUSED = {
+    ".xlsx": "save it as CSV UTF-8",
+    ".xls": "save it as CSV UTF-8",
+    ".ods": "save it as CSV UTF-8",
+    ".pkl": f"{CONVERT}, with to_parquet of pandas",
+    ".tar": "unpack it, and name the data files",
+    ".xml": CONVERT,
+    ".html": CONVERT,
+    ".yaml": CONVERT,
+    ".orc": CONVERT,
+    ".avro": CONVERT,
+    ".sqlite": CONVERT,
+    ".db": CONVERT,
+}
+FASTTEXT_LABEL = re.compile(r"(?<!\S)__label__(\S+)\s*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
     """The columns of the fields, by name or by number from 0.
 
-    `entities` is a key of jsonl with the value [[start, end], [start, end]].
+    `entities` is a key of jsonl with the value [[start, end], [start, end]]. Several columns of the
+    label have 0 or 1 for the label of their name.
     """
 
     text: Column = "text"
     text_pair: Column | None = None
-    label: Column | None = "label"
+    label: Column | tuple[Column, ...] | None = "label"
     entities: Column | None = None
 
     def named(self) -> "Columns":
@@ -177,115 +133,162 @@ def format_from_suffix(path: Path) -> Format:
     Raises:
         DataError: the suffix is unknown.
     """
-    if path.suffix not in SUFFIXES:
-        message = f"{path}: no file format is known for the suffix {path.suffix!r}"
+    if path.is_dir():
+        return Format.FOLDER
+    suffix = data_suffix(path)
+    if suffix not in SUFFIXES:
+        message = f"{path}: no file format is known for the suffix {suffix!r}"
         hint = f"rename it to {', '.join(SUFFIXES)}, or set data.format: {', '.join(Format)}"
-        raise DataError(message, PREDICT if path.suffix == ".parquet" else hint)
-    return SUFFIXES[path.suffix]
+        raise DataError(message, REFUSED.get(suffix, hint))
+    return SUFFIXES[suffix]
 
 
-def read_rows(
-    path: Path, file_format: Format, columns: Columns, *, header: bool
-) -> Iterator[RawRow]:
+def read_rows(path: Path, options: ReadOptions) -> Iterator[RawRow]:  # noqa: PLR0911
     """Return the rows of a file in order.
 
     Raises:
-        DataError: the file is missing or not UTF-8, or a row does not match the format; the
-            message starts with file:line.
+        DataError: the file is missing or not in its encoding, or a row does not match the format;
+            the message starts with file:line.
     """
-    match file_format:
-        case Format.JSONL:
-            return _jsonl(path, columns)
+    encoding = options.dialect.encoding
+    match Format(options.format):
+        case Format.JSONL | Format.JSON | Format.PARQUET | Format.ARROW:
+            return _fields(path, options)
+        case Format.FASTTEXT:
+            return _fasttext(path, options)
+        case Format.FOLDER:
+            return _folder(path, options)
         case Format.SEMEVAL:
-            return _semeval(path, labelled=columns.label is not None)
+            return _semeval(path, encoding, labelled=options.label is not None)
         case Format.TEXT:
-            return _text(path)
+            return _text(path, encoding)
         case Format.DOCUMENTS:
-            return _documents(path)
+            return _documents(path, encoding)
         case Format.CSV | Format.TSV:
-            return _table(path, file_format, columns, header=header)
+            return _table(path, options)
 
 
-def _split_lines(path: Path, file_format: Format) -> Generator[tuple[int, list[str]]]:
-    if file_format is Format.CSV:
-        yield from _csv_rows(path)
+def _split_lines(path: Path, options: ReadOptions) -> Generator[tuple[int, list[str]]]:
+    dialect, is_csv = options.dialect, options.format == "csv"
+    delimiter = dialect.delimiter or ("," if is_csv else "\t")
+    lines = numbered_lines(path, dialect.encoding)
+    if is_csv if dialect.quoting is None else dialect.quoting:
+        yield from _csv_rows(path, lines, delimiter)
         return
-    for line, text in numbered_lines(path):
+    for line, text in lines:
         if text:
-            yield line, text.split("\t")
+            yield line, text.split(delimiter)
 
 
-def _table(path: Path, file_format: Format, columns: Columns, *, header: bool) -> Iterator[RawRow]:
+def _table(path: Path, options: ReadOptions) -> Iterator[RawRow]:
     # An error keeps the rows in its traceback, which would leave the file open.
-    with closing(_split_lines(path, file_format)) as rows:
+    with closing(_split_lines(path, options)) as rows:
         first = next(rows, None)
         if first is None:
             message = f"{path} is empty, expected rows"
             raise DataError(message, "check the path")
         width = len(first[1])
-        names = first[1] if header else []
-        indices = {field: _index(path, field, columns, names, width) for field in FIELDS}
-        present = {field: index for field, index in indices.items() if index is not None}
-        for line, cells in rows if header else chain([first], rows):
+        names = first[1] if options.header else []
+        indices = {
+            field: _index(path, field, column, names, width)
+            for field, column in _wanted(options).items()
+        }
+        for line, cells in rows if options.header else chain([first], rows):
             if len(cells) != width:
                 expected = f"expected {width} columns as in the first line, found {len(cells)}"
                 message = f"{path}:{line}: {expected}"
                 hint = "look for an extra separator or quote; in tsv a text may not contain a tab"
                 raise DataError(message, hint)
-            yield RawRow(line=line, **{field: cells[index] for field, index in present.items()})
+            values: dict[str, object] = {name: cells[index] for name, index in indices.items()}
+            yield _raw_row(line, values, options)
 
 
-def read_cells(
-    path: Path, file_format: Format, *, header: bool
-) -> tuple[list[str], Iterator[list[str]]]:
-    """Return the names and the rows of all columns of a csv, tsv or jsonl file.
+def _wanted(options: ReadOptions) -> dict[str, Column]:
+    """Return the columns of the fields; of a label in several columns, each by its own name."""
+    wanted = dict[str, Column]()
+    for field in FIELDS:
+        column: Column | tuple[Column, ...] | None = getattr(options, field)
+        if isinstance(column, tuple):
+            wanted |= {f"{field} {name}": name for name in column}
+        elif column is not None:
+            wanted[field] = column
+    return wanted
 
-    Without a header the names are column_0, column_1, ... In jsonl, the columns are the keys of all
-    rows, and a value that is not a text is written as JSON.
+
+def _raw_row(line: int, values: dict[str, object], options: ReadOptions) -> RawRow:
+    """Return a row from the values of `_wanted`."""
+    if isinstance(options.label, tuple):
+        values["label"] = {str(name): values.pop(f"label {name}") for name in options.label}
+    return RawRow(line=line, **values)
+
+
+def _fields(path: Path, options: ReadOptions) -> Iterator[RawRow]:
+    wanted = _wanted(options)
+    for line, row in numbered_objects(path, options, tuple(wanted.values())):
+        values = {name: value_at(row, column) for name, column in wanted.items()}
+        for name, value in values.items():
+            if value is not None and value is not MISSING:
+                continue
+            field = name.partition(" ")[0]
+            if field == "label" and options.skip_unlabelled:
+                values[name] = None
+                continue
+            found = "nothing" if value is MISSING else "null"
+            expected = f"expected a value at {_column(field, wanted[name])}"
+            message = f"{path}:{line}: {expected}, found {found}"
+            skip = ", or data.skip_unlabelled = true" if field == "label" else ""
+            hint = f"keys of this row: {_names(row)}; {_setting(field)} to a key{skip}"
+            raise DataError(message, hint)
+        yield _raw_row(line, values, options)
+
+
+def _names(names: Iterable[str]) -> str:
+    """Return names of columns for a message, in quotes if they have blanks."""
+    return ", ".join(name if name and not re.search(r"\s", name) else repr(name) for name in names)
+
+
+def read_cells(path: Path, options: ReadOptions) -> tuple[list[str], Iterator[list[str]]]:
+    """Return the names and the rows of all columns of a file with columns.
+
+    Without a header the names are column_0, column_1, ... In a format with fields, the columns are
+    the keys of all rows, and a value that is not a text is written as JSON.
     """
-    if file_format is Format.JSONL:
-        keys = list(dict.fromkeys(key for _, row in _json_rows(path) for key in row))
-        rows = ([cell_text(row.get(key)) for key in keys] for _, row in _json_rows(path))
-        return keys, rows
-    cells = (cells for _, cells in _split_lines(path, file_format))
+    if Format(options.format) not in TABLES:
+        keys = list(dict.fromkeys(key for _, row in numbered_objects(path, options) for key in row))
+        rows = numbered_objects(path, options)
+        return keys, ([cell_text(row.get(key)) for key in keys] for _, row in rows)
+    cells = (cells for _, cells in _split_lines(path, options))
     first = next(cells, [])
-    if header:
+    if options.header:
         return first, cells
     return [f"column_{number}" for number in range(len(first))], chain([first], cells)
 
 
-def column_names(path: Path, file_format: Format | None) -> list[str]:
+def column_names(path: Path, options: ReadOptions) -> list[str]:
     """Return the names in the header of a file, or the keys of its rows; none without columns.
 
     Raises:
-        DataError: as `read_rows`; or the format is not given, and the suffix is unknown.
+        DataError: as `read_rows`.
     """
-    known = file_format or format_from_suffix(path)
-    return [] if known in WITHOUT_COLUMNS else read_cells(path, known, header=True)[0]
+    if Format(options.format) in WITHOUT_COLUMNS:
+        return []
+    return read_cells(path, options.model_copy(update={"header": True}))[0]
 
 
-def cell_text(value: object) -> str:
-    """Return a value of jsonl as the cell of a table."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _index(
-    path: Path, field: str, columns: Columns, names: Sequence[str], width: int
-) -> int | None:
-    column: Column | None = getattr(columns, field)
-    if column is None or (isinstance(column, int) and 0 <= column < width):
+def _index(path: Path, field: str, column: Column, names: Sequence[str], width: int) -> int:
+    field = field.partition(" ")[0]
+    if isinstance(column, int) and 0 <= column < width:
         return column
-    if isinstance(column, int) or column not in names:
-        present = ", ".join(names) if names else f"{width} columns, no header"
+    bare = [name if name == column else name.strip() for name in names]
+    if isinstance(column, int) or column not in bare:
+        present = _names(names) if names else f"{width} columns, no header"
         message = f"{path}:1: no column {_column(field, column)}; found {present}"
         hint = _separator_hint(names) or f"{_setting(field)} to a column name or number (from 0)"
         raise DataError(message, hint)
-    if names.count(column) > 1:
-        message = f"{path}:1: expected one column {column!r}, found {names.count(column)}"
+    if bare.count(column) > 1:
+        message = f"{path}:1: expected one column {column!r}, found {bare.count(column)}"
         raise DataError(message, f"{_setting(field)} to a column number (from 0)")
-    return names.index(column)
+    return bare.index(column)
 
 
 def _column(field: str, column: Column) -> str:
@@ -302,62 +305,48 @@ def _setting(field: str) -> str:
 
 
 def _separator_hint(names: Sequence[str]) -> str | None:
-    """Return a hint if the only name in a header contains another separator."""
+    """Return a hint if the only name in a header contains another separator, or is no header."""
     header = names[0] if len(names) == 1 else ""
+    if header.startswith("__label__"):
+        return 'the labels are those of fastText: set data.format = "fasttext"'
+    if header.startswith("sep="):
+        return "remove the first line, and set data.delimiter"
     for separator, name, suffix in (("\t", "tabs", "tsv"), (",", "commas", "csv")):
         if separator in header:
             setting = f'set data.format = "{suffix}", or rename the file to .{suffix}'
             return f"the columns are separated by {name}: {setting}"
-    if ";" in header:
-        return "the columns are separated by semicolons: convert the file to commas or tabs"
+    for separator, name in ((";", "semicolons"), ("|", "vertical bars")):
+        if separator in header:
+            setting = f'set data.delimiter = "{separator}", or convert the file to commas or tabs'
+            return f"the columns are separated by {name}: {setting}"
     return None
 
 
-def _jsonl(path: Path, columns: Columns) -> Iterator[RawRow]:
-    keys = {field: str(getattr(columns, field)) for field in FIELDS}
-    keys = {field: key for field, key in keys.items() if getattr(columns, field) is not None}
-    for line, row in _json_rows(path):
-        missing = next((field for field, key in keys.items() if row.get(key) is None), None)
-        if missing is not None:
-            key = _column(missing, keys[missing])
-            message = f"{path}:{line}: expected a value at {key}, found nothing"
-            raise DataError(
-                message, f"keys of this row: {', '.join(row)}; {_setting(missing)} to a key"
-            )
-        yield RawRow(line=line, **{field: row[key] for field, key in keys.items()})
+def _fasttext(path: Path, options: ReadOptions) -> Iterator[RawRow]:
+    for line, text in numbered_lines(path, options.dialect.encoding):
+        if text.strip():
+            labels = None if options.label is None else FASTTEXT_LABEL.findall(text)
+            yield RawRow(line=line, text=FASTTEXT_LABEL.sub("", text).strip(), label=labels)
 
 
-def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    for line, text in numbered_lines(path):
-        if not text:
-            continue
-        try:
-            row = parse_object(text)
-        except InputError as error:
-            message = f"{path}:{line}: {error}"
-            raise DataError(message) from error
-        yield line, row
+def _folder(path: Path, options: ReadOptions) -> Iterator[RawRow]:
+    """Yield a row for each file below the folders of the labels, in the order of their paths."""
+    found = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+    folders = [entry for entry in found if entry.is_dir()]
+    if not folders:
+        message = f"{path}: expected a folder for each label, found {len(found)} files"
+        raise DataError(message, "name one data file, or put the texts of each label in a folder")
+    number = count(1)
+    for folder in folders:
+        for file in sorted(entry for entry in folder.rglob("*") if entry.is_file()):
+            lines = (text for _, text in numbered_lines(file, options.dialect.encoding))
+            label = None if options.label is None else folder.name
+            yield RawRow(line=next(number), text="\n".join(lines), label=label)
 
 
-def parse_object(text: str) -> dict[str, object]:
-    """Return the object of a line of jsonl.
-
-    Raises:
-        InputError: the line is not a JSON object.
-    """
-    try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        message = f"not JSON: {error}"
-        raise InputError(message) from error
-    if not isinstance(row, dict):
-        message = f"expected an object, found {type(row).__name__}"
-        raise InputError(message)
-    return row
-
-
-def _semeval(path: Path, *, labelled: bool) -> Iterator[RawRow]:
-    for blank, group in groupby(numbered_lines(path), key=lambda line: not line[1].strip()):
+def _semeval(path: Path, encoding: str | None, *, labelled: bool) -> Iterator[RawRow]:
+    lines = numbered_lines(path, encoding)
+    for blank, group in groupby(lines, key=lambda line: not line[1].strip()):
         if not blank:
             yield _semeval_record(path, list(group), labelled=labelled)
 
@@ -375,26 +364,28 @@ def _semeval_record(path: Path, lines: Sequence[tuple[int, str]], *, labelled: b
     return RawRow(line=lines[0][0], text=sentence[1], label=rest[0] if labelled else None)
 
 
-def _text(path: Path) -> Iterator[RawRow]:
-    return (RawRow(line=line, text=text) for line, text in numbered_lines(path) if text.strip())
+def _text(path: Path, encoding: str | None) -> Iterator[RawRow]:
+    lines = numbered_lines(path, encoding)
+    return (RawRow(line=line, text=text) for line, text in lines if text.strip())
 
 
-def _documents(path: Path) -> Iterator[RawRow]:
-    for blank, group in groupby(numbered_lines(path), key=lambda line: not line[1].strip()):
-        while not blank and (lines := list(islice(group, MAX_SEGMENTS))):
-            yield RawRow(line=lines[0][0], text="\n".join(text for _, text in lines))
+def _documents(path: Path, encoding: str | None) -> Iterator[RawRow]:
+    lines = numbered_lines(path, encoding)
+    for blank, group in groupby(lines, key=lambda line: not line[1].strip()):
+        while not blank and (part := list(islice(group, MAX_SEGMENTS))):
+            yield RawRow(line=part[0][0], text="\n".join(text for _, text in part))
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    lines = (text + "\n" for _, text in numbered_lines(path))
+def _csv_rows(
+    path: Path, lines: Iterator[tuple[int, str]], delimiter: str
+) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_FIELD)
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader((text + "\n" for _, text in lines), strict=True, delimiter=delimiter)
     try:
         for cells in reader:
             if cells:
                 yield reader.line_num, cells
     except csv.Error as error:
         message = f"{path}:{reader.line_num}: not CSV: {error}"
-        raise DataError(
-            message, 'if quotes are part of the text, set data.format = "tsv"'
-        ) from error
+        hint = 'if quotes are part of the text, set data.quoting = false, or data.format = "tsv"'
+        raise DataError(message, hint) from error

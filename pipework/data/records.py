@@ -11,13 +11,22 @@ from io import BytesIO
 from typing import IO
 
 from pipework.data.examples import SURROGATE
-from pipework.data.readers import MAX_FIELD, Format, decoded_line, parse_object
+from pipework.data.fields import parse_object
+from pipework.data.readers import MAX_FIELD, Format
+from pipework.data.text_files import decoded_line
 from pipework.errors import DataError, InputError
 
 MAX_RECORD = 16 * 2**20  # bytes; a quote without its end takes the rest of the file
 # A quote opens a field only at its start, as in Python's csv module.
 _FIELD = rb'(?:"(?:[^"]++|"")*+"[^,\n]*+|(?!")[^,\n]*+)'
 CSV_RECORD = re.compile(rb"%s(?:,%s)*+(?:\n|\Z)" % (_FIELD, _FIELD))
+# Files that can be cut at the end of a record.
+SUFFIXES = {
+    ".csv": Format.CSV,
+    ".tsv": Format.TSV,
+    ".txt": Format.TSV,
+    ".jsonl": Format.JSONL,
+}
 Cells = list[str] | dict[str, object]
 
 
@@ -108,7 +117,7 @@ def parse_record(record: bytes, file_format: Format) -> Cells:
             return row
         case Format.TSV:
             return text.split("\t")
-        case Format.TEXT | Format.SEMEVAL | Format.DOCUMENTS:
+        case _:
             return [text]
 
 

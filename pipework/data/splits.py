@@ -24,7 +24,7 @@ def split_source(run: Path, manifest: Manifest, split: str) -> Source:
         raise ConfigError(message, f"splits of this run: {known}")
     recorded = manifest.data.splits[split]
     path = Path(recorded.path)
-    if not path.is_file():
+    if not path.exists():
         message = f"{path} is missing: the {split} file that {run} was trained with"
     elif file_digest(path) != recorded.sha256:
         message = f"{path} has changed since {run} was trained with it as the {split} file"

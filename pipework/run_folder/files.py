@@ -18,6 +18,7 @@ from pipework.errors import ChangedFileError, ConfigError, RunFolderError
 from pipework.record import Record
 
 MANIFEST_FILE = "manifest.json"
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")  # suffixes of compressed data files
 
 
 def _inside(path: str) -> str:
@@ -37,9 +38,19 @@ class FileRecord(Record):
 
 
 def file_digest(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file."""
+    """Return the hexadecimal SHA-256 of a file, or of the names and contents of a folder."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        parts = [f"{file.relative_to(path)} {file_digest(file)}\n" for file in files]
+        return hashlib.sha256("".join(parts).encode()).hexdigest()
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def data_suffix(path: Path) -> str:
+    """Return the suffix of a data file in lower case, without the suffix of its compression."""
+    inner = path.with_suffix("") if path.suffix.lower() in PACKED else path
+    return inner.suffix.lower()
 
 
 def record_file(run: Path, path: Path) -> FileRecord:

@@ -22,6 +22,7 @@ from pipework.run_folder.engine_record import EngineRecord, engine_digest
 from pipework.run_folder.files import (
     MANIFEST_FILE,
     FileRecord,
+    data_suffix,
     exclusive_lock,
     is_locked,
     write_atomically,
@@ -131,19 +132,45 @@ class Split(Record):
     kept: FileRecord | None = None
 
 
+class Dialect(Record):
+    """How a text file is decoded, and its lines are split; None for the default of the format."""
+
+    delimiter: str | None = None
+    quoting: bool | None = None
+    encoding: str | None = None
+
+
 class ReadOptions(Record):
     """How the data files are read: columns by name or by number from 0, format, header or not.
 
     `entities` is the key of two character spans, [[start, end], [start, end]]; `marked` means that
     the text marks its entities with <e1>..</e1> and <e2>..</e2>. `separator` separates the labels
-    of a multi-label row, and `kind` determines the type of a label.
+    of a multi-label row, and `kind` determines the type of a label. Several columns of the label
+    hold 0 or 1 each; `vector` are the names of the positions of a list of 0 and 1. Rows without a
+    label, or with one of `no_label`, are left out with `skip_unlabelled`.
     """
 
     text: str | int
     text_pair: str | int | None
-    label: str | int | None
-    format: Literal["csv", "tsv", "jsonl", "semeval", "text", "documents"]
+    label: str | int | tuple[str | int, ...] | None
+    format: Literal[
+        "csv",
+        "tsv",
+        "jsonl",
+        "json",
+        "parquet",
+        "arrow",
+        "fasttext",
+        "folder",
+        "semeval",
+        "text",
+        "documents",
+    ]
     header: bool
+    dialect: Dialect = Dialect()
+    skip_unlabelled: bool = False
+    no_label: tuple[str, ...] = ()
+    vector: tuple[str, ...] = ()
     entities: str | int | None = None
     marked: bool = False
     separator: str | None = None
@@ -164,7 +191,7 @@ class TrainingReadOptions(ReadOptions):
     def of(cls, data: "Data") -> Self:
         """Return the options of a run."""
         first = next(iter(data.splits.values()), None)  # None: an import without rows
-        suffix = None if first is None else Path(first.path).suffix
+        suffix = None if first is None else data_suffix(Path(first.path))
         return cls.model_validate({**data.reading.model_dump(), "suffix": suffix})
 
     @classmethod

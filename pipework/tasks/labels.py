@@ -1,12 +1,16 @@
 """Labels of rows in data files: parsing, and their position among the labels of the model."""
 
+import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from pipework.errors import DataError, InputError
 
 Label = str | tuple[str, ...]
 NO_LABEL = -1  # of a token, in labels with a row for each token
+FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
+ADJACENT = re.compile(r"""['"]\s+['"]""")  # the items of an array of texts in numpy
 WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -16,13 +20,54 @@ def parse_name(value: object) -> str:
     Raises:
         InputError: the value of the cell is neither a string nor a whole number, or it is empty.
     """
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if isinstance(value, bool):
+        return str(value).lower()  # as in JSON
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas writes whole numbers so in a column with missing values
+    if value is None or not str(value).strip():
+        message = f"the label is {'null' if value is None else 'empty'}"
+        raise InputError(message, "set data.skip_unlabelled = true to leave such rows out")
+    if not isinstance(value, str | int):
         message = f"expected a label, found {type(value).__name__}"
         raise InputError(message, "a label is a string or a whole number")
-    if not (label := str(value).strip()):
-        message = "the label is empty"
-        raise InputError(message, "every row of this file needs a label")
-    return label
+    return str(value).strip()
+
+
+def flagged(flags: Mapping[str, object]) -> list[str]:
+    """Return the names whose value is 1 or true; all others are 0 or false.
+
+    Raises:
+        InputError: a value is neither.
+    """
+    for name, value in flags.items():
+        if str(value).strip().lower() not in FLAGS:
+            message = f"expected 0 or 1 for the label {name!r}, found {value!r}"
+            raise InputError(message, "leave such rows out with data.no_label, or correct them")
+    return [name for name, value in flags.items() if FLAGS[str(value).strip().lower()]]
+
+
+def is_vector(values: Sequence[object]) -> bool:
+    """Return whether values are 0 or 1 each, as numbers or as texts."""
+    return all(str(value).strip().lower() in FLAGS for value in values)
+
+
+def parse_list(text: str) -> list[object] | None:
+    """Return the list that a text is in Python or JSON, or a vector of numpy; None if it is none.
+
+    Raises:
+        InputError: the items of the list are not separated by commas.
+    """
+    inner = text.strip()
+    if not (inner.startswith("[") and inner.endswith("]")):
+        return None
+    if ADJACENT.search(inner):
+        message = f"expected commas between the labels, found {inner[:40]}"
+        raise InputError(message, "write a list with tolist() before the file is saved")
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        value = ast.literal_eval(inner)
+        return value if isinstance(value, list) else None
+    items: list[object] = [*inner.strip("[]").split()]
+    return items if is_vector(items) else None
 
 
 def resolve_label(text: str, labels: Mapping[str, int]) -> int | None:

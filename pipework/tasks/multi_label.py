@@ -14,7 +14,14 @@ from pipework.progress import counted
 from pipework.tasks import metrics
 from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric
-from pipework.tasks.labels import Label, class_index, parse_name
+from pipework.tasks.labels import (
+    Label,
+    class_index,
+    flagged,
+    is_vector,
+    parse_list,
+    parse_name,
+)
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
     LABEL,
@@ -61,16 +68,23 @@ class MultiLabelTask(Task):
         return (Metric.MICRO_F1, Metric.MACRO_F1, Metric.ACCURACY)
 
     @classmethod
-    def parse_label(cls, value: object, separator: str | None) -> Label:
-        """Return the labels, from a list or from a text with a separator; see `Task`."""
+    def parse_label(cls, value: object, separator: str | None, vector: Sequence[str] = ()) -> Label:
+        """Return the labels, from a list, flags by name, or a text with a separator; see `Task`."""
+        if isinstance(value, dict):
+            value = flagged(value)
         if isinstance(value, str):
-            if separator is None:
-                message = "expected a list of labels, found a string"
-                raise InputError(message, "set data.separator to the separator between labels")
-            value = value.split(separator) if value.strip() else []
+            value = _split(value, separator)
         if not isinstance(value, list):
-            message = f"expected a list of labels, found {type(value).__name__}"
+            found = "null" if value is None else type(value).__name__
+            message = f"expected a list of labels, found {found}"
             raise InputError(message, "write a row without labels as an empty list, []")
+        if value and is_vector(value):
+            if len(vector) == len(value):
+                return tuple(flagged(dict(zip(vector, value, strict=True))))
+            if len(set(map(str, value))) < len(value):
+                message = f"expected labels, found the vector {value}"
+                hint = f"set task.labels to its {len(value)} names, in this order"
+                raise InputError(message, hint)
         return tuple(dict.fromkeys(parse_name(item) for item in value))
 
     def truth(self, rows: Sequence[tuple[str, Label | None]]) -> Truth:
@@ -196,6 +210,16 @@ class MultiLabelTask(Task):
         """Return the labels."""
         names = ", ".join(f"`{label}`" for label in self.labels)
         return f"{counted(len(self.labels), 'label')} (several may apply): {names}"
+
+
+def _split(text: str, separator: str | None) -> list[object]:
+    """Return the labels in a cell: a list as Python or JSON write it, or with a separator."""
+    if (items := parse_list(text)) is not None:
+        return items
+    if separator is None:
+        message = "expected a list of labels, found a string"
+        raise InputError(message, "set data.separator to the separator between labels")
+    return [*text.split(separator)] if text.strip() else []
 
 
 def _score(metric: Metric, truth_NC: NDArray[np.bool_], predicted_NC: NDArray[np.bool_]) -> float:

@@ -22,6 +22,6 @@ class PretrainingTask(Task):
         return (Metric.MASKED_ACCURACY, Metric.ORDER_ACCURACY)
 
     @classmethod
-    def parse_label(cls, value: object, separator: str | None) -> Label:
+    def parse_label(cls, value: object, separator: str | None, vector: Sequence[str] = ()) -> Label:
         """Return no label: the texts are the targets."""
         return ()

@@ -50,7 +50,7 @@ class RegressionTask(Task):
         return (Metric.PEARSON, Metric.SPEARMAN)
 
     @classmethod
-    def parse_label(cls, value: object, separator: str | None) -> Label:
+    def parse_label(cls, value: object, separator: str | None, vector: Sequence[str] = ()) -> Label:
         """Return the number as it is written; see `Task`."""
         number = "" if isinstance(value, bool) else str(value).strip()
         if not DECIMAL.fullmatch(number) or abs(float(number)) > MAX_TARGET:

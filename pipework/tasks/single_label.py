@@ -9,11 +9,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.errors import InputError
 from pipework.progress import counted
 from pipework.tasks import metrics
 from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric
-from pipework.tasks.labels import Label, class_index, parse_name
+from pipework.tasks.labels import Label, class_index, flagged, parse_name
 from pipework.tasks.metrics import Counts
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
@@ -48,9 +49,16 @@ class SingleLabelTask(Task):
         return (*directed, *plain, *binary)
 
     @classmethod
-    def parse_label(cls, value: object, separator: str | None) -> Label:
-        """Return the name of the label; see `Task`."""
-        return parse_name(value)
+    def parse_label(cls, value: object, separator: str | None, vector: Sequence[str] = ()) -> Label:
+        """Return the name of the label, also from a list of one, or from flags; see `Task`."""
+        found = flagged(value) if isinstance(value, dict) else value
+        if not isinstance(found, list):
+            return parse_name(found)
+        if len(found) != 1:
+            message = f"expected one label, found {len(found)}: {found[:5]}"
+            hint = 'set task.kind = "multi_label", or data.skip_unlabelled = true for rows without'
+            raise InputError(message, hint)
+        return parse_name(found[0])
 
     def truth(self, rows: Sequence[tuple[str, Label | None]]) -> Truth:
         """Return class indices, int32 [N]; see `Task`."""

@@ -141,12 +141,13 @@ class Task(Record):
             raise ConfigError(message, f"set it to one of {', '.join(known)}")
 
     @classmethod
-    def parse_label(cls, value: object, separator: str | None) -> Label:
+    def parse_label(cls, value: object, separator: str | None, vector: Sequence[str] = ()) -> Label:
         """Return the label of a row.
 
         Args:
             value: the cell of the label.
             separator: separates several labels in a cell.
+            vector: names of the positions of a list of 0 and 1.
 
         Raises:
             InputError: the value is not a label of this kind.

@@ -14,8 +14,9 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from pipework.data.examples import Source
-from pipework.data.readers import Format, check_text
+from pipework.data.readers import Format
 from pipework.data.records import parse_record, record_blocks, split_records
+from pipework.data.text_files import check_text
 from pipework.errors import DataError, InputError
 from pipework.record import Record
 from pipework.serve.bulk.stored_files import PARQUET, StoredFile, unreadable

@@ -6,7 +6,8 @@ from functools import cached_property
 from typing import IO, Any
 
 from pipework.data.examples import Example, Source, fit_input
-from pipework.data.readers import FIELDS, Column, Format, RawRow, cell_text
+from pipework.data.fields import cell_text
+from pipework.data.readers import FIELDS, Column, Format, RawRow
 from pipework.data.records import check_unicode, numbered_records, parse_record
 from pipework.errors import ConfigError, DataError, InputError, failure_reason
 from pipework.record import Record

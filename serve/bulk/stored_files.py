@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from pipework.data.readers import SUFFIXES
+from pipework.data.records import SUFFIXES
 from pipework.errors import (
     ConfigError,
     DataError,

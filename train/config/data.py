@@ -8,8 +8,9 @@ from pydantic import Field, model_validator
 
 from pipework.data.examples import Source
 from pipework.data.readers import WITHOUT_COLUMNS, Column, Columns, Format
+from pipework.data.text_files import numbered_lines
 from pipework.errors import ConfigError
-from pipework.run_folder.manifest import Part
+from pipework.run_folder.manifest import Dialect, Part
 from pipework.settings import Positive, Settings
 from pipework.tasks.kinds import DEFAULT_KIND, Metric
 from pipework.tasks.labels import resolve_label
@@ -17,6 +18,15 @@ from pipework.tasks.registry import Kind, task_type
 from pipework.tasks.task import Task
 
 UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
+
+
+def named_labels(path: Path) -> tuple[str, ...]:
+    """Return the labels in a file with a name per line.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    return tuple(text.strip() for _, text in numbered_lines(path) if text.strip())
 
 
 class TaskSettings(Settings):
@@ -82,12 +92,13 @@ class TaskSettings(Settings):
 class ColumnSettings(Settings):
     """[data.columns]: the columns of the fields, by name or by number from 0.
 
-    `entities` is a key of jsonl with two character spans, [[start, end], [start, end]].
+    `entities` is a key of jsonl with two character spans, [[start, end], [start, end]]. A list of
+    columns is the label of a row with 0 or 1 in each.
     """
 
     text: Column = "text"
     text_pair: Column | None = None
-    label: Column = "label"
+    label: Column | tuple[Column, ...] = "label"
     entities: Column | None = None
 
 
@@ -111,7 +122,12 @@ class DataSettings(Settings):
     drop_leaked: bool = False
     format: Format | None = None
     header: bool | None = None
+    delimiter: str | None = None
+    quoting: bool | None = None
+    encoding: str | None = None
     separator: str | None = None
+    skip_unlabelled: bool = False
+    no_label: tuple[str, ...] = ()
     marked: bool = False
     keep_rows: bool = True
     columns: ColumnSettings = ColumnSettings()
@@ -138,13 +154,28 @@ class DataSettings(Settings):
         if self.entities and columns.text_pair is not None:
             message = "a pair of texts cannot have entities: remove data.columns.text_pair"
             raise ValueError(message)
-        if self.separator == "":
-            message = "expected a data.separator of at least one character"
+        if "" in (self.separator, self.delimiter):
+            message = "expected a data.separator and a data.delimiter of at least one character"
             raise ValueError(message)
         return self
 
-    def splits(self, kind: str) -> dict[str, Source]:
+    @model_validator(mode="after")
+    def _known_dialect(self) -> Self:
+        quoting = self.format is not Format.TSV if self.quoting is None else self.quoting
+        if quoting and self.delimiter is not None and len(self.delimiter) != 1:
+            message = "a data.delimiter of several characters needs data.quoting = false"
+            raise ValueError(message)
+        try:
+            "".encode(self.encoding or "utf-8")
+        except LookupError as error:
+            message = f"expected the name of an encoding of text, found {self.encoding!r}"
+            raise ValueError(message) from error
+        return self
+
+    def splits(self, kind: str, labels: tuple[str, ...] = ()) -> dict[str, Source]:
         """Return the data files, or parts of them, by split name.
+
+        `labels` are the names of the positions of labels that are lists of 0 and 1.
 
         Raises:
             ConfigError: data.separator is set for a task that is not multi-label.
@@ -155,15 +186,15 @@ class DataSettings(Settings):
         whole, rest = Part(limit=self.rows), self._part()
         held_out = rest.model_copy(update={"held_out": True})
         dev = whole if self.dev else held_out.model_copy(update={"rows": self.dev_rows})
-        others = {"dev": self._source(self.dev or self.train, kind, dev)}
+        others = {"dev": self._source(self.dev or self.train, kind, dev, labels)}
         if self.test is not None:
-            others["test"] = self._source(self.test, kind, whole)
+            others["test"] = self._source(self.test, kind, whole, labels)
         if self.test_rows is not None:
             test = held_out.model_copy(update={"after": self.dev_rows or 0})
-            others["test"] = self._source(self.train, kind, test)
+            others["test"] = self._source(self.train, kind, test, labels)
         left_out = others if self.drop_leaked else {}
         train = rest.model_copy(update={"without": tuple(left_out)})
-        source = self._source(self.train, kind, train)
+        source = self._source(self.train, kind, train, labels)
         return {"train": replace(source, excluded=tuple(left_out.values())), **others}
 
     def _part(self) -> Part:
@@ -180,7 +211,7 @@ class DataSettings(Settings):
         part = Part(limit=self.rows)
         return self._source(self.unlabelled, DEFAULT_KIND, part).unlabelled()
 
-    def _source(self, path: Path, kind: str, part: Part) -> Source:
+    def _source(self, path: Path, kind: str, part: Part, labels: tuple[str, ...] = ()) -> Source:
         columns = Columns(**self.columns.model_dump())
         if not task_type(kind).predicts:
             columns = Columns(text=columns.text, label=None)
@@ -190,7 +221,11 @@ class DataSettings(Settings):
             format=self.format,
             header=self.header,
             kind=kind,
+            dialect=Dialect(delimiter=self.delimiter, quoting=self.quoting, encoding=self.encoding),
             separator=self.separator,
+            skip_unlabelled=self.skip_unlabelled or bool(self.no_label),
+            no_label=self.no_label,
+            vector=labels if task_type(kind).many_labels else (),
             marked=self.marked,
             part=None if part == Part() else part,
         )

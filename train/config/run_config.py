@@ -10,7 +10,7 @@ from pipework.data.examples import Source
 from pipework.errors import ConfigError
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.settings import Settings, load_settings
-from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings
+from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings, named_labels
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.config.train import PretrainSettings, TrainSettings, TuneSettings
 
@@ -123,6 +123,8 @@ class Config(Settings):
         columns = self.data.columns.model_dump(exclude_none=True)
         if not self.task.type.predicts:
             columns = {"text": self.data.columns.text}
+        if isinstance(columns.get("label"), tuple):
+            columns |= {f"label {name}": name for name in columns.pop("label")}
         by_column = {column: field for field, column in columns.items()}
         for field, column in columns.items():
             if by_column[column] != field:
@@ -184,7 +186,10 @@ class Config(Settings):
 
     def sources(self) -> dict[str, Source]:
         """Return the data files, or parts of them, by split name."""
-        return self.data.splits(self.task.kind)
+        labels = self.task.labels
+        if isinstance(labels, Path):
+            labels = named_labels(labels)
+        return self.data.splits(self.task.kind, labels or ())
 
 
 def recipes() -> dict[str, Path]:

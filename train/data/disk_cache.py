@@ -215,6 +215,8 @@ def data_file_digest(path: Path) -> str:
     Raises:
         DataError: the path is not a file.
     """
+    if path.is_dir():
+        return file_digest(path)
     if not path.is_file():
         message = f"{path} is not a file"
         raise DataError(message, "check data.root and the file names of [data]")

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from pipework.data.examples import Source
-from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError
+from pipework.train.config.data import named_labels
 
 
 def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> tuple[str, ...]:
@@ -21,9 +21,11 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
     if task.fixed_labels is not None:
         return task.fixed_labels
     if isinstance(configured, Path):
-        labels = tuple(text.strip() for _, text in numbered_lines(configured) if text.strip())
+        labels = named_labels(configured)
     elif configured is not None:
         labels = configured
+    elif isinstance(source.columns.label, tuple):
+        labels = tuple(map(str, source.columns.label))
     else:
         # Read the rows held out for dev too: a rare label may occur only there.
         names = {label for example in source.whole().rows() for label in example.labels}

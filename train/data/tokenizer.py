@@ -15,7 +15,7 @@ from tokenizers import (
 )
 
 from pipework.data.examples import Source
-from pipework.data.readers import numbered_lines
+from pipework.data.text_files import numbered_lines
 from pipework.errors import ConfigError
 from pipework.machine import is_out_of_memory
 from pipework.run_folder.files import MANIFEST_FILE

@@ -89,18 +89,20 @@ FILES = {
     ),
     "a packed file": data(
         b"\x1f\x8b\x08\0\0\0",
-        "t.gz:1: expected text, found a packed file",
+        "t.gz cannot be read: Compressed file ended before the end-of-stream marker was reached",
         " --set data.train=t.gz --set data.format=tsv",
         "t.gz",
     ),
     "a folder as file": data(
-        TRAIN, ".: no file format is known for the suffix ''", " --set data.train=.", "train.tsv"
+        TRAIN,
+        ".: expected a folder for each label, found 2 files",
+        " --set data.train=.",
+        "train.tsv",
     ),
     "Latin-1": data(
         TRAIN.encode() + "déjà vu\tweather\n".encode("latin-1"),
         "train.tsv:18: not UTF-8 (byte 1: invalid continuation byte)",
     ),
-    "UTF-16": data(TRAIN.encode("utf-16"), "train.tsv:1: not UTF-8 (byte 0: invalid start byte)"),
     "UTF-16 without a mark": data(
         TRAIN.encode("utf-16-le"), "train.tsv:1: expected text, found the character NUL"
     ),
@@ -136,7 +138,9 @@ TABLES = {
         '{"text": "a"',
         "train.jsonl:2: not JSON: Expecting ',' delimiter: line 1 column 13 (char 12)",
     ),
-    "json that is a list": jsonl([1], "train.jsonl:2: expected an object, found list"),
+    "json that is a list": jsonl(
+        [[1]], "train.jsonl:2: expected an object, found an array of rows"
+    ),
     "json without text": jsonl(
         {"label": "a"},
         "train.jsonl:2: expected a value at 'text' (the default name), found nothing",
@@ -147,7 +151,7 @@ TABLES = {
     ),
     "json with null": jsonl(
         {"text": None, "label": "a"},
-        "train.jsonl:2: expected a value at 'text' (the default name), found nothing",
+        "train.jsonl:2: expected a value at 'text' (the default name), found null",
     ),
     "json with a number as text": jsonl(
         {"text": 1.5, "label": "a"}, "train.jsonl:2: expected a string at 'text', found float"
@@ -155,11 +159,8 @@ TABLES = {
     "json with a list as text": jsonl(
         {"text": ["a"], "label": "a"}, "train.jsonl:2: expected a string at 'text', found list"
     ),
-    "json with true as label": jsonl(
-        {"text": "a", "label": True}, "train.jsonl:2: expected a label, found bool"
-    ),
     "json with a list of labels": jsonl(
-        {"text": "a", "label": ["a"]}, "train.jsonl:2: expected a label, found list"
+        {"text": "a", "label": ["a", "b"]}, "train.jsonl:2: expected one label, found 2"
     ),
     "json with half a character": jsonl(
         '{"text": "\\ud800", "label": "a"}',
@@ -201,8 +202,8 @@ TABLES = {
         {"text": "a", "label": ["a", ""]}, "train.jsonl:2: the label is empty", MULTI
     ),
     "labels as an object": jsonl(
-        {"text": "a", "label": {"a": 1}},
-        "train.jsonl:2: expected a list of labels, found dict",
+        {"text": "a", "label": {"a": 2}},
+        "train.jsonl:2: expected 0 or 1 for the label 'a', found 2",
         MULTI,
     ),
     "semeval without quotes": semeval(

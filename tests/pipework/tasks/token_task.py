@@ -43,8 +43,8 @@ class WordTask(SingleLabelTask):
         return (Metric.ACCURACY,)
 
     @classmethod
-    def parse_label(cls, value, separator):
-        del separator
+    def parse_label(cls, value, separator, vector=()):
+        del separator, vector
         return tuple(str(value).split())
 
     def truth(self, rows):

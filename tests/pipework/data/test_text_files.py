@@ -1,6 +1,6 @@
 import pytest
 
-from pipework.data.readers import decoded_lines, numbered_lines
+from pipework.data.text_files import decoded_lines, numbered_lines
 from pipework.errors import DataError
 
 
