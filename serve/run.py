@@ -75,12 +75,6 @@ def serve(
     Returns after all accepted requests have been answered. A signal while models are being loaded
     ends the process with code 0.
 
-    Args:
-        target: a run folder, or a repository of `pipe export --to triton`.
-        settings: server settings.
-        address: address to listen on.
-        ready: called once with the addresses when the server accepts requests.
-
     Raises:
         RunFolderError: the run folder is incomplete, changed or has no verified engine; no model of
             the repository can be served.

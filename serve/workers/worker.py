@@ -22,12 +22,7 @@ class Worker:
 
     Attributes:
         number: index of the worker; its replacement has the same.
-        target: the run folder or the repository.
-        settings: the settings, with the limits of one worker.
-        placement: where it computes.
         sockets: the sockets that reserve the addresses of the server.
-        keys: the API keys.
-        files: the files of all workers.
     """
 
     number: int
