@@ -117,10 +117,10 @@ def waiting(client) -> float:
 
 PROGRAM = """
 import logging, sys, threading, time
-from pipework.serve.http.shutdown import GracePeriod
+from pipework.serve.http.shutdown import grace_period
 logging.basicConfig(format="%(message)s")
 stopping = threading.Event()
-with GracePeriod(stopping, {grace_s}):
+with grace_period(stopping, {grace_s}):
     stopping.set()
     print("output", end="")
     {statement}

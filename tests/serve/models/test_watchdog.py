@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipework.serve.models import watchdog
-from pipework.serve.models.watchdog import ENDS, Watchdog
+from pipework.serve.models.watchdog import ENDS, end_if_stuck
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.in_flight import (
     FIRST_S,
@@ -100,7 +100,7 @@ def test_the_process_ends_after_twice_the_limit(
     monkeypatch.setattr(watchdog.logging, "shutdown", lambda: None)
     batch = RunningBatch(started_s=time.monotonic() - seconds, limit_s=20.0)
     model = SimpleNamespace(name="topics", version="1", oldest_batch=batch)
-    Watchdog(SimpleNamespace())._check(model, 0.0)  # type: ignore[arg-type]  # noqa: SLF001
+    end_if_stuck(model, 0.0)  # type: ignore[arg-type]
     assert ended == ([1] if seconds > ENDS * 20.0 else [])
 
 
@@ -113,11 +113,11 @@ def test_the_time_in_which_the_process_was_stopped_does_not_count(
     batch = RunningBatch(started_s=time.monotonic() - 100, limit_s=0.1)
     model = SimpleNamespace(name="topics", version="1", oldest_batch=batch)
     models = SimpleNamespace(serving=lambda: [model])
-    with Watchdog(models):  # type: ignore[arg-type]
+    with watchdog.watchdog(models):  # type: ignore[arg-type]
         threading.Event().wait(3 * watchdog.POLL_S)
     assert ended == []
 
 
 def test_an_idle_engine_is_not_stuck() -> None:
     model = SimpleNamespace(name="topics", version="1", oldest_batch=None)
-    Watchdog(SimpleNamespace())._check(model, 0.0)  # type: ignore[arg-type]  # noqa: SLF001
+    end_if_stuck(model, 0.0)  # type: ignore[arg-type]
