@@ -16,7 +16,7 @@ from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.reference_rows import ReferenceRows
-from pipework.serve.config import EngineSettings
+from pipework.serve.config import EngineSettings, RepositorySettings, ServeSettings
 from pipework.serve.engines import open_first
 from pipework.serve.models import open_models
 from pipework.serve.scheduling.recheck import Rechecks
@@ -24,7 +24,10 @@ from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from tests.commands import ForkedProcess
+from tests.serve.conftest import Server, Shelf
 from tests.serve.scheduling.test_scheduler import TIMEOUT_S, inputs, submit
+from tests.serve.test_run import wait_for
+from tests.serve.workers.test_supervisor import WORKERS, processes, serving_workers
 
 ROWS = "engines/onnx/rows.npz"
 
@@ -45,10 +48,20 @@ class WrongEngine(Closeable):
         self._engine.close()
 
 
-def open_wrong(wrong: Path) -> None:
+class SpoiledEngine(WrongEngine):
+    """An engine with wrong outputs from the moment when it finds and removes a file."""
+
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+        with suppress(OSError):
+            self._wrong.unlink()
+            self._wrong = Path("/")
+        return super().infer(encodings)
+
+
+def open_wrong(wrong: Path, kind: type[WrongEngine] = WrongEngine) -> None:
     def opened(*arguments: Any, **options: Any) -> tuple[EngineRecord, Engine]:
         record, engine = open_first(*arguments, **options)
-        return record, WrongEngine(engine, wrong)
+        return record, kind(engine, wrong)
 
     vars(open_models)["open_first"] = opened
 
@@ -76,7 +89,7 @@ def test_a_server_whose_engine_becomes_wrong_is_not_ready_and_says_why(
     assert refused.status_code == 503
     assert reason in refused.text
     assert reason in httpx.get(f"{url}/readyz").text
-    assert httpx.get(f"{url}/healthz").status_code == 200
+    assert httpx.get(f"{url}/healthz").status_code == 503  # so that Kubernetes replaces it
     (model,) = httpx.get(f"{url}/v1/status").json()["models"]
     assert model["versions"][0]["fault"].startswith(reason)
     metrics = httpx.get(f"{url}/metrics").text.splitlines()
@@ -85,6 +98,38 @@ def test_a_server_whose_engine_becomes_wrong_is_not_ready_and_says_why(
     assert float(counts["pipework_rechecks_total"]) > 3
     process.send_signal(signal.SIGTERM)
     assert reason in process.finish().stderr
+
+
+def test_a_worker_with_a_wrong_engine_is_replaced(
+    kept_run: Path, launch: Callable[..., ForkedProcess], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong"
+    before = partial(open_wrong, wrong, SpoiledEngine)
+    process = launch(kept_run, settings=["engine.recheck_s=0.5"], before=before, workers=2)
+    url = process.first_line().split()[0]
+    server = Server(process=process, url=url, grpc="", ready_after_s=0)
+    first = {worker.pid for worker in processes(server)}
+    wrong.touch()
+    wait_for(lambda: len({worker.pid for worker in processes(server)} - first) == 1)
+    wait_for(lambda: serving_workers(server) == WORKERS)
+
+
+def test_a_version_of_a_repository_with_a_wrong_engine_is_opened_again(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shelf.add(1)
+    wrong = tmp_path / "wrong"
+    monkeypatch.setattr(open_models, "open_first", open_models.open_first)
+    open_wrong(wrong, SpoiledEngine)
+    settings = ServeSettings(
+        engine=EngineSettings(recheck_s=0.5), models=RepositorySettings(poll_s=0.5)
+    )
+    with open_models.open_models(shelf.folder, settings) as models:
+        (before,) = models.serving()
+        wrong.touch()
+        wait_for(lambda: before not in models.serving())
+        assert before.fault
+        models.check_ready()
 
 
 def opened(run: Path) -> tuple[EngineRecord, Engine, ReferenceRows]:
