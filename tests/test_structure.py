@@ -24,10 +24,10 @@ OVER_BUDGET = {
     "pipework": 309,
     "train": 881,
     "export": 1_908,
-    "serve": 2_810,
+    "serve": 2_815,
     "benchmarks": 111,
     "benchmarks/studies": 872,
-    "tests": 12_923,
+    "tests": 12_970,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 

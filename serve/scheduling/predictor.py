@@ -77,8 +77,11 @@ class Predictor(Closeable):
 
     @property
     def alive(self) -> bool:
-        """Whether an engine runs or is being reopened; if not, only a restart helps."""
-        return self.scheduler.alive
+        """Whether an engine runs or is being reopened, and none gives wrong results.
+
+        If not, the version must be opened again.
+        """
+        return self.scheduler.alive and not self.scheduler.fault
 
     @property
     def ready(self) -> bool:
@@ -87,7 +90,7 @@ class Predictor(Closeable):
 
     @property
     def fault(self) -> str:
-        """What is wrong with the results of an engine, or "": then only a restart helps."""
+        """What is wrong with the results of an engine, or ""."""
         return self.scheduler.fault
 
     @property

@@ -363,7 +363,7 @@ class Scheduler(Closeable):
                 del self._running_batches[thread]
         if not wrong:
             return
-        log.error("%s; requests are refused until a restart", wrong)
+        log.error("%s; requests are refused until the model is opened again", wrong)
         with self._lock:
             self.fault = wrong
             jobs = self._queue.clear()

@@ -14,7 +14,7 @@ from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import Engine
 from pipework.scoring.reference_rows import ReferenceRows
-from pipework.serve.config import EngineSettings
+from pipework.serve.config import EngineSettings, RepositorySettings, ServeSettings
 from pipework.serve.engines import open_first
 from pipework.serve.models import open_models
 from pipework.serve.scheduling.recheck import Rechecks
@@ -22,8 +22,11 @@ from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from tests.commands import ForkedProcess
+from tests.serve.conftest import Server, Shelf
 from tests.serve.scheduling.test_scheduler import TIMEOUT_S, inputs, submit
 from tests.serve.servers import Infer, WrappedEngine, wrap_engines
+from tests.serve.test_run import wait_for
+from tests.serve.workers.test_supervisor import WORKERS, processes, serving_workers
 
 ROWS = "engines/onnx/rows.npz"
 
@@ -40,8 +43,32 @@ def wrong_while(wrong: Path, error: float = 0.5) -> Infer:
     return infer
 
 
-def open_wrong(wrong: Path) -> None:
-    wrap_engines(wrong_while(wrong))
+def wrong_after(wrong: Path) -> Infer:
+    """Return the function of the engine with wrong outputs after it found and removed a file."""
+    spoiled: list[Engine] = []
+
+    def infer(engine: Engine, encodings: Sequence[Encoding]) -> Outputs:
+        with suppress(OSError):
+            wrong.unlink()
+            spoiled.append(engine)
+        outputs = engine.infer(encodings)
+        if engine in spoiled:
+            outputs.values[:] += np.float32(0.5)
+        return outputs
+
+    return infer
+
+
+def open_wrong(infer: Callable[[Path], Infer], wrong: Path) -> None:
+    wrap_engines(infer(wrong))
+
+
+@pytest.fixture
+def wrap(monkeypatch: pytest.MonkeyPatch) -> Callable[[Infer], None]:
+    """Wrap the engines of this process until the end of the test."""
+    for name in ("open_first", "open_proven"):
+        monkeypatch.setattr(open_models, name, getattr(open_models, name))
+    return wrap_engines
 
 
 def test_a_server_whose_engine_becomes_wrong_is_not_ready_and_says_why(
@@ -49,7 +76,7 @@ def test_a_server_whose_engine_becomes_wrong_is_not_ready_and_says_why(
 ) -> None:
     wrong = tmp_path / "wrong"
     settings = ["engine.recheck_s=0.5", "queue.instances=1"]
-    process = launch(kept_run, settings=settings, before=partial(open_wrong, wrong))
+    process = launch(kept_run, settings=settings, before=partial(open_wrong, wrong_while, wrong))
     url = process.first_line().split()[0]
     predict = partial(httpx.post, f"{url}/v1/predict", json={"texts": ["goal"]}, timeout=30)
     assert predict().status_code == 200
@@ -67,7 +94,7 @@ def test_a_server_whose_engine_becomes_wrong_is_not_ready_and_says_why(
     assert refused.status_code == 503
     assert reason in refused.text
     assert reason in httpx.get(f"{url}/readyz").text
-    assert httpx.get(f"{url}/healthz").status_code == 200
+    assert httpx.get(f"{url}/healthz").status_code == 503  # so that Kubernetes replaces it
     (model,) = httpx.get(f"{url}/v1/status").json()["models"]
     assert model["versions"][0]["fault"].startswith(reason)
     metrics = httpx.get(f"{url}/metrics").text.splitlines()
@@ -76,6 +103,37 @@ def test_a_server_whose_engine_becomes_wrong_is_not_ready_and_says_why(
     assert float(counts["pipework_rechecks_total"]) > 2
     process.send_signal(signal.SIGTERM)
     assert reason in process.finish().stderr
+
+
+def test_a_worker_with_a_wrong_engine_is_replaced(
+    kept_run: Path, launch: Callable[..., ForkedProcess], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong"
+    before = partial(open_wrong, wrong_after, wrong)
+    process = launch(kept_run, settings=["engine.recheck_s=0.5"], before=before, workers=2)
+    url = process.first_line().split()[0]
+    server = Server(process=process, url=url, grpc="", ready_after_s=0)
+    first = {worker.pid for worker in processes(server)}
+    wrong.touch()
+    wait_for(lambda: len({worker.pid for worker in processes(server)} - first) == 1)
+    wait_for(lambda: serving_workers(server) == WORKERS)
+
+
+def test_a_version_of_a_repository_with_a_wrong_engine_is_opened_again(
+    shelf: Shelf, wrap: Callable[[Infer], None], tmp_path: Path
+) -> None:
+    shelf.add(1)
+    wrong = tmp_path / "wrong"
+    wrap(wrong_after(wrong))
+    settings = ServeSettings(
+        engine=EngineSettings(recheck_s=0.5), models=RepositorySettings(poll_s=0.5)
+    )
+    with open_models.open_models(shelf.folder, settings) as models:
+        (before,) = models.serving()
+        wrong.touch()
+        wait_for(lambda: before not in models.serving())
+        assert before.fault
+        models.check_ready()
 
 
 def opened(run: Path) -> tuple[EngineRecord, Engine, ReferenceRows]:
@@ -120,13 +178,11 @@ def test_a_busy_engine_is_checked_when_it_is_late(kept_run: Path, tmp_path: Path
 
 
 def test_a_version_that_is_wrong_from_the_start_is_not_served(
-    kept_run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kept_run: Path, wrap: Callable[[Infer], None], tmp_path: Path
 ) -> None:
     wrong = tmp_path / "wrong"
     wrong.touch()
-    for name in ("open_first", "open_proven"):
-        monkeypatch.setattr(open_models, name, getattr(open_models, name))
-    open_wrong(wrong)
+    wrap(wrong_while(wrong))
     with pytest.raises(CheckFailedError, match="does not answer as it was checked"):
         open_models.open_predictor(kept_run)
     open_models.open_predictor(kept_run, EngineSettings(recheck_s=0)).close()
