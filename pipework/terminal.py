@@ -186,10 +186,6 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
         for name, metrics in manifest.data.metrics.items()
     ]
     console.table("\nscores of the checkpoint", ("split", "rows", "scores"), rows)
-    baseline = manifest.data.baseline
-    if baseline is not None:
-        metric = format_scores({manifest.task.metric: baseline.scores[manifest.task.metric]})
-        console.print_line(f"baseline on {baseline.split}, {baseline.name}: {metric}")
     if manifest.data.verdict is not None:
         console.print_line(manifest.data.verdict)
     _show_engines(manifest)

@@ -74,7 +74,7 @@ def test_the_command_of_the_shell_reports_user_errors(words, message, tmp_path):
 def test_show_prints_the_manifest_as_text_and_as_json(exported_run):
     shown = pipe("show", exported_run).stdout
     assert "onnx-fp32" in shown
-    assert re.search(r"baseline on test, a linear SVM on .*: accuracy 0\.\d{4}", shown)
+    assert re.search(r"a linear SVM on .*, trained on the same rows: test accuracy 0\.\d{4} vs 0\.\d{4}", shown)
     assert json.loads(pipe("show", exported_run, "--json").stdout)["engines"][0]["parity"]["passed"]
 
 

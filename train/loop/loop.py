@@ -187,6 +187,7 @@ class Loop:
         else:
             self._update_state(evals_without_gain=self._state.evals_without_gain + 1)
         self._ended = self._should_stop(step / self._steps, evaluation)
+        self._progress.advance(0, self._figures())
         self._logger.page({"step": f"{step:,} of {self._steps:,}", **self._figures()})
         trim_memory()  # an epoch starts with its longest batch
         self._window.restart_clock()
