@@ -232,12 +232,13 @@ def _imbalance(rows: ScoredRows, scored: Evaluation, outcome: Outcome) -> Iterab
     if labels_NC.any() and (labels_NC == labels_NC[0]).all():
         counts = np.unique(rows.truth, axis=0, return_counts=True)[1]
         share = counts.max() / counts.sum()
-        advice = 'train.class_weights = "balanced" and a task.metric that a constant does not reach'
-        imbalanced = f": {100 * share:.0f} % of the rows have one label; set {advice}, macro_f1 or matthews"
-        yield (
-            "the model predicts the same label for every row"
-            f"{imbalanced if share > IMBALANCED / len(counts) else ''}"
-        )
+        finding = "the model predicts the same label for every row"
+        if share > IMBALANCED / len(counts):
+            finding += (
+                f": {100 * share:.0f} % of the rows have one label; set train.class_weights to "
+                "balanced and task.metric to macro_f1 or matthews"
+            )
+        yield finding
     matthews = scored.scores.get(Metric.MATTHEWS, 0.0)
     metrics = (Metric.ACCURACY, Metric.MICRO_F1)
     if outcome is Outcome.NOTHING and scored.metric in metrics and matthews > USEFUL_MATTHEWS:
