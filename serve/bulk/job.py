@@ -13,14 +13,14 @@ from pipework.progress import Progress
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.executors import Executor, Shard, executor, parse_shard
 from pipework.serve.bulk.input_files import InputFile, WorkItem
-from pipework.serve.bulk.job_folder import PARTS, JobFolder, disk_errors, job_folder
+from pipework.serve.bulk.job_folder import JobFolder, disk_errors, job_folder
 from pipework.serve.bulk.ledger import (
     BulkPlan,
     EngineIdentity,
     FinishedItem,
     Ledger,
     RowCounts,
-    part_name,
+    part_path,
     planned_engine,
 )
 from pipework.serve.bulk.part_tables import part_table, row_counts
@@ -212,8 +212,7 @@ class BulkJob:
             raise changed(stored)
         rejects = list[Reject]()
         counts = RowCounts()
-        path = f"{PARTS}/{part_name(item)}.parquet"
-        with self.ledger.folder.new_file(path) as part, ExitStack() as stack:
+        with self.ledger.folder.new_file(part_path(item)) as part, ExitStack() as stack:
             writer = None
             for window in self._readers[item.file].windows(item, stored, data):
                 predicted = self._scorer.model.columns(window.examples)
