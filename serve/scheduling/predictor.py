@@ -64,16 +64,7 @@ class Predictor(Closeable):
         name: str | None = None,
         version: str | None = None,
     ) -> None:
-        """Take ownership of a scheduler; `open_predictor` opens a run folder.
-
-        Args:
-            manifest: the manifest of the run.
-            record: the engine of the scheduler.
-            encoder: the tokenizer of the run.
-            scheduler: computes the logits.
-            name: name of the model; by default the name of the run.
-            version: version of the model; see the class.
-        """
+        """Take ownership of a scheduler; `open_predictor` opens a run folder."""
         self.scheduler = scheduler
         self._codec = TextCodec(manifest, encoder)
         self._tokenizers = TokenizerPool(self._codec.encode, scheduler)

@@ -15,18 +15,9 @@ URL = "http://127.0.0.1:8000"
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [
-        (
-            URL,
-            "--file --words",
-            "--words is for synthetic texts: it cannot be combined with --file",
-        ),
-        (URL, "--columns", "expected --file, found none"),
-        ("run", "--rate", "--rate needs the URL of a server, found run"),
         ("run", "--slo", "--slo needs the URL of a server"),
         ("run", "--against", "--against needs the URL of a server"),
         ("run", "--concurrency", "--concurrency needs the URL of a server"),
-        (URL, "--arrivals", "expected --rate or --slo$"),
-        (URL, "--against --slo", "expected one of them"),
         (URL, "--trace --words", "--trace cannot be combined with --words"),
         (URL, "--trace --against", "--trace cannot be combined with --against"),
         ("run", "--trace", "--trace needs the URL of a server"),

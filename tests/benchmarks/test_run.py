@@ -13,7 +13,7 @@ from pipework.benchmarks.plan import BenchPlan
 from pipework.benchmarks.run import bench
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
-from pipework.errors import InputError, PipeError, RunFolderError
+from pipework.errors import InputError
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
     EngineBuild,
@@ -196,15 +196,3 @@ def test_a_model_of_two_entities_is_measured_with_marked_texts(tmp_path, monkeyp
     source = Source(path=path, columns=Columns(text=0, label=None))
     with pytest.raises(InputError, match=r"text \d: expected <e1> once"):
         bench(str(folder), BenchPlan(source=source, batch=1, duration_s=0.1), NullProgress())
-
-
-def test_a_run_folder_without_engines_is_reported_with_a_hint(tmp_path):
-    folder = run_folder(tmp_path / "run", engines=())
-    with pytest.raises(RunFolderError, match="no proven engine") as caught:
-        bench(str(folder), QUICK, NullProgress())
-    assert "pipe export" in caught.value.hint
-
-
-def test_a_missing_target_is_reported(tmp_path):
-    with pytest.raises(PipeError, match="is not a folder"):
-        bench(str(tmp_path / "absent"), QUICK, NullProgress())
