@@ -93,12 +93,21 @@ class WorkerFolder:
         except FileNotFoundError:
             return frozenset()
 
-    def changed(self, change: Change, name: str) -> None:
-        """Note that a client has loaded or unloaded a model. The caller has the lock."""
+    def changed(self, change: Change, name: str) -> NotReadyError | None:
+        """Record that a client has loaded or unloaded a model; return why that is impossible.
+
+        The caller has the lock.
+        """
         unloaded = self.unloaded() - {name}
         if change is Change.UNLOAD:
             unloaded |= {name}
-        replace(self.folder / "unloaded.json", json.dumps(sorted(unloaded)))
+        try:
+            replace(self.folder / "unloaded.json", json.dumps(sorted(unloaded)))
+        except OSError as error:
+            reason = f"a worker that is started later cannot know the change: {error.strerror}"
+            hint = f"free space in {self.folder}, and send the request again"
+            return NotReadyError(f"model {name}: {reason}", hint)
+        return None
 
 
 def replace(path: Path, text: str) -> None:
@@ -195,7 +204,7 @@ class WorkerGroup(Lifecycle):
             if late:
                 error = unfinished_error(change, name, late, self._models.change_s)
             if error is None or change is Change.LOAD:
-                self._files.changed(change, name)
+                error = self._files.changed(change, name) or error
         if error is not None:
             raise error
 

@@ -23,13 +23,14 @@ from pipework.settings import SUFFIXES
 from pipework.tasks.registry import task_type
 from pipework.tasks.regression import DECIMAL
 from pipework.text.encoding import TextEncoder
-from pipework.train.config.data import ColumnSettings
+from pipework.train.config.data import ColumnSettings, DataSettings
 from pipework.train.config.run_config import load_config, recipes
 from pipework.train.data.disk_cache import cache_key, cached_text, source_content
 from pipework.train.data.labels import class_labels
 from pipework.train.data.tokenizer import make_tokenizer
 from pipework.train.data_report.file_stats import FileStats
 from pipework.train.data_report.leaks import check_leaks_file, write_leaks
+from pipework.train.data_report.near_duplicates import near_duplicates
 
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
@@ -321,9 +322,20 @@ def check_config(
     length = config.model.max_length if task_type(config.task.kind).predicts else UNLIMITED
     encoder = TextEncoder(tokenizer, max_length=length, type_ids=False)
     report = data_report(sources, encoder, labels, progress)
+    report = _with_near_duplicates(report, sources, config.data.near_duplicates, progress)
     if rows is not None:
         write_leaks(sources, rows, progress)
     return report
+
+
+def _with_near_duplicates(
+    report: DataReport, sources: Mapping[str, Source], threshold: float, progress: Progress
+) -> DataReport:
+    if not threshold:
+        return report
+    rows = {name: split.rows for name, split in report.splits.items()}
+    found = near_duplicates(sources, rows, threshold, progress)
+    return report.model_copy(update={"findings": (*report.findings, *found)})
 
 
 def check_files(
@@ -349,6 +361,8 @@ def check_files(
     columns = Columns(**ColumnSettings.model_validate(chosen).model_dump())
     sources = {str(path): Source(path=path, columns=columns) for path in paths}
     report = data_report(sources, None, None, progress)
+    threshold = DataSettings.model_fields["near_duplicates"].default
+    report = _with_near_duplicates(report, sources, threshold, progress)
     if rows is not None:
         write_leaks(sources, rows, progress)
     return report

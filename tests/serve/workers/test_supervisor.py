@@ -1,5 +1,6 @@
 """Servers of several processes, as `pipe serve --workers` starts them."""
 
+import errno
 import json
 import os
 import random
@@ -31,8 +32,10 @@ from pipework.machine import cuda_devices
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_first
 from pipework.serve.models import open_models
+from pipework.serve.models.registry import Change
 from pipework.serve.workers.child_process import STOPPED_S
-from pipework.serve.workers.supervisor import worker_count
+from pipework.serve.workers.group import WorkerFolder
+from pipework.serve.workers.supervisor import private_folder, worker_count
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from tests.commands import ForkedProcess
@@ -324,7 +327,7 @@ def test_a_worker_that_cannot_start_is_tried_again_while_the_others_answer(
         assert statuses_and_labels(url, 2) == {(200, "sport")}
         return httpx.get(f"{url}/readyz").json()["status"]
 
-    wait_for(lambda: readiness() == "ready; worker 0 has failed to start 3 times")
+    wait_for(lambda: readiness() == "ready; worker 0 has failed to start; failures: 3")
     second.kill()  # it can be started again
     second.wait(60)
     wait_for(lambda: others_answer(url))
@@ -334,7 +337,33 @@ def test_a_worker_that_cannot_start_is_tried_again_while_the_others_answer(
     process.send_signal(signal.SIGTERM)
     done = process.finish(120)
     assert done.returncode == 0
-    assert "worker 0 has failed to start 3 times\nanother worker 0 is started in 4 s" in done.stderr
+    for failures, pause_s in ((1, 1), (3, 4)):
+        line = f"worker 0 has failed to start; failures: {failures}"
+        assert f"{line}\nanother worker 0 is started in {pause_s} s" in done.stderr
+
+
+def test_only_errors_of_the_temporary_folder_are_reported_as_such(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    Path(tempfile.tempdir).mkdir()
+    message = r"^the files of the workers cannot be created in a temporary folder: AF_UNIX path"
+    with pytest.raises(ConfigError, match=message) as caught, private_folder():
+        pass
+    assert caught.value.hint == "set TMPDIR to a writable folder with free space and a short path"
+    monkeypatch.undo()
+    with pytest.raises(PermissionError, match="of the server"), private_folder() as folder:
+        raise PermissionError(errno.EACCES, "of the server")
+    assert not folder.exists()
+
+
+def test_a_change_that_cannot_be_recorded_on_a_full_disk_is_one_line(tmp_path):
+    files = WorkerFolder(folder=tmp_path, workers=2)
+    (tmp_path / f"unloaded.json.{os.getpid()}").symlink_to("/dev/full")
+    error = files.changed(Change.UNLOAD, "topics")
+    message = "model topics: a worker that is started later cannot know the change: No space left"
+    assert str(error).startswith(message)
+    assert error.hint == f"free space in {tmp_path}, and send the request again"
+    assert files.changed(Change.UNLOAD, "topics") is None
+    assert files.unloaded() == {"topics"}
 
 
 def test_a_stopped_worker_is_replaced_within_5_s(run, start_server):
