@@ -27,6 +27,7 @@ class FakeModel:
     name = "fake"
     version = "1"
     engine = "onnx"
+    fault = ""
     alive = ready = True
     oldest_batch = None
     record = SimpleNamespace(precision="fp32")
