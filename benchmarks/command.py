@@ -1,13 +1,14 @@
 """The `pipe bench` command. Heavy modules are imported when it runs."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from pipework.benchmarks.results_schema.level import Arrivals
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, PipeError
 
 AGAINST = "--against"
 SLO = "--slo"
@@ -21,7 +22,9 @@ URLS = ("http://", "https://", "grpc://", "grpcs://")
 Number = TypeVar("Number", int, float)
 Value = TypeVar("Value", str, float)
 TextsFile = Annotated[Path | None, typer.Option(help="data file with the texts to send")]
-Columns = Annotated[str, typer.Option(help="columns of --file: text=NAME,text_pair=NAME")]
+Columns = Annotated[
+    str | None, typer.Option(help="columns of --file, if they differ from training: text=NAME")
+]
 Words = Annotated[float, typer.Option(help="mean length of synthetic texts in words")]
 Batch = Annotated[int | None, typer.Option(help="texts per request")]
 Clients = Annotated[str, typer.Option(help="closed-loop levels: numbers of clients")]
@@ -101,7 +104,7 @@ def bench(
     target: TargetArgument,
     against: Against = None,
     file: TextsFile = None,
-    columns: Columns = "text=text",
+    columns: Columns = None,
     words: Words = 20,
     batch: Batch = None,
     concurrency: Clients = "1,2,4,8,16",
@@ -128,7 +131,7 @@ def bench(
     (own_price, other_price) = _per_server("--price", price, against)
     (own_template, other_template) = _per_server("--template", template, against)
     plan = BenchPlan(
-        source=None if file is None else _source(file, columns),
+        source=None if file is None else _source(target, file, columns),
         mean_words=words,
         batch=batch,
         concurrencies=_numbers("--concurrency", concurrency, int)
@@ -149,11 +152,19 @@ def bench(
     _publish(_measure(target, plan, baseline), json, html)
 
 
-def _source(file: Path, columns: str) -> "Source":
-    from pipework.data.examples import Source, parse_columns
-    from pipework.data.readers import Columns as FileColumns
+def _source(target: str, file: Path, columns: str | None) -> "Source":
+    """Return how to read a file, with the columns that the model was trained with."""
+    from pipework.client import Client
+    from pipework.data.other_files import unlabelled_source
+    from pipework.run_folder.manifest import TrainingReadOptions, read_classifier
 
-    return Source(path=file, columns=FileColumns(label=None, **parse_columns(columns)))
+    reading = None
+    if not target.startswith(URLS):
+        reading = TrainingReadOptions.of(read_classifier(Path(target)).data)
+    else:
+        with suppress(PipeError), Client(target) as client:  # another server has no such answer
+            reading = client.read_options()
+    return unlabelled_source(reading or TrainingReadOptions.of_inputs(("text",)), file, columns)
 
 
 def _per_server(

@@ -83,7 +83,7 @@ class StandardOutput(FileIO):
         sys.stdout = TextIOWrapper(
             cast("BufferedWriter", raw) if unbuffered else BufferedWriter(raw),
             encoding=getattr(text, "encoding", None),
-            errors=getattr(text, "errors", None),
+            errors="backslashreplace",  # an ASCII terminal must not end a command
             line_buffering=raw.isatty(),
             write_through=unbuffered,
         )

@@ -19,13 +19,14 @@ from pipework.run_folder.manifest import Manifest
 from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine, faster_engines
 from pipework.serve.engines.runtimes import runtime_of
-from pipework.tasks.evaluation import Evaluation, SplitMetrics
+from pipework.tasks.evaluation import ClassReport, Evaluation, SplitMetrics
 from pipework.tasks.kinds import Metric
 from pipework.tasks.task import Task
 from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.tables import tables
 
 DEFAULTS = EngineSettings()
+MAX_CLASSES = 30  # of the tables of an evaluation
 
 
 def format_scores(scores: Mapping[Metric, float]) -> str:
@@ -146,6 +147,9 @@ def show_evaluation(evaluation: Evaluation) -> None:
             f"{counted(leaked.rows, 'row')} also in train: "
             f"{evaluation.metric} {leaked.score:.4f} for them{others}"
         )
+    classes: Sequence[ClassReport] = evaluation.classes
+    if len(classes) > MAX_CLASSES:
+        classes = sorted(classes, key=lambda report: report.f1)[:MAX_CLASSES]
     rows = [
         (
             report.label,
@@ -154,11 +158,14 @@ def show_evaluation(evaluation: Evaluation) -> None:
             f"{report.f1:.3f}",
             report.support,
         )
-        for report in evaluation.classes
+        for report in classes
     ]
     if rows:
         console.table("", ("class", "precision", "recall", "F1", "rows"), rows)
-    if evaluation.confusion:
+    if len(classes) < len(evaluation.classes):
+        worst = f"{MAX_CLASSES} of {len(evaluation.classes):,} classes, the lowest F1 first"
+        console.print_line(f"{worst}; --json prints all, and the confusion matrix")
+    elif evaluation.confusion:
         labels = [report.label for report in evaluation.classes]
         confusion = [
             (label, *counts) for label, counts in zip(labels, evaluation.confusion, strict=True)
@@ -186,10 +193,6 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
         for name, metrics in manifest.data.metrics.items()
     ]
     console.table("\nscores of the checkpoint", ("split", "rows", "scores"), rows)
-    baseline = manifest.data.baseline
-    if baseline is not None:
-        metric = format_scores({manifest.task.metric: baseline.scores[manifest.task.metric]})
-        console.print_line(f"baseline on {baseline.split}, {baseline.name}: {metric}")
     if manifest.data.verdict is not None:
         console.print_line(manifest.data.verdict)
     _show_engines(manifest)

@@ -120,7 +120,7 @@ class EngineSettings(ChangeLimits):
     Attributes:
         name: name of an engine, as shown by `pipe show`; the limits are ignored.
         recheck_s: seconds between two checks of an idle engine on a few reference rows; 0 for no
-            checks. After a wrong result the version is not ready until a restart.
+            checks. After a wrong result the version is not ready until it is opened again.
     """
 
     name: str | None = None

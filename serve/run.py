@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import uvicorn
 
@@ -30,13 +30,13 @@ from pipework.serve.http.connection import ConnectionFactory
 from pipework.serve.http.exchange import ServerState
 from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.http.request_handler import RequestHandler
-from pipework.serve.http.shutdown import GracePeriod, drain_s, exit_on_signal, stop_on_hangup
+from pipework.serve.http.shutdown import drain_s, exit_on_signal, grace_period, stop_on_hangup
 from pipework.serve.http.tls import BACKLOG, Certificate, TlsListener, read_certificate
 from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.open_models import open_models
 from pipework.serve.models.registry import Models
-from pipework.serve.models.watchdog import Watchdog
+from pipework.serve.models.watchdog import watchdog
 from pipework.serve.observability.observers import Observers
 from pipework.serve.sockets import (
     BoundAddress,
@@ -75,12 +75,6 @@ def serve(
     Returns after all accepted requests have been answered. A signal while models are being loaded
     ends the process with code 0.
 
-    Args:
-        target: a run folder, or a repository of `pipe export --to triton`.
-        settings: server settings.
-        address: address to listen on.
-        ready: called once with the addresses when the server accepts requests.
-
     Raises:
         RunFolderError: the run folder is incomplete, changed or has no verified engine; no model of
             the repository can be served.
@@ -100,33 +94,26 @@ def serve(
         open_models(target, settings) as models,
         Observers(models, settings) as observers,
     ):
-        stack.enter_context(GracePeriod(models.stopping, settings.grace_s))
+        stack.enter_context(grace_period(models.stopping, settings.grace_s))
         reuse_address(listener)
         sockets = ServerSockets(
             http=listener, grpc=ReservedPort(socket=grpc_listener), certificate=certificate
         )
-        run_server(models, settings, observers, sockets, keys, _Announcement(ready))
+        run_server(models, settings, observers, sockets, keys, Lifecycle(ready))
 
 
-class Lifecycle(Protocol):
+class Lifecycle:
     """Follows a server, in its event loop."""
 
-    async def started(self, address: BoundAddress) -> None:
-        """Continue when the server accepts requests."""
-
-    async def ended(self) -> None:
-        """Continue after the last response."""
-
-
-class _Announcement:
     def __init__(self, ready: Callable[[BoundAddress], None]) -> None:
         self._ready = ready
 
     async def started(self, address: BoundAddress) -> None:
+        """Continue when the server accepts requests."""
         self._ready(address)
 
     async def ended(self) -> None:
-        pass
+        """Continue after the last response."""
 
 
 def run_server(
@@ -166,7 +153,7 @@ def run_server(
         lifecycle,
         sockets.address,
     )
-    with Watchdog(models):
+    with watchdog(models):
         server.run(sockets=[sockets.http])
 
 

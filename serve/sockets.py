@@ -49,12 +49,7 @@ class ListenAddress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundAddress:
-    """Addresses of a running server.
-
-    Attributes:
-        url: URL of the HTTP endpoint.
-        grpc: HOST:PORT of the gRPC endpoint.
-    """
+    """Addresses of a running server."""
 
     url: str
     grpc: str
@@ -74,13 +69,7 @@ class ReservedPort:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSockets:
-    """The bound sockets of a server.
-
-    Attributes:
-        http: the socket for HTTP.
-        grpc: the port for gRPC.
-        certificate: for TLS on both; None without TLS.
-    """
+    """The bound sockets of a server."""
 
     http: socket.socket
     grpc: ReservedPort

@@ -21,18 +21,21 @@ from pipework.train.scored_checkpoint import ScoredCheckpoint, TrainedRun, score
 def finalize(trained: TrainedRun) -> Manifest:
     """Promote the best weights to the checkpoint, score them, and write the manifest last."""
     run = trained.run
+    settings = run.config.train
     best_step = trained.state.best_step
     folder = promote_best(run, trained.state, trained.data.vocabulary.padding)
     model = open_checkpoint(folder).to(run.world.device)
     scored = score(trained, model)
-    settings = run.config.train
     sources = run.config.sources()
     baseline = None
     if settings.report and trained.task.baseline:
         baseline = linear_baseline(sources, trained.task, run.progress)
     verdict = judge(scored.judged, baseline, _history(trained))
     lines = (verdict.sentence, *verdict.findings)
-    best = f"best dev {scored.task.metric} at step {best_step}: {scored.evaluation.score}"
+    best = f"best dev {scored.task.metric} at step {best_step}: {scored.evaluation.score:.4f}"
+    before = trained.state.best
+    if before is not None and f"{before.score:.4f}" not in best:
+        best += f" in float32, {before.score:.4f} with train.precision={settings.precision}"
     for line in (best, *lines):
         run.logger.log_text(line)
     manifest = _manifest(trained, scored, model, baseline, verdict)

@@ -63,7 +63,8 @@ def check_learned(out: Path, manifest: Manifest) -> None:
         CheckFailedError: it is not.
     """
     if manifest.data.failures:
-        message = f"the run is complete. {' '.join(manifest.data.failures)}"
+        verdict, *findings = manifest.data.failures
+        message = f"the run is complete. {verdict} {'; '.join(findings)}"
         raise CheckFailedError(message, f"inspect it with: pipe eval {out}")
 
 

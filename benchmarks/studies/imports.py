@@ -99,14 +99,7 @@ def save_graph(
     dynamo: bool = False,
     fixed: bool = False,
 ) -> torch.nn.Module:
-    """Export the model of a folder to ONNX, and delete its weights; return the model.
-
-    Args:
-        folder: a saved classifier.
-        inputs: the first names of GRAPH_INPUTS.
-        dynamo: use the newer exporter of PyTorch.
-        fixed: export for one shape only.
-    """
+    """Export the model of a folder to ONNX, and delete its weights; return the model."""
     model: torch.nn.Module = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     sizes = {0: "batch", 1: "sequence"}
     ids = torch.randint(5, 50, (2, 9))

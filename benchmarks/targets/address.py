@@ -19,9 +19,6 @@ class TargetAddress:
     """Parts of a target's URL.
 
     Attributes:
-        scheme: http, https, grpc or grpcs.
-        host: host name or IP address.
-        port: port number.
         path: path with its leading slash and query, or "".
         credentials: value of the Authorization header, or "".
     """

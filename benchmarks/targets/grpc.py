@@ -45,11 +45,7 @@ class GrpcTarget(Target):
         return content
 
     def check(self, response: bytes, count: int) -> str:
-        """Return the model name of a response to `count` texts.
-
-        Raises:
-            PipeError: an output does not have `count` rows.
-        """
+        """Return the model name of a response to `count` texts."""
         try:
             content = service_pb2.ModelInferResponse.FromString(response)
         except DecodeError:

@@ -124,11 +124,7 @@ class RestTarget(HttpTarget):
         return self.post(json.dumps(content, ensure_ascii=False).encode(), JSON)
 
     def check(self, response: bytes, count: int) -> str:
-        """Return the model name of a response to `count` texts.
-
-        Raises:
-            PipeError: the response does not contain `count` predictions.
-        """
+        """Return the model name of a response to `count` texts."""
         with suppress(ValueError, LookupError, TypeError):
             content = json.loads(response)
             if len(content["predictions"]) == count:

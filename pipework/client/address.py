@@ -35,8 +35,6 @@ class ServerUrl:
     """A parsed server URL, with an optional model.
 
     Attributes:
-        scheme: http, https, grpc or grpcs.
-        host: host and port.
         model: name of the model; "" if the URL has none.
         version: version of the model; "" for the newest.
     """

@@ -244,11 +244,6 @@ def predict_all(client: Client, examples: Iterable[Example], progress: Progress)
 
     Inputs are read only when they are sent. If the iterator is closed, no more requests are sent.
 
-    Args:
-        client: client of the server; it may retry when the server is busy.
-        examples: the inputs.
-        progress: advanced by the number of finished inputs.
-
     Raises:
         PipeError: see `Client.predict`; an input error names the range of inputs of its request.
     """

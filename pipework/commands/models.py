@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipework.commands.options import Run, Sets
+from pipework.commands.options import Run, Sets, note_torch
 from pipework.errors import ConfigError
 from pipework.run_folder.engine_record import Layout, Precision
 
@@ -48,7 +48,7 @@ def import_(
     forced += [f"allow_unused={json.dumps(allow_unused)}"] if allow_unused else []
     settings = load_settings(ImportSettings, None, [*(overrides or []), *forced])
     with console.progress() as progress:
-        progress.note("loading torch")
+        note_torch(progress)
         from pipework.export.importing.run import import_source  # imports torch: seconds
 
         manifest = import_source(
@@ -88,7 +88,7 @@ def export(
     with LockedRun.open(run) as locked:
         variants = select_variants(locked.manifest, to, precision, layout)
         with console.progress() as progress:
-            progress.note("loading torch")
+            note_torch(progress)
             from pipework.export.ranking import keep_best
             from pipework.export.run import export_locked  # imports torch: seconds
 

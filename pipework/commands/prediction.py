@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -15,6 +15,8 @@ from pipework.errors import CheckFailedError, ConfigError, StoppedError, without
 
 if TYPE_CHECKING:
     from pipework.serve.bulk.job import BulkOptions
+
+MAX_REJECTS = 0.1  # of the rows of a bulk job
 
 Keep = Annotated[
     str | None, typer.Option(help="columns that --in copies to --out: NAME,NAME (default all)")
@@ -34,7 +36,8 @@ AllowSkipped = Annotated[
 ]
 
 MaxRejects = Annotated[
-    float, typer.Option(min=0, max=1, help="largest share of rows of --in that cannot be read")
+    float | None,
+    typer.Option(min=0, max=1, help="largest share of unreadable rows of --in (default 0.1)"),
 ]
 
 Inputs = Annotated[
@@ -64,7 +67,7 @@ def predict(
     raw_csv: RawCsv = False,
     on: On = None,
     allow_skipped: AllowSkipped = False,
-    max_rejects: MaxRejects = 0.1,
+    max_rejects: MaxRejects = None,
 ) -> None:
     """Classify texts from the command line, a file, standard input (a text per line), or files.
 
@@ -72,9 +75,11 @@ def predict(
     same command continues after an interruption, and skips what is finished.
     """
     if inputs is None:
-        _check_without_in(out, keep, shard, on)
+        bulk = {"--keep": keep, "--shard": shard, "--on": on, "--max-rejects": max_rejects}
+        _check_without_in(out, {**bulk, "--allow-skipped": allow_skipped or None})
     else:
-        run, out = _check_with_in(words or [], out, file, url)
+        others = {"--file": file, "--url": url, "--raw-csv": raw_csv or None}
+        run, out = _check_with_in(words or [], out, others)
         from pipework.serve.bulk.job import BulkOptions
 
         kept = None if keep is None else [name for name in keep.split(",") if name]
@@ -88,7 +93,7 @@ def predict(
             on=on,
             allow_skipped=allow_skipped,
         )
-        _score_files(run, options, max_rejects)
+        _score_files(run, options, MAX_REJECTS if max_rejects is None else max_rejects)
         return
     from pipework import console
     from pipework.export.predict import PredictionSource, predict_inputs
@@ -110,10 +115,10 @@ def _print(lines: Iterable[str]) -> None:
         sys.stdout.write((printable(line) if sys.stdout.isatty() else line) + "\n")
 
 
-def _check_without_in(out: str | None, *options: str | None) -> None:
+def _check_without_in(out: str | None, options: Mapping[str, object]) -> None:
     """Check that no option was given that needs --in."""
-    if any(option is not None for option in options):
-        message = "--keep, --shard and --on need --in"
+    if given := [name for name, value in options.items() if value is not None]:
+        message = f"{given[0]} needs --in"
         raise ConfigError(message, "pipe predict RUN --in FILES --out FOLDER")
     if out is not None and "://" in out:
         message = f"--out {without_password(out)}: expected a path, found a URL"
@@ -121,12 +126,12 @@ def _check_without_in(out: str | None, *options: str | None) -> None:
 
 
 def _check_with_in(
-    words: list[str], out: str | None, file: Path | None, url: str | None
+    words: list[str], out: str | None, others: Mapping[str, object]
 ) -> tuple[Path, str]:
     """Return the run folder and the output of a bulk job; check that --in fits the others."""
     hint = "pipe predict RUN --in 'FILES' --out FOLDER, with quotes around a pattern"
-    if file is not None or url is not None:
-        message = "--in: expected neither --file nor --url"
+    if given := [name for name, value in others.items() if value is not None]:
+        message = f"--in: expected no {given[0]}"
         raise ConfigError(message, hint)
     if len(words) != 1:
         found = ", ".join(words) or "none"
@@ -192,14 +197,16 @@ def _score_files(run: Path, options: "BulkOptions", max_rejects: float) -> None:
     if counts.labels:
         rows = [(label, number) for label, number in Counter(counts.labels).most_common()]
         console.table("labels", ("label", "rows"), rows)
+    failures = list(summary.failures)
     share = counts.rejected / max(1, counts.rows + counts.rejected)
     if share > max_rejects:
-        message = (
-            f"{counts.rejected:,} rows ({share:.1%}) could not be read, more than --max-rejects "
-            f"{max_rejects:g}"
-        )
+        rejected = f"{counted(counts.rejected, 'row')} ({share:.1%}) could not be read"
+        message = f"{rejected}, more than --max-rejects {max_rejects:g}"
         hint = (
             f"the reasons are in {out}/rejects; if it is the encoding, convert the files to UTF-8: "
             "iconv -f ENCODING -t UTF-8"
         )
-        raise CheckFailedError(message, hint)
+        failures.append(CheckFailedError(message, hint))
+    if failures:
+        hints = "; ".join(failure.hint for failure in failures)
+        raise CheckFailedError("; ".join(map(str, failures)), hints)

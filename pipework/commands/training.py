@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from pipework.commands.options import Columns, EngineName, Json, Run, Sets, print_result
+from pipework.commands.options import (
+    Columns,
+    EngineName,
+    Json,
+    Run,
+    Sets,
+    note_torch,
+    print_result,
+)
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError
 
 
@@ -29,7 +37,7 @@ def train(
     loaded = load_config(config, overrides or [])  # before torch, so that its errors are fast
     progress = console.progress()
     if "RANK" not in os.environ:
-        progress.note("loading torch")
+        note_torch(progress)
     from pipework.train.loop.distributed import is_worker, join, launch  # imports torch: seconds
 
     if nproc > 1 and not is_worker():
@@ -79,7 +87,7 @@ def tune(
         os.environ.setdefault("OMP_NUM_THREADS", f"{max(1, cpu_limit() // jobs)}")
     with console.progress() as progress:
         shown = NullProgress() if LAUNCHER in os.environ else progress
-        shown.note("loading torch")
+        note_torch(shown)
         from pipework.train.tune.report import summary  # imports torch: seconds
         from pipework.train.tune.run import check_chosen
         from pipework.train.tune.run import tune as search

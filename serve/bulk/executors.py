@@ -253,8 +253,24 @@ def _score(job: ItemScorer, item: WorkItem) -> FinishedItem | PipeError:
         return error
 
 
-def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return the index of a shard, from 0, and the number of shards.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """The I-th of N shards of a job, from 0; the default is the whole job."""
+
+    index: int = 0
+    count: int = 1
+
+    def __str__(self) -> str:
+        """Return I/N, from 1."""
+        return f"{self.index + 1}/{self.count}"
+
+    def __contains__(self, number: int) -> bool:
+        """Return whether the work item or the file with a number belongs to the shard."""
+        return number % self.count == self.index
+
+
+def parse_shard(option: str | None, environment: Mapping[str, str]) -> Shard:
+    """Return the shard of an option.
 
     Args:
         option: I/N; "auto" for the shard of the environment; None for the whole job.
@@ -265,17 +281,17 @@ def parse_shard(option: str | None, environment: Mapping[str, str]) -> tuple[int
             missing, incomplete or do not belong to a shard.
     """
     if option is None:
-        return 0, 1
+        return Shard()
     if option != AUTO:
         number, slash, count = option.partition("/")
         if slash and number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
-            return int(number) - 1, int(count)
+            return Shard(index=int(number) - 1, count=int(count))
         message = f"--shard {option}: expected auto, or I/N with I from 1 to N"
         raise ConfigError(message, "for example --shard 1/4")
     return _shard_of_environment(environment)
 
 
-def _shard_of_environment(environment: Mapping[str, str]) -> tuple[int, int]:
+def _shard_of_environment(environment: Mapping[str, str]) -> Shard:
     for name, first, step, total in SHARDS:
         if name not in environment:
             continue
@@ -285,10 +301,10 @@ def _shard_of_environment(environment: Mapping[str, str]) -> tuple[int, int]:
         try:
             start = int(environment.get(first, "0"))
             index = (int(environment[name]) - start) // int(environment.get(step, "1"))
-            shard = index, int(environment[total])
+            shard = Shard(index=index, count=int(environment[total]))
         except (ValueError, ZeroDivisionError):
-            shard = -1, 0
-        if 0 <= shard[0] < shard[1]:
+            shard = Shard(index=-1, count=0)
+        if 0 <= shard.index < shard.count:
             return shard
         found = f"{name}={environment[name]} and {total}={environment[total]}"
         message = f"expected the number of a shard and the number of shards, found {found}"

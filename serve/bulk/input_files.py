@@ -23,6 +23,7 @@ from pipework.serve.bulk.stored_files import PARQUET, StoredFile, unreadable
 
 ITEM_BYTES = 2**20
 LINE = "text"  # name of the only column of a list of texts
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"  # of the folders of Hive, Spark and pyarrow
 
 
 class InputFile(Record):
@@ -41,7 +42,7 @@ class InputFile(Record):
     size: int
     columns: tuple[str, ...]
     types: tuple[str, ...] = ()
-    keys: dict[str, str] = Field(default_factory=dict)
+    keys: dict[str, str | None] = Field(default_factory=dict)
     footer_sha256: str | None = None
     problem: str = ""
 
@@ -97,10 +98,14 @@ class PlannedFile:
         return pa.schema([*self.schema, *added])
 
 
-def path_keys(name: str) -> dict[str, str]:
+def path_keys(name: str) -> dict[str, str | None]:
     """Return the columns in the path of a file: `year=2024/rows.csv` has the column `year`."""
     pairs = (part.partition("=") for part in posixpath.dirname(name).split("/"))
-    return {key: unquote(value) for key, equals, value in pairs if key and equals}
+    return {
+        unquote(key): None if value == HIVE_NULL else unquote(value)
+        for key, equals, value in pairs
+        if key and equals
+    }
 
 
 def plan_file(stored: StoredFile, source: Source, index: int) -> PlannedFile:
@@ -131,9 +136,12 @@ def _plan_parquet(stored: StoredFile, source: Source, index: int) -> PlannedFile
             metadata = pq.ParquetFile(stream).metadata
             stream.seek(stored.size - 8 - metadata.serialized_size)
             footer = hashlib.sha256(stream.read()).hexdigest()
+            schema = metadata.schema.to_arrow_schema()
         except (pa.ArrowException, OSError) as error:
             raise unreadable(stored.name, error) from error
-    schema = metadata.schema.to_arrow_schema()
+    if not schema.names:
+        message = f"{stored.name} has no columns"
+        raise DataError(message)
     items = list[WorkItem]()
     row = 1
     for group in range(metadata.num_row_groups):

@@ -8,19 +8,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipework.errors import DataError
+from pipework.errors import CheckFailedError, DataError
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_classifier
-from pipework.serve.bulk.executors import Executor, executor, parse_shard
+from pipework.serve.bulk.executors import Executor, Shard, executor, parse_shard
 from pipework.serve.bulk.input_files import InputFile, WorkItem
-from pipework.serve.bulk.job_folder import PARTS, JobFolder, disk_errors, job_folder
+from pipework.serve.bulk.job_folder import JobFolder, disk_errors, job_folder
 from pipework.serve.bulk.ledger import (
     BulkPlan,
     EngineIdentity,
     FinishedItem,
     Ledger,
     RowCounts,
-    part_name,
+    part_path,
     planned_engine,
 )
 from pipework.serve.bulk.part_tables import part_table, row_counts
@@ -29,12 +29,6 @@ from pipework.serve.bulk.records import Reject
 from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.bulk.stored_files import StoredFile, changed, find_files
 from pipework.serve.engines import computes_on_gpu
-
-
-class UnscoredError(DataError):
-    """Some of the input could not be read; all other rows are scored."""
-
-    exit_code = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +64,7 @@ class BulkSummary:
         items, skipped: work items of the shard, and those that were already finished.
         planned, finished: work items of the job, and those that all processes have finished.
         counts: numbers of rows.
+        failures: why some items or files of the shard are not scored; all others are.
     """
 
     items: int
@@ -77,6 +72,7 @@ class BulkSummary:
     planned: int
     finished: int
     counts: RowCounts = field(default_factory=RowCounts)
+    failures: list[CheckFailedError] = field(default_factory=list)
 
 
 def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSummary:
@@ -85,11 +81,10 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
     Raises:
         ConfigError: an option is invalid, or the job folder cannot be used, for example because
             it belongs to another job.
-        UnscoredError: some items or files could not be read; all others are finished.
         TransientError: a store or a disk has failed, or is full.
         ChangedFileError: the input of a finished item, or a file of the engine, has changed.
     """
-    index, shards = parse_shard(options.shard, os.environ)
+    shard = parse_shard(options.shard, os.environ)
     folder = job_folder(str(options.out))
     with disk_errors():
         stored = find_files(options.pattern, folder, allow_skipped=options.allow_skipped)
@@ -101,11 +96,7 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
         Scorer(run.absolute(), engine, threads=place.threads) as scorer,
     ):
         job = BulkJob(scorer, stored, folder, options)
-        mine = [item for item in job.ledger.plan.items if item.number % shards == index]
-        part = f", shard {index + 1} of {shards}" if shards > 1 else ""
-        title = f"score with {scorer.record.name}{place.title}{part}"
-        with progress.stage(title, sum(item.rows for item in mine), "rows"):
-            return job.run(mine, place, progress)
+        return job.run(shard, place, progress)
 
 
 class BulkJob:
@@ -161,35 +152,35 @@ class BulkJob:
             items=tuple(items),
         )
 
-    def run(self, items: Sequence[WorkItem], place: Executor, progress: Progress) -> BulkSummary:
-        """Score items, and skip finished ones.
-
-        Raises:
-            UnscoredError: some items or files could not be read; all others are finished.
-        """
-        for file in self.ledger.plan.files:
-            if file.problem:
-                progress.note(file.problem)
-        planned = len(self.ledger.plan.items)
-        damaged = list[DataError]()
+    def run(self, shard: Shard, place: Executor, progress: Progress) -> BulkSummary:
+        """Score the items of a shard, and skip finished ones."""
+        plan = self.ledger.plan
+        items = [item for item in plan.items if item.number in shard]
+        planned = len(plan.items)
         summary = BulkSummary(items=len(items), planned=planned, finished=planned)
-        missing = self._missing(items, summary, progress)
-        for outcome in place.score(self, missing, progress):
-            if isinstance(outcome, DataError):
-                progress.note(str(outcome))
-                damaged.append(outcome)
-            else:
-                summary.counts += outcome.counts
+        numbered = enumerate(plan.files)
+        problems = [file.problem for number, file in numbered if file.problem and number in shard]
+        for problem in problems:
+            progress.note(problem)
+        damaged = list[str]()
+        part = "" if shard == Shard() else f", shard {shard}"
+        title = f"score with {plan.engine.name}{place.title}{part}"
+        with progress.stage(title, sum(item.rows for item in items), "rows"):
+            for outcome in place.score(self, self._missing(items, summary, progress), progress):
+                if isinstance(outcome, DataError):
+                    progress.note(str(outcome))
+                    damaged.append(str(outcome))
+                else:
+                    summary.counts += outcome.counts
         if damaged:
             failed = f"{len(damaged)} of {len(items)} work items cannot be read"
-            message = f"{failed}; first: {damaged[0]}"
-            raise UnscoredError(message, "restore the files and run the command again")
-        if problems := [file.problem for file in self.ledger.plan.files if file.problem]:
-            failed = f"{len(problems)} of {len(self.ledger.plan.files)} files were not scored"
+            hint = "restore the files and run the command again"
+            summary.failures.append(CheckFailedError(f"{failed}; first: {damaged[0]}", hint))
+        if problems:
+            failed = f"{len(problems)} of {len(plan.files)} files were not scored"
             hint = "restore or remove them, and score them with another --out folder"
-            message = f"{failed}; first: {problems[0]}"
-            raise UnscoredError(message, hint)
-        if summary.items < planned:  # else all are finished: no need to list the folder
+            summary.failures.append(CheckFailedError(f"{failed}; first: {problems[0]}", hint))
+        if summary.items < planned or damaged:  # else all are finished: no need to list the folder
             summary.finished = self.ledger.finished()
         return summary
 
@@ -221,8 +212,7 @@ class BulkJob:
             raise changed(stored)
         rejects = list[Reject]()
         counts = RowCounts()
-        path = f"{PARTS}/{part_name(item)}.parquet"
-        with self.ledger.folder.new_file(path) as part, ExitStack() as stack:
+        with self.ledger.folder.new_file(part_path(item)) as part, ExitStack() as stack:
             writer = None
             for window in self._readers[item.file].windows(item, stored, data):
                 predicted = self._scorer.model.columns(window.examples)

@@ -290,5 +290,10 @@ def part_name(item: WorkItem) -> str:
     return f"part-{item.number:06d}"
 
 
+def part_path(item: WorkItem) -> str:
+    """Return the path of the part of an item in the job folder."""
+    return f"{PARTS}/{part_name(item)}.parquet"
+
+
 def _entry_path(item: WorkItem) -> str:
     return f"{FINISHED}/{part_name(item)}.json"

@@ -82,7 +82,7 @@ class RowReader:
     columns: Sequence[str]
     keep: Sequence[str]
     expected: Input
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str | None] = field(default_factory=dict)
     types: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:

@@ -139,15 +139,6 @@ def open_first(
     a warning, and engines beyond the limits are opened only if no other engine can be; a changed
     file is always an error.
 
-    Args:
-        run: the run folder.
-        manifest: its manifest.
-        name: name of an engine.
-        prove: whether to check parity here in any case.
-        threads: threads of the runtime on a CPU; None for as many as the container may use.
-        limits: limits of the changes of an engine that is opened without a name, as recorded and
-            as measured here.
-
     Raises:
         RunFolderError: an engine or a file is wrong; the message names it.
         MissingDependencyError: the runtime or the GPU of the engine is missing.
@@ -232,14 +223,6 @@ def open_engine(
     threads: int | None = None,
 ) -> CollatedEngine:
     """Open the file of an engine without a parity check; `open_proven` makes that.
-
-    Args:
-        path: the engine's main file, see `Runtime.model_file`.
-        variant: format, layout and precision of the engine.
-        manifest: manifest of the run, for the form of its inputs.
-        whole: whether each batch is one call.
-        built: the build record of the engine; None for a graph that is being converted.
-        threads: threads of the runtime on a CPU; None for as many as the container may use.
 
     Raises:
         RunFolderError: the file is not an engine that fits the model's input.

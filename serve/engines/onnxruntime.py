@@ -128,11 +128,6 @@ class OnnxRuntimeEngine(CollatedEngine):
     def __init__(self, path: Path, collate: Collate, *, threads: int | None = None) -> None:
         """Load the graph.
 
-        Args:
-            path: the .onnx file.
-            collate: cuts batches into calls.
-            threads: threads of the runtime; None for as many as the container may use.
-
         Raises:
             RunFolderError: the file is not a graph, or its inputs and outputs are different.
             MissingDependencyError: there is a GPU, but its libraries are missing.

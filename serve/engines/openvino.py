@@ -92,12 +92,6 @@ class OpenVinoEngine(CollatedEngine):
     ) -> None:
         """Read and compile the model.
 
-        Args:
-            path: the .xml file.
-            collate: cuts batches into calls.
-            precision: precision of the engine, see `precision_hint`.
-            threads: threads of the runtime; None for as many as the container may use.
-
         Raises:
             MissingDependencyError: the engine is bf16, which the processor does not support.
             RunFolderError: the file is not a model, or its inputs and outputs are different.

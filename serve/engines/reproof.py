@@ -41,15 +41,7 @@ class ReprovenEngine(Closeable):
         task: Task,
         batch: int,
     ) -> None:
-        """Take ownership of an engine.
-
-        Args:
-            engine: the engine; it takes at most `batch` texts.
-            record: its record in the manifest.
-            rows: its reference rows.
-            task: the task of the run.
-            batch: most texts of a call.
-        """
+        """Take ownership of an engine."""
         self._engine, self._record, self._rows, self._task = engine, record, rows, task
         self._sizes = tuple(min(size, batch) for size in BATCH_SIZES)
         self._proven, self._refused = False, ""

@@ -112,11 +112,6 @@ class TensorRtEngine(CollatedEngine):
     def __init__(self, path: Path, collate: Collate, built: EngineBuild) -> None:
         """Deserialize the engine.
 
-        Args:
-            path: the engine file.
-            collate: cuts batches into calls.
-            built: the TensorRT that built it, and the target.
-
         Raises:
             NoGpuError: this machine has no GPU.
             MissingDependencyError: that TensorRT package is not installed.

@@ -66,14 +66,7 @@ def request_body(
     *,
     required: bool = True,
 ) -> Json:
-    """Describe the body of a route that parses it without FastAPI.
-
-    Args:
-        model: model of the JSON body.
-        examples: example bodies by name.
-        others: schemas of other media types.
-        required: whether the body is required.
-    """
+    """Describe the body of a route that parses it without FastAPI."""
     schema = model.model_json_schema(schema_generator=_NoNullSchema)
     schema = _inlined(schema, schema.pop("$defs", {}))
     content: Json = {"application/json": {"schema": schema, "examples": examples}}
@@ -106,13 +99,7 @@ OPTION_HEADERS = [
 
 
 def customize_openapi(app: FastAPI, examples: Mapping[str, str], *, keys: bool) -> None:
-    """Customize the OpenAPI description of an app.
-
-    Args:
-        app: an app with all its routes.
-        examples: example values of path parameters, by name.
-        keys: whether an API key is required.
-    """
+    """Customize the OpenAPI description of an app."""
     generate = app.openapi
 
     def described() -> Json:

@@ -197,12 +197,7 @@ def _incomplete(encoding: str, found: str) -> CompressionError:
 
 
 async def compress(response: Response, fields: Mapping[bytes, bytes]) -> Response:
-    """Compress the body of a response with the encoding that the client prefers.
-
-    Args:
-        response: the response to an inference request.
-        fields: the headers of the request, with names in lower case.
-    """
+    """Compress the body of a response with the encoding that the client prefers."""
     accepted = fields.get(b"accept-encoding")
     if accepted is None or len(response.body) < MIN_BYTES:
         return response

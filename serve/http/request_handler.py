@@ -107,12 +107,7 @@ class RequestHandler:
         return exchange
 
     def begin_rejected(self, error: Exception, head: RequestHead | None = None) -> Exchange:
-        """Start a request with an error as its response and close the connection after it.
-
-        Args:
-            error: the error.
-            head: the head of the request; None if it was not received.
-        """
+        """Start a request with an error as its response and close the connection after it."""
         exchange = self._exchange(head or RequestHead())
         exchange.closes = True
         self.reject(exchange, error)

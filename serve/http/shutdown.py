@@ -7,8 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType, TracebackType
-from typing import Self
+from types import FrameType
 
 from pipework.errors import PipeError
 
@@ -23,45 +22,32 @@ def drain_s(grace_s: int) -> int:
     return max(1, grace_s - RESERVE_S)
 
 
-class GracePeriod:
-    """Exits the process with code 0 at the end of the grace period.
+@contextmanager
+def grace_period(stopping: threading.Event, seconds: float) -> Iterator[None]:
+    """Exit the process with code 0 when `stopping` has been set for this time.
 
     A hanging engine, thread or connection cannot be stopped from outside, and the sender of SIGTERM
     does not wait longer. Leaving the context earlier cancels this.
     """
+    ended = threading.Event()
+    arguments = (stopping, ended, seconds)
+    threading.Thread(target=_exit_late, args=arguments, name="grace", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        stopping.set()
 
-    def __init__(self, stopping: threading.Event, seconds: float) -> None:
-        self._stopping = stopping
-        self._seconds = seconds
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="grace", daemon=True)
 
-    def __enter__(self) -> Self:
-        """Start the watching thread. The grace period begins when `stopping` is set."""
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Cancel the exit."""
-        self._ended.set()
-        self._stopping.set()
-
-    def _watch(self) -> None:
-        self._stopping.wait()
-        if not self._ended.wait(self._seconds):
-            log.error(
-                "the grace period of %g s is over: exiting with unanswered requests", self._seconds
-            )
-            logging.shutdown()
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, PipeError):  # it cannot be written
-                    stream.flush()
-            os._exit(0)
+def _exit_late(stopping: threading.Event, ended: threading.Event, seconds: float) -> None:
+    stopping.wait()
+    if not ended.wait(seconds):
+        log.error("the grace period of %g s is over: exiting with unanswered requests", seconds)
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, PipeError):  # it cannot be written
+                stream.flush()
+        os._exit(0)
 
 
 def stop_on_hangup() -> None:

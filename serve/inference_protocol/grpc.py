@@ -108,16 +108,7 @@ class GrpcServer:
         credentials: grpc.ServerCredentials | None = None,
         keys: ApiKeys | None = None,
     ) -> None:
-        """Create a server that does not listen yet.
-
-        Args:
-            models: served models; the caller closes them.
-            settings: limits of requests.
-            reserved: the address to listen on.
-            service: answers the calls of the protocol.
-            credentials: TLS credentials; without, connections are not encrypted.
-            keys: the API keys.
-        """
+        """Create a server that does not listen yet."""
         self._models = models
         self._settings = settings
         self._reserved = reserved

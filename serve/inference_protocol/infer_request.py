@@ -147,11 +147,6 @@ def read_texts(
 ) -> InputTexts:
     """Return the inputs of a request as texts within the limits.
 
-    Args:
-        elements: the elements of each tensor by name.
-        names: names of the model's inputs.
-        limits: limits for the number of texts and their lengths.
-
     Raises:
         ProtocolError: the model has other inputs.
         TooLargeError: there are too many texts, or a text is too long.
@@ -185,10 +180,6 @@ def read_outputs(
     outputs: Iterable[tuple[str, Parameters]], *, as_bytes: bool
 ) -> dict[str, RequestedOutput]:
     """Return the requested outputs by name; all outputs if none is requested.
-
-    Args:
-        outputs: names and parameters of the requested outputs.
-        as_bytes: whether they are binary data by default.
 
     Raises:
         ProtocolError: see `_read_output`; or a name is there twice.

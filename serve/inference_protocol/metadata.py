@@ -79,12 +79,9 @@ class ModelStatistics(_Part):
     """Statistics of a version since it was loaded.
 
     Attributes:
-        name: name of the model.
-        version: version of the model.
         last_inference: time of the last response, in milliseconds since 1970; 0 for never.
         inference_count: number of classified texts.
         execution_count: number of computed batches.
-        inference_stats: counts and times of requests.
         batch_stats: empty: batches are cut by tokens and not counted by number of texts.
     """
 

@@ -47,13 +47,7 @@ FINAL = "triton_final_response"
 
 
 class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # it has no types
-    """The gRPC service of the served models.
-
-    Attributes:
-        memory: the memory of all requests.
-        observers: the observers of inference requests.
-        unread: limits the responses that clients do not read.
-    """
+    """The gRPC service of the served models."""
 
     def __init__(
         self,

@@ -27,11 +27,6 @@ def open_models(
 ) -> Models:
     """Open the model of a run folder, or every model of a repository.
 
-    Args:
-        target: the run folder or the repository.
-        settings: the settings of the server.
-        unloaded: models of a repository that clients have unloaded.
-
     Raises:
         ConfigError: the settings name an engine of a repository.
         RunFolderError: the run folder is incomplete, changed or without parity, or no model of
@@ -96,14 +91,6 @@ def open_predictor(
     prove: bool = False,
 ) -> Predictor:
     """Open a run with the named engine, or the first engine that works on this machine.
-
-    Args:
-        run: the run folder.
-        engine: choice of the engine; by default the fastest within the default limits.
-        name: name of the model; by default the name of the run.
-        version: version of the model; see `Predictor`.
-        queue: settings of the queue.
-        prove: whether to check the parity of the engine here in any case, see `open_first`.
 
     Raises:
         RunFolderError: a file, a digest or a parity record is wrong; the message names it.

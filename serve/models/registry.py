@@ -162,8 +162,7 @@ class Models(Closeable):
         """
         for model in self.serving():
             if not (model.alive or self.reopens(model)):
-                message = f"the engine of {model.name} {model.version} has stopped"
-                raise NotReadyError(message)
+                raise _unavailable_error(model)
 
     def reopens(self, model: Predictor) -> bool:
         """Whether a version whose engines have failed will be opened again."""
@@ -232,9 +231,8 @@ class Models(Closeable):
 
 
 def _check_available(model: Predictor) -> None:
-    if reason := _unavailable(model):
-        message = f"the engine of {model.name} {model.version} {reason}"
-        raise NotReadyError(message)
+    if _unavailable(model):
+        raise _unavailable_error(model)
     batch = model.oldest_batch
     if batch is not None and batch.stuck:
         message = (
@@ -246,11 +244,15 @@ def _check_available(model: Predictor) -> None:
 
 def _unavailable(model: Predictor) -> str:
     """Return why a version accepts no requests, or ""."""
-    if model.alive and model.ready:
-        return ""
-    if model.alive and model.fault:
+    if model.fault:
         return f"is not used any more: {model.fault}"
-    return "is being reopened" if model.alive else "has stopped"
+    if not model.alive:
+        return "has stopped"
+    return "" if model.ready else "is being reopened"
+
+
+def _unavailable_error(model: Predictor) -> NotReadyError:
+    return NotReadyError(f"the engine of {model.name} {model.version} {_unavailable(model)}")
 
 
 def _entry(model: Predictor) -> Entry:

@@ -70,9 +70,6 @@ class VersionFolder:
     """A version to serve. Two are equal if the version has not changed between them.
 
     Attributes:
-        name: name of the model.
-        version: version of the model.
-        folder: the run folder.
         root: folder of the repository; no file may be outside.
         stamp: sizes and times of its files.
         reason: why it cannot be served, or "".
@@ -101,7 +98,6 @@ class ModelFolder:
     """A model that takes texts.
 
     Attributes:
-        name: name of the model and its folder.
         policy: which versions are served.
         versions: the versions to serve, the newest last.
         present: all complete versions.

@@ -51,11 +51,7 @@ class _Failure:
 
 
 class RepositoryWatcher(Closeable):
-    """Keeps the open versions up to date with a repository.
-
-    Attributes:
-        leases: the served versions.
-    """
+    """Keeps the open versions up to date with a repository."""
 
     # One thread at a time reads the repository and opens versions (`_working`). Fields that other
     # threads read are replaced as a whole and never changed.

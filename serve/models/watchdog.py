@@ -4,8 +4,8 @@ import logging
 import os
 import threading
 import time
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pipework.serve.models.registry import Models
 from pipework.serve.scheduling.predictor import Predictor
@@ -19,52 +19,42 @@ ENDS = 2
 EXIT_CODE = 1
 
 
-class Watchdog:
-    """Ends the process when the batch of an engine takes too long.
+@contextmanager
+def watchdog(models: Models) -> Iterator[None]:
+    """End the process when the batch of an engine takes too long.
 
     A supervisor, a service manager or Kubernetes starts another one.
     """
+    ended = threading.Event()
+    threading.Thread(target=_watch, args=(models, ended), name="watchdog", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
-    def __init__(self, models: Models) -> None:
-        """Watch the engines of models."""
-        self._models = models
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
-    def __enter__(self) -> Self:
-        """Start to watch."""
-        self._thread.start()
-        return self
+def _watch(models: Models, ended: threading.Event) -> None:
+    resumed_s = polled_s = time.monotonic()
+    while not ended.wait(POLL_S):
+        now_s = time.monotonic()
+        if now_s - polled_s > STOPPED_S:
+            resumed_s = now_s
+        polled_s = now_s
+        for model in models.serving():
+            end_if_stuck(model, resumed_s)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop watching."""
-        self._ended.set()
 
-    def _watch(self) -> None:
-        resumed_s = polled_s = time.monotonic()
-        while not self._ended.wait(POLL_S):
-            now_s = time.monotonic()
-            if now_s - polled_s > STOPPED_S:
-                resumed_s = now_s
-            polled_s = now_s
-            for model in self._models.serving():
-                self._check(model, resumed_s)
-
-    def _check(self, model: Predictor, resumed_s: float) -> None:
-        oldest = model.oldest_batch
-        if oldest is None:
-            return
-        seconds = time.monotonic() - max(oldest.started_s, resumed_s)
-        if seconds > ENDS * oldest.limit_s:
-            log.error(
-                "the engine of %s %s is stuck: a batch has taken %.1f s, expected at most %.1f s "
-                "(queue.stuck_s); the process ends",
-                *(model.name, model.version, seconds, oldest.limit_s),
-            )
-            logging.shutdown()
-            os._exit(EXIT_CODE)
+def end_if_stuck(model: Predictor, resumed_s: float) -> None:
+    """End the process if a batch takes too long; the time before `resumed_s` does not count."""
+    oldest = model.oldest_batch
+    if oldest is None:
+        return
+    seconds = time.monotonic() - max(oldest.started_s, resumed_s)
+    if seconds > ENDS * oldest.limit_s:
+        log.error(
+            "the engine of %s %s is stuck: a batch has taken %.1f s, expected at most %.1f s "
+            "(queue.stuck_s); the process ends",
+            *(model.name, model.version, seconds, oldest.limit_s),
+        )
+        logging.shutdown()
+        os._exit(EXIT_CODE)

@@ -17,12 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def set_up_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Configure the root logger of this process.
-
-    Args:
-        settings: log format.
-        stream: output stream; None for stderr.
-    """
+    """Configure the root logger of this process."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.addFilter(_add_request)
     match settings.format:

@@ -166,12 +166,7 @@ def activate(context: RequestContext) -> None:
 
 
 def new_context(endpoint: str | None, headers: Mapping[str, str]) -> RequestContext:
-    """Return the context of a request that arrives now.
-
-    Args:
-        endpoint: v1, v2 or grpc; None if the request is not an inference request.
-        headers: HTTP headers or gRPC metadata, with names in lower case.
-    """
+    """Return the context of a request that arrives now."""
     request_id = headers.get(REQUEST_ID, "")
     return RequestContext(
         endpoint=endpoint,

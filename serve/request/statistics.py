@@ -35,18 +35,11 @@ class EngineLoad:
     Attributes:
         unanswered_requests: accepted requests without an answer.
         oldest_batch_s: seconds since the start of the oldest running batch; 0 if there is none.
-        waiting_requests: requests in the queue.
-        waiting_tokens: tokens of these requests.
         waiting_s: estimated seconds until the engines have computed them; 0 before the first batch.
-        batches: computed batches.
         batch_tokens: tokens of these batches, without padding.
-        batch_texts: texts of these batches.
         computed_tokens: tokens of these batches, with padding.
         compute_s: seconds that engines spent computing.
         refused: rejected requests, by reason.
-        engines: engines that are running now.
-        crashes: engine crashes.
-        rechecks: finished checks of engines in the running server.
         recheck_failures: the checks with a wrong result.
     """
 
@@ -72,8 +65,6 @@ class Totals:
     """Requests of a model version and the time they took.
 
     Attributes:
-        answered: successful requests.
-        failed: failed requests.
         texts: texts of the successful requests.
         truncated: the texts among these that were longer than the model reads.
         failed_s: seconds of the failed requests.

@@ -29,11 +29,7 @@ class Held:
 
 
 class Admission:
-    """Counts accepted requests, and limits the share of bulk requests and of each client.
-
-    Attributes:
-        total: all accepted requests.
-    """
+    """Counts accepted requests, and limits the share of bulk requests and of each client."""
 
     def __init__(self, settings: QueueSettings) -> None:
         self._settings = settings

@@ -21,8 +21,6 @@ class ComputedBatch:
     """The outputs of a finished batch and what it cost.
 
     Attributes:
-        batch: the batch.
-        outputs: the outputs.
         elapsed_s: seconds from start to end of the computation.
         end_s: end of the computation, on the clock of `time.perf_counter`.
         computed_tokens: number of tokens including padding.
@@ -100,12 +98,7 @@ class BatchTotals:
 
 
 class InFlightBatch:
-    """A batch that an engine is computing. An engine computes one batch at a time.
-
-    Attributes:
-        batch: the batch.
-        engine: the engine that computes it.
-    """
+    """A batch that an engine is computing. An engine computes one batch at a time."""
 
     def __init__(self, engine: Engine, batch: Batch) -> None:
         """Start the computation if the engine is asynchronous; `finish` raises any error."""

@@ -70,11 +70,7 @@ async def run_for_logits(logits: int, function: Callable[[], T]) -> T:
 
 
 class LoopBridge:
-    """Collects results for one event loop and wakes the loop once for many of them.
-
-    Attributes:
-        loop: the event loop that awaits the results.
-    """
+    """Collects results for one event loop and wakes the loop once for many of them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop

@@ -64,16 +64,7 @@ class Predictor(Closeable):
         name: str | None = None,
         version: str | None = None,
     ) -> None:
-        """Take ownership of a scheduler; `open_predictor` opens a run folder.
-
-        Args:
-            manifest: the manifest of the run.
-            record: the engine of the scheduler.
-            encoder: the tokenizer of the run.
-            scheduler: computes the logits.
-            name: name of the model; by default the name of the run.
-            version: version of the model; see the class.
-        """
+        """Take ownership of a scheduler; `open_predictor` opens a run folder."""
         self.scheduler = scheduler
         self._codec = TextCodec(manifest, encoder)
         self._tokenizers = TokenizerPool(self._codec.encode, scheduler)
@@ -86,8 +77,11 @@ class Predictor(Closeable):
 
     @property
     def alive(self) -> bool:
-        """Whether an engine runs or is being reopened; if not, only a restart helps."""
-        return self.scheduler.alive
+        """Whether an engine runs or is being reopened, and none gives wrong results.
+
+        If not, the version must be opened again.
+        """
+        return self.scheduler.alive and not self.scheduler.fault
 
     @property
     def ready(self) -> bool:
@@ -96,7 +90,7 @@ class Predictor(Closeable):
 
     @property
     def fault(self) -> str:
-        """What is wrong with the results of an engine, or "": then only a restart helps."""
+        """What is wrong with the results of an engine, or ""."""
         return self.scheduler.fault
 
     @property

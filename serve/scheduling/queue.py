@@ -171,13 +171,7 @@ class BatchQueue:
         group_lengths: bool = False,
         admission: Admission | None = None,
     ) -> None:
-        """Create an empty queue.
-
-        Args:
-            batch_tokens: most tokens of a batch, without padding.
-            group_lengths: whether a batch should have inputs of similar lengths.
-            admission: counts the queued tokens of each client.
-        """
+        """Create an empty queue."""
         self._full_batch_tokens = self._batch_tokens = batch_tokens
         self._admission = admission or Admission(QueueSettings())
         self._dominant: str | None = None

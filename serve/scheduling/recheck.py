@@ -25,24 +25,12 @@ class Rechecks:
     """The checks of the engines of a version, which have the same file.
 
     Each engine is checked in its own thread.
-
-    Attributes:
-        tokens: most tokens of a check.
-        count: number of finished checks.
-        failures: number of failed checks.
     """
 
     def __init__(
         self, record: EngineRecord, rows: ReferenceRows, task: Task, interval_s: float
     ) -> None:
-        """Prepare the checks.
-
-        Args:
-            record: the engine.
-            rows: its reference rows.
-            task: the task of the run.
-            interval_s: seconds between two checks of an engine.
-        """
+        """Prepare the checks."""
         parity, tolerance = record.parity, record.tolerance
         unit = task.difference_unit(rows.outputs.values) if parity is None else parity.unit
         self.interval_s = interval_s

@@ -73,13 +73,8 @@ class Scheduler(Closeable):
     ) -> None:
         """Start one thread per engine. The scheduler closes the engines.
 
-        Args:
-            engines: at least one; each is called from one thread only.
-            settings: sizes of batches and of the queue.
-            reopen: opens a replacement for an engine that crashed; None if there is none.
-            group_lengths: whether a batch should have inputs of similar lengths, for engines
-                that pad.
-            rechecks: checks the engines while they are idle; None for no checks.
+        With `group_lengths` a batch has inputs of similar lengths, for engines that pad. `reopen`
+        opens a replacement for an engine that crashed.
         """
         self.statistics = Statistics()
         self._settings = settings or QueueSettings()
@@ -368,7 +363,7 @@ class Scheduler(Closeable):
                 del self._running_batches[thread]
         if not wrong:
             return
-        log.error("%s; requests are refused until a restart", wrong)
+        log.error("%s; requests are refused until the model is opened again", wrong)
         with self._lock:
             self.fault = wrong
             jobs = self._queue.clear()

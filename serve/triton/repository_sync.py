@@ -29,15 +29,7 @@ class RepositorySync(Closeable):
         report: Callable[[str], None],
         poll_s: float,
     ) -> None:
-        """Start the thread.
-
-        Args:
-            server: the server of the repository.
-            repository: folder of the repository.
-            known: the states that were reported before.
-            report: called with a line for each change.
-            poll_s: seconds between polls of the repository; 0 to poll never.
-        """
+        """Start the thread."""
         self._server, self._repository, self._report = server, repository, report
         self._known, self._versions = known, read_versions(repository)
         self._polls, self._every_s = bool(poll_s), poll_s or POLL_S

@@ -29,13 +29,6 @@ def serve_triton(
 ) -> None:
     """Serve a repository with tritonserver until SIGTERM or SIGINT.
 
-    Args:
-        repository: folder that `pipe export --to triton` wrote.
-        settings: settings; only `models` and `grace_s` apply.
-        address: address to listen on.
-        ready: called once with the bound address when requests are accepted.
-        report: called with a line for each version's state and each change.
-
     Raises:
         ConfigError: the folder is not a repository, a port is taken, or a setting does not apply.
         MissingDependencyError: tritonserver is not installed.

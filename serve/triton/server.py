@@ -117,13 +117,7 @@ def _bound(host: str, port: int, option: str, held: ExitStack) -> int:
 
 
 class TritonServer(Closeable):
-    """A running tritonserver with a loaded repository and a checked Python backend.
-
-    Attributes:
-        url: URL of its HTTP port.
-        grpc: host:port of its gRPC port.
-        metrics: URL of its metrics.
-    """
+    """A running tritonserver with a loaded repository and a checked Python backend."""
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ from pipework.serve.http.status import server_status
 from pipework.serve.models.registry import Change, Models, unfinished_error
 from pipework.serve.observability.observers import Observers
 from pipework.serve.observability.summed_metrics import WorkerCounts
+from pipework.serve.run import Lifecycle
 from pipework.serve.sockets import BoundAddress
 
 log = logging.getLogger(__name__)
@@ -92,12 +93,21 @@ class WorkerFolder:
         except FileNotFoundError:
             return frozenset()
 
-    def changed(self, change: Change, name: str) -> None:
-        """Note that a client has loaded or unloaded a model. The caller has the lock."""
+    def changed(self, change: Change, name: str) -> NotReadyError | None:
+        """Record that a client has loaded or unloaded a model; return why that is impossible.
+
+        The caller has the lock.
+        """
         unloaded = self.unloaded() - {name}
         if change is Change.UNLOAD:
             unloaded |= {name}
-        replace(self.folder / "unloaded.json", json.dumps(sorted(unloaded)))
+        try:
+            replace(self.folder / "unloaded.json", json.dumps(sorted(unloaded)))
+        except OSError as error:
+            reason = f"a worker that is started later cannot know the change: {error.strerror}"
+            hint = f"free space in {self.folder}, and send the request again"
+            return NotReadyError(f"model {name}: {reason}", hint)
+        return None
 
 
 def replace(path: Path, text: str) -> None:
@@ -123,11 +133,8 @@ def replace_counts(path: Path, counts: WorkerCounts) -> bool:
     return True
 
 
-class WorkerGroup:
-    """Applies changes of models in all workers, and adds up their counts.
-
-    It is the `Lifecycle` of the server of its worker.
-    """
+class WorkerGroup(Lifecycle):
+    """Applies changes of models in all workers, and adds up their counts."""
 
     def __init__(
         self,
@@ -148,6 +155,7 @@ class WorkerGroup:
             unloaded: names of the models that it did not open, because clients had unloaded them.
             alive: called when the worker has joined the others, and then every second.
         """
+        super().__init__(lambda _: alive())
         self._files = files
         self._number = number
         self._left = files.read(number)
@@ -160,7 +168,7 @@ class WorkerGroup:
         models.problems = files.failures
         observers.others = self.others
 
-    async def started(self, _: BoundAddress) -> None:
+    async def started(self, address: BoundAddress) -> None:
         """Answer calls of other workers, and apply the changes since the models were opened."""
         self._path.unlink(missing_ok=True)  # of an earlier worker with this number
         # In threads, and not of a pool: calls of clients, which wait for the lock, may fill it.
@@ -169,7 +177,7 @@ class WorkerGroup:
         await asyncio.to_thread(self._catch_up)
         self._writing = asyncio.create_task(self._write_forever())
         self._files.failure(self._number).unlink(missing_ok=True)
-        self._alive()
+        await super().started(address)
 
     async def ended(self) -> None:
         """Answer no more calls."""
@@ -196,7 +204,7 @@ class WorkerGroup:
             if late:
                 error = unfinished_error(change, name, late, self._models.change_s)
             if error is None or change is Change.LOAD:
-                self._files.changed(change, name)
+                error = self._files.changed(change, name) or error
         if error is not None:
             raise error
 

@@ -88,7 +88,7 @@ def serve_with_workers(
         grpc = stack.enter_context(shared_socket(grpc_host, address.grpc_port, "--grpc-port"))
         reserved = ReservedPort(socket=grpc, shared=True)
         sockets = ServerSockets(http=http, grpc=reserved, certificate=certificate)
-        files = WorkerFolder(folder=stack.enter_context(_private_folder()), workers=workers)
+        files = WorkerFolder(folder=stack.enter_context(private_folder()), workers=workers)
         children = [
             Worker(
                 number=number,
@@ -108,24 +108,27 @@ def serve_with_workers(
 
 
 @contextmanager
-def _private_folder() -> Iterator[Path]:
+def private_folder() -> Iterator[Path]:
     """Create a temporary folder that only this user may open, for files and sockets of workers.
 
     Delete the folders of servers that were killed.
+
+    Raises:
+        ConfigError: it cannot be created.
     """
-    try:
-        _delete_left_folders(Path(tempfile.gettempdir()))
-        with (
-            tempfile.TemporaryDirectory(prefix=PREFIX) as name,
-            (Path(name) / ALIVE).open("w") as alive,
-        ):
+    with ExitStack() as stack:
+        try:
+            _delete_left_folders(Path(tempfile.gettempdir()))
+            name = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX))
+            alive = stack.enter_context((Path(name) / ALIVE).open("w"))
             fcntl.flock(alive, fcntl.LOCK_EX)  # the workers inherit it
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.bind(f"{name}/{'x' * 20}")  # fails if the path is longer than 107 bytes
-            yield Path(name)
-    except OSError as error:
-        message = f"cannot create a socket in a temporary folder: {error}"
-        raise ConfigError(message, "set TMPDIR to a writable folder with a short path") from error
+        except OSError as error:
+            message = f"the files of the workers cannot be created in a temporary folder: {error}"
+            hint = "set TMPDIR to a writable folder with free space and a short path"
+            raise ConfigError(message, hint) from error
+        yield Path(name)
 
 
 def _delete_left_folders(parent: Path) -> None:
@@ -193,7 +196,7 @@ class _Supervisor:
                 self._files.keep_counters(number, crashed=worker.exit_code != 0)
                 self._check_any(worker)
                 if worker.failures:
-                    message = f"{worker.name} has failed to start {worker.failures} times"
+                    message = f"{worker.name} has failed to start; failures: {worker.failures}"
                     log.error("%s", message)
                     with suppress(OSError):  # a full disk
                         replace(self._files.failure(number), message)
@@ -212,7 +215,7 @@ class _Supervisor:
     def _check_any(self, ended: ChildProcess) -> None:
         """Check that not all workers have failed several times: one may serve or start again."""
         if all(worker.failures >= MAX_FAILURES for worker in self._workers):
-            message = f"{ended.name} ended {ended.failures} times before it was ready"
+            message = f"{ended.name} ended before it was ready; failures: {ended.failures}"
             raise ended.error or NotReadyError(message, "see its log")
 
     def stop(self) -> None:

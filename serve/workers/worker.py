@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import ApiKeys
-from pipework.serve.http.shutdown import GracePeriod, exit_on_signal
+from pipework.serve.http.shutdown import exit_on_signal, grace_period
 from pipework.serve.models.open_models import open_models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.run import run_server
@@ -22,12 +22,7 @@ class Worker:
 
     Attributes:
         number: index of the worker; its replacement has the same.
-        target: the run folder or the repository.
-        settings: the settings, with the limits of one worker.
-        placement: where it computes.
         sockets: the sockets that reserve the addresses of the server.
-        keys: the API keys.
-        files: the files of all workers.
     """
 
     number: int
@@ -53,7 +48,7 @@ class Worker:
             open_models(self.target, self.settings, unloaded) as models,
             Observers(models, self.settings) as observers,
         ):
-            stack.enter_context(GracePeriod(models.stopping, self.settings.grace_s))
+            stack.enter_context(grace_period(models.stopping, self.settings.grace_s))
             group = WorkerGroup(self.files, self.number, models, observers, unloaded, ready)
             # Bound now, so that connections never wait for a worker that cannot start.
             own = stack.enter_context(another_socket(self.sockets.http))

@@ -6,7 +6,8 @@ import pytest
 
 from pipework.benchmarks.command import check_options
 from pipework.errors import ConfigError
-from tests.commands import pipe
+from pipework.run_folder.manifest import read_manifest, write_manifest
+from tests.commands import pipe, served
 
 URL = "http://127.0.0.1:8000"
 
@@ -14,18 +15,9 @@ URL = "http://127.0.0.1:8000"
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [
-        (
-            URL,
-            "--file --words",
-            "--words is for synthetic texts: it cannot be combined with --file",
-        ),
-        (URL, "--columns", "expected --file, found none"),
-        ("run", "--rate", "--rate needs the URL of a server, found run"),
         ("run", "--slo", "--slo needs the URL of a server"),
         ("run", "--against", "--against needs the URL of a server"),
         ("run", "--concurrency", "--concurrency needs the URL of a server"),
-        (URL, "--arrivals", "expected --rate or --slo$"),
-        (URL, "--against --slo", "expected one of them"),
         (URL, "--trace --words", "--trace cannot be combined with --words"),
         (URL, "--trace --against", "--trace cannot be combined with --against"),
         ("run", "--trace", "--trace needs the URL of a server"),
@@ -51,6 +43,19 @@ def test_options_that_cannot_be_combined_are_reported(target, options, message):
 )
 def test_valid_combinations_are_accepted(target, options):
     check_options(target, options.split())
+
+
+def test_a_file_is_read_with_the_columns_of_the_model(proven, tmp_path):
+    manifest = read_manifest(proven)
+    reading = manifest.data.reading.model_copy(update={"text": "sentence"})
+    data = manifest.data.model_copy(update={"reading": reading})
+    write_manifest(proven, manifest.model_copy(update={"data": data}))
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("sentence\tlabel\n" + "a goal\tsports\n" * 3)
+    with served(proven) as (url, _):
+        for target in (proven, url):
+            done = pipe("bench", target, "--file", rows, "--seconds", 0.1)
+            assert done.returncode == 0, done.stderr
 
 
 def test_a_result_has_the_command_line_without_passwords_and_local_paths(serve, tmp_path):

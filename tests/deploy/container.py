@@ -132,21 +132,15 @@ def pod_container(
     )
 
 
-class Container:
-    """A running container. SIGTERM is passed on to its first process."""
+class Running:
+    """A running program, whose output goes to a file."""
 
-    def __init__(self, spec: ContainerSpec, folder: Path) -> None:
-        """Start the container; its configuration and its output are written into a folder."""
-        folder.mkdir()
-        self._name = f"pipework-{secrets.token_hex(6)}"
-        self._output = folder / "output"
-        (folder / "config.json").write_text(json.dumps(spec.runtime_config()))
-        with self._output.open("wb") as output:
+    def __init__(self, command: Sequence[str | Path], output: Path, **options: Any) -> None:
+        """Start the program, with options of `subprocess.Popen`."""
+        self._output = output
+        with output.open("wb") as file:
             self._process = subprocess.Popen(
-                ["runc", "run", "--bundle", folder, self._name],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, **options
             )
 
     @property
@@ -165,12 +159,27 @@ class Container:
         """Return the exit code.
 
         Raises:
-            subprocess.TimeoutExpired: the container is still running.
+            subprocess.TimeoutExpired: the program is still running.
         """
         return self._process.wait(timeout_s)
 
     def kill(self) -> None:
-        """Send SIGKILL and wait for the end; a container that has ended is left as it is."""
+        """Send SIGKILL and wait for the end; a program that has ended is left as it is."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Container(Running):
+    """A running container. SIGTERM is passed on to its first process."""
+
+    def __init__(self, spec: ContainerSpec, folder: Path) -> None:
+        """Start the container; its configuration and its output are written into a folder."""
+        folder.mkdir()
+        self._name = f"pipework-{secrets.token_hex(6)}"
+        (folder / "config.json").write_text(json.dumps(spec.runtime_config()))
+        super().__init__(["runc", "run", "--bundle", folder, self._name], folder / "output")
+
+    def kill(self) -> None:
         while self.running:
             subprocess.run(["runc", "kill", self._name, "KILL"], capture_output=True, check=False)
             with suppress(subprocess.TimeoutExpired):

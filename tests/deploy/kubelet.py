@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
+
+from tests.deploy.container import Running
 
 POLL_S = 0.05
 ENDPOINT_DELAY_S = 1.0
@@ -24,24 +26,8 @@ DEFAULTS = {"periodSeconds": 10, "timeoutSeconds": 1, "failureThreshold": 3}
 Manifest = Mapping[str, Any]
 
 
-class RunningContainer(Protocol):
-    """A started container, such as `Container`."""
-
-    @property
-    def output(self) -> str: ...
-
-    @property
-    def running(self) -> bool: ...
-
-    def terminate(self) -> None: ...
-
-    def wait(self, timeout_s: float) -> int: ...
-
-    def kill(self) -> None: ...
-
-
 # Starts the container of a pod in a network namespace: (pod spec, name of the namespace).
-StartContainer = Callable[[Manifest, str], RunningContainer]
+StartContainer = Callable[[Manifest, str], Running]
 
 
 class PodNetwork:

@@ -1,6 +1,6 @@
 """The manifests of deploy/ are valid resources, their commands exist, and typos are found.
 
-EngineBuild-in resources are checked by the schemas of Kubernetes, custom ones by those in
+Built-in resources are checked by the schemas of Kubernetes, custom ones by those in
 ../shared/schemas.
 """
 

@@ -6,7 +6,6 @@ The pods run the image if it can be built here, otherwise the server of this che
 import copy
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -22,7 +21,7 @@ import pytest
 
 from pipework.client import Client
 from pipework.errors import PipeError
-from tests.deploy.container import Container, pod_container
+from tests.deploy.container import Container, Running, pod_container
 from tests.deploy.image import ROOT, absent_component
 from tests.deploy.kserve import kserve_deployment, kserve_resource
 from tests.deploy.kubelet import Deployment, Manifest, StartContainer, cluster
@@ -37,41 +36,6 @@ LONG_TEXTS = 1000  # of a request that is computed for seconds
 MODELS = "/mnt/models"
 SCHEMES = ("http", "grpc")  # in the order of the ports
 pytestmark = pytest.mark.slow
-
-
-class ServerProcess:
-    """The container's command as a process of this checkout, in the network of a pod."""
-
-    def __init__(self, arguments: list[str], network: str, output: Path) -> None:
-        """Start `pipe` with the arguments of a container."""
-        self._output = output
-        command = ["ip", "netns", "exec", network, sys.executable, "-P", "-m", "pipework.cli"]
-        with output.open("wb") as file:
-            self._process = subprocess.Popen(
-                [*command, *arguments],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
-
-    @property
-    def output(self) -> str:
-        return self._output.read_text()
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def terminate(self) -> None:
-        self._process.terminate()
-
-    def wait(self, timeout_s: float) -> int:
-        return self._process.wait(timeout_s)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 def readable_run(factory: pytest.TempPathFactory, layers: int) -> Path:
@@ -101,12 +65,14 @@ def start_on(request, tmp_path_factory) -> Callable[[Path], StartContainer]:
     image = None if absent_component() else request.getfixturevalue("image")
     folder = tmp_path_factory.mktemp("pods")
 
-    def process(run: Path, spec: Manifest, network: str) -> ServerProcess:
+    def process(run: Path, spec: Manifest, network: str) -> Running:
         (container,) = spec["containers"]
         arguments = [word.replace(MODELS, str(run)) for word in container["args"]]
-        return ServerProcess(arguments, network, folder / network)
+        command = ["ip", "netns", "exec", network, sys.executable, "-P", "-m", "pipework.cli"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return Running([*command, *arguments], folder / network, cwd=ROOT, env=environment)
 
-    def contained(run: Path, spec: Manifest, network: str) -> Container:
+    def contained(run: Path, spec: Manifest, network: str) -> Running:
         assert image is not None
         volumes = {"models": run, "tmp": None}
         return Container(pod_container(spec, image, volumes, network=network), folder / network)

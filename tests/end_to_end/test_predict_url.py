@@ -119,24 +119,3 @@ def test_a_rejected_row_leaves_no_output_file(pipework_server, tmp_path):
     assert done.returncode == 2
     assert "error: in inputs 65 to 71: input 6: expected at most 100000 characters" in done.stderr
     assert [*tmp_path.iterdir()] == [path]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "expected a run folder or --url, found neither"),
-        (("{run}", "--url", "http://127.0.0.1:9"), "expected a run folder or --url, found both: "),
-        (("--url", "http://127.0.0.1:9", "text", "--file", "f.tsv"), "texts or --file, found both"),
-        (("{run}", "text", "--columns", "text=0"), "--columns needs --file"),
-        (("{run}", "--file", "f.tsv", "--columns", "text=0"), "f.tsv cannot be read"),
-        (("--url", "ftp://here", "text"), "ftp://here: expected http://, https://, grpc://"),
-        (("--url", "http://127.0.0.1:9", "text"), "http://127.0.0.1:9 cannot be reached"),
-        (("--url", "grpc://127.0.0.1:9/v2/models/a", "x"), "grpc://127.0.0.1:9 cannot be reached"),
-    ],
-)
-def test_user_errors_are_one_line(exported_run, words, message):
-    done = pipe("predict", *(word.format(run=exported_run) for word in words))
-    assert done.returncode == 2
-    (line,) = (line_ for line_ in done.stderr.splitlines() if line_.startswith("error:"))
-    assert message in line
-    assert "Traceback" not in done.stderr

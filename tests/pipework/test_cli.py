@@ -71,10 +71,37 @@ def test_the_command_of_the_shell_reports_user_errors(words, message, tmp_path):
     check_error(done, message)
 
 
+@pytest.mark.parametrize(
+    ("environment", "words", "code", "text"),
+    [
+        (
+            {"PYTHONIOENCODING": "ascii"},
+            ("check", "sample", "--set", "data.train={rows}", "--set", "data.dev={rows}"),
+            0,
+            "\\u7530",
+        ),
+        ({"PYTHONOPTIMIZE": "2"}, ("train", "sample", "--out", "run"), 2, "runs with -OO or PYTH"),
+    ],
+)
+def test_settings_of_python_cause_no_traceback(environment, words, code, text, tmp_path):
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\n" + "\u7530\t\u7530\nfield\tfield\n" * 4, encoding="utf-8")
+    command = [PIPE, *(word.format(rows=rows) for word in words)]
+    variables = {**os.environ, **environment}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env=variables
+    )
+    assert done.returncode == code, done.stderr
+    assert text in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_show_prints_the_manifest_as_text_and_as_json(exported_run):
     shown = pipe("show", exported_run).stdout
     assert "onnx-fp32" in shown
-    assert re.search(r"baseline on test, a linear SVM on .*: accuracy 0\.\d{4}", shown)
+    assert re.search(
+        r"a linear SVM on .*, trained on the same rows: test accuracy 0\.\d{4} vs", shown
+    )
     assert json.loads(pipe("show", exported_run, "--json").stdout)["engines"][0]["parity"]["passed"]
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -16,8 +17,15 @@ from pipework.run_folder.engine_record import FallbackLayer, Precision
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.config import EngineSettings
 from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.pretraining import PretrainingTask
-from pipework.terminal import show_exported, show_manifest, show_report, show_trained
+from pipework.terminal import (
+    show_evaluation,
+    show_exported,
+    show_manifest,
+    show_report,
+    show_trained,
+)
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import load_config
 from pipework.train.data_report.data_report import data_report
@@ -49,6 +57,18 @@ def test_the_next_command_after_pretraining_is_valid_for_a_config_with_a_preset(
     command = capsys.readouterr().out.rpartition("next: pipe train CONFIG ")[2]
     overrides = [word for word in command.split() if word != "--set"]
     assert load_config("sample", overrides).model.name == str(tmp_path)
+
+
+def test_an_evaluation_with_many_classes_shows_the_worst(manifest, capsys):
+    labels = tuple(f"label-{number:03}" for number in range(200))
+    task = manifest.task.model_copy(update={"labels": labels})
+    logits_NC = np.eye(200, dtype=np.float32)
+    logits_NC[150] = logits_NC[7]
+    show_evaluation(task.evaluate(Outputs.of(logits_NC), np.arange(200)))
+    shown = capsys.readouterr().out
+    assert shown.index("label-150") < shown.index("label-007") < shown.index("label-000")
+    assert "label-031" not in shown
+    assert "30 of 200 classes, the lowest F1 first; --json prints all" in shown
 
 
 def test_show_marks_the_positive_label_if_the_metric_counts_it(manifest, tmp_path, capsys):

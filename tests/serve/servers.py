@@ -12,12 +12,16 @@ from typing import Any
 import httpx
 from uvicorn.server import ServerState
 
+from pipework.closeable import Closeable
 from pipework.errors import PipeError
+from pipework.scoring.evaluation import Engine
 from pipework.serve.app import build_app
 from pipework.serve.config import LimitSettings, ServeSettings
+from pipework.serve.engines import open_first
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.connection import ConnectionFactory, ServerConnection
 from pipework.serve.http.request_handler import RequestHandler
+from pipework.serve.models import open_models
 from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.serve.request.context import RequestContext
@@ -25,9 +29,48 @@ from pipework.serve.run import serve
 from pipework.serve.sockets import ListenAddress
 from pipework.serve.workers.supervisor import serve_with_workers
 from pipework.settings import load_settings
+from pipework.tasks.outputs import Outputs
+from pipework.text.encoding import Encoding
 
 TIMEOUT_S = 60
 Answer = tuple[int, dict[str, str], bytes]
+Infer = Callable[[Engine, Sequence[Encoding]], Outputs]
+
+
+class WrappedEngine(Closeable):
+    """An engine whose outputs a function computes."""
+
+    def __init__(self, engine: Engine, infer: Infer) -> None:
+        self._engine, self._infer = engine, infer
+
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+        return self._infer(self._engine, encodings)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def wrap_engines(infer: Infer) -> None:
+    """Let the predictors of this process use wrapped engines."""
+
+    def first(*arguments: Any, **options: Any) -> Any:
+        record, engine = open_first(*arguments, **options)
+        return record, WrappedEngine(engine, infer)
+
+    vars(open_models)["open_first"] = first
+    vars(open_models)["open_proven"] = lambda *arguments, **options: first(*arguments, **options)[1]
+
+
+def wait_while_it_exists(stuck: Path, process: str = "") -> None:
+    """Let the engines of a process, by default of each, never end while a file exists."""
+
+    def infer(engine: Engine, encodings: Sequence[Encoding]) -> Outputs:
+        mine = Path("/proc/self/comm").read_text().startswith(process)
+        while mine and stuck.exists():
+            threading.Event().wait(0.1)
+        return engine.infer(encodings)
+
+    wrap_engines(infer)
 
 
 def run_server(

@@ -18,7 +18,6 @@ from pipework.tasks.predictions import Prediction, SingleLabel
 from pipework.wire.text_tensors import InputTexts, OutputTensors
 from tests.serve.servers import MemoryServer
 
-LOAD = EngineLoad(waiting_requests=2, waiting_tokens=30, batches=4, batch_tokens=500)
 STAGES = StageTimings(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)
 
 
@@ -28,10 +27,11 @@ class FakeModel:
     name = "fake"
     version = "1"
     engine = "onnx"
+    fault = ""
     alive = ready = True
     oldest_batch = None
     record = SimpleNamespace(precision="fp32")
-    load = LOAD
+    load = EngineLoad()
     totals = Totals()
     inputs = ("text",)
     classes = 2
@@ -197,28 +197,6 @@ def test_a_failed_engine_is_neither_alive_nor_ready(app: App) -> None:
             503,
             {"error": "the engine of fake 1 has stopped"},
         )
-
-
-def test_metrics_count_requests_and_show_the_load(app: App) -> None:
-    app.predict(json={"texts": ["a"]})
-    app.predict(content=b"rain")
-    lines = app.request("GET", "/metrics").text.splitlines()
-    assert 'pipework_requests_total{door="v1",model="fake",status="200"} 1.0' in lines
-    assert 'pipework_requests_total{door="v1",model="fake",status="400"} 1.0' in lines
-    assert 'pipework_request_duration_seconds_count{door="v1",model="fake"} 1.0' in lines
-    for name, value in (
-        ("queue_requests", 2),
-        ("queue_tokens", 30),
-        ("batches_total", 4),
-        ("batch_tokens_total", 500),
-    ):
-        labels = '{model="fake",version="1"}'
-        assert f"pipework_{name}{labels} {value}.0" in lines
-
-
-def test_two_apps_have_separate_metrics(app: App) -> None:
-    app.predict(json={"texts": ["a"]})
-    assert 'status="200"' not in App().request("GET", "/metrics").text
 
 
 def test_the_docs_page_uses_no_external_resources(app: App) -> None:

@@ -1,14 +1,13 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -77,42 +76,6 @@ def test_the_default_address_is_local(server) -> None:
     assert server.url.startswith("http://127.0.0.1:")
 
 
-def test_sigterm_answers_all_accepted_requests_and_exits_with_0(
-    slow_run: Path, start_server: StartServer
-) -> None:
-    server, large = start_server(slow_run, "grace_s=300"), {"texts": BIG["texts"][:150]}
-    with ThreadPoolExecutor(4) as pool:
-        requests = [
-            pool.submit(httpx.post, f"{server.url}/v1/predict", json=large, timeout=300)
-            for _ in range(4)
-        ]
-        wait_for(lambda: metric(server.url, "pipework_queue_requests") >= 4)
-        assert server.stop() == 0
-        answers = [future.result() for future in requests]
-    assert [answer.status_code for answer in answers] == [200] * 4
-    assert all(len(answer.json()["predictions"]) == 150 for answer in answers)
-
-
-def test_a_full_queue_answers_429_with_retry_after(
-    slow_run: Path, start_server: StartServer
-) -> None:
-    server = start_server(slow_run, "queue.tokens=1000")
-    huge = {"texts": BIG["texts"] * 2}
-    with ThreadPoolExecutor(8) as pool:
-        requests: list[Future[httpx.Response]] = [
-            pool.submit(httpx.post, f"{server.url}/v1/predict", json=huge, timeout=60)
-            for _ in range(6)
-        ]
-        wait_for(lambda: metric(server.url, "pipework_queue_tokens") >= 5_000)
-        wait_for(lambda: metric(server.url, "pipework_queue_seconds") > 0)  # after a batch
-        refused = httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]}, timeout=60)
-        server.process.kill()
-        for future in requests:
-            future.exception()
-    assert refused.status_code == 429
-    assert int(refused.headers["retry-after"]) >= 1
-
-
 def test_a_request_is_dropped_when_its_client_disconnects(
     slow_run: Path, start_server: StartServer
 ) -> None:
@@ -153,14 +116,6 @@ def send_without_waiting(url: str, request: object, pause_s: float = 0.0) -> soc
     time.sleep(pause_s)  # so that the server reads the body in few large parts
     connection.sendall(body)
     return connection
-
-
-def test_a_port_in_use_is_reported_in_one_line(run: Path, fails_with: Callable[..., str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        error = fails_with(run, port)
-    assert error.startswith(f"cannot listen on 127.0.0.1:{port}: ")
-    assert error.count("\n") == 1
 
 
 def test_a_port_of_a_server_that_is_loading_is_reported(
@@ -222,22 +177,6 @@ def is_read(pipe: Path, writers: list[int]) -> bool:
     with suppress(OSError):  # no reader yet
         writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
     return bool(writers)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "engines/onnx/model.onnx"])
-def test_a_changed_file_is_rejected_by_name(
-    run: Path, tmp_path: Path, name: str, fails_with: Callable[..., str]
-) -> None:
-    copied = Path(shutil.copytree(run, tmp_path / "run"))
-    with (copied / name).open("ab") as file:
-        file.write(b"\n")
-    assert f"{name} changed" in fails_with(copied)
-
-
-def test_an_engine_without_parity_is_rejected_by_name(
-    make_run: Callable[..., Path], fails_with: Callable[..., str]
-) -> None:
-    assert "engine onnx did not pass parity" in fails_with(make_run(passed=False))
 
 
 def test_the_file_limit_is_raised_for_the_connections():

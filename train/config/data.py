@@ -120,6 +120,7 @@ class DataSettings(Settings):
     unlabelled: Path | None = None
     rows: Positive | None = None
     drop_leaked: bool = False
+    near_duplicates: Annotated[float, Field(ge=0, le=1)] = 0.8
     format: Format | None = None
     header: bool | None = None
     delimiter: str | None = None

@@ -3,6 +3,7 @@
 import json
 import re
 import zipfile
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 from pipework.errors import ConfigError
@@ -47,7 +48,8 @@ def check_format(name: str) -> None:
         raise _error(name, *_kind_of_file(path))
     if CKPT.search(name) and not path.is_dir():
         raise _error(name, *_tensorflow(path))
-    readable = [file for pattern in TORCH_WEIGHTS for file in path.glob(pattern)]
+    weights = chain.from_iterable(path.glob(pattern) for pattern in TORCH_WEIGHTS)
+    readable = [file for file in weights if file.is_file()]
     _check_weights(name, readable)
     for index in path.glob("*.index.json"):
         _check_index(index, loaded=index == _loaded_index(path))

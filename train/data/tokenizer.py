@@ -67,7 +67,8 @@ def learn_wordpiece(settings: ModelSettings, texts: Callable[[], Iterable[str]])
     """
     # The library numbers continuation characters in the order of a hash table and breaks ties by
     # number. A first pass without merges therefore finds them, and the second gets them sorted.
-    alphabet = _trained(settings, texts(), SPECIAL_TOKENS, vocab_size=1)
+    words = {word for text in texts() for word in text.split()}
+    alphabet = _trained(settings, words, SPECIAL_TOKENS, vocab_size=1)
     continuing = {token for token in alphabet if token.startswith("##")}
     if not settings.split_cjk:  # without spaces any character may continue a word
         continuing |= {f"##{token}" for token in alphabet if len(token) == 1}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import combinations, groupby, islice
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +23,19 @@ from pipework.settings import SUFFIXES
 from pipework.tasks.registry import task_type
 from pipework.tasks.regression import DECIMAL
 from pipework.text.encoding import TextEncoder
-from pipework.train.config.data import ColumnSettings
+from pipework.train.config.data import ColumnSettings, DataSettings
 from pipework.train.config.run_config import load_config, recipes
 from pipework.train.data.disk_cache import cache_key, cached_text, source_content
 from pipework.train.data.labels import class_labels
 from pipework.train.data.tokenizer import make_tokenizer
 from pipework.train.data_report.file_stats import FileStats
 from pipework.train.data_report.leaks import check_leaks_file, write_leaks
+from pipework.train.data_report.near_duplicates import near_duplicates
 
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
+ENOUGH_RATE = 0.01  # of the rows may be longer than a proposed max_length
+STEP = 8  # tokens, to which a proposed max_length is rounded up
 RARE_LABEL = 0.1
 MANY_LABELS = 0.5  # labels per row above which the column is rather an id or a text
 FEW_ROWS = 20  # too few to judge the number of labels
@@ -52,9 +56,11 @@ class SplitReport(Record):
 
     `values` replaces `labels` for a regression. `characters` and, with a tokenizer, `tokens` are
     the 50th, 95th and 100th percentiles of the lengths. In a large file only `tokenized` rows,
-    evenly spaced, are tokenized: `tokens`, `truncated` and `unknown_rate` cover only these.
-    `truncated` rows are longer than the maximum length. `header` is the label of the first row, if
-    it looks like a header. `dropped` rows are left out by data.drop_leaked.
+    evenly spaced, are tokenized: `tokens` (before truncation), `truncated` and `unknown_rate` cover
+    only these. `truncated` rows are longer than the maximum length; at most 1 % are longer than
+    `enough_tokens`, which costs `enough_cost` times the tokens of the maximum length. `header` is
+    the label of the first row, if it looks like a header. `dropped` rows are left out by
+    data.drop_leaked.
     """
 
     rows: int
@@ -64,6 +70,8 @@ class SplitReport(Record):
     tokenized: int
     tokens: tuple[int, int, int] | None
     truncated: int | None
+    enough_tokens: int | None
+    enough_cost: float | None
     unknown_rate: float | None
     empty: int
     duplicates: int
@@ -126,19 +134,23 @@ def data_report(
 
     Args:
         sources: the files by split name.
-        encoder: counts tokens, truncated rows and unknown tokens, if there is a tokenizer.
+        encoder: counts tokens, unknown tokens and rows longer than its maximum length, if there is
+            a tokenizer.
         labels: names of the classes, if the files hold their indices.
         progress: receives the number of bytes read.
 
     Raises:
         DataError: a row cannot be read; the message names file and line.
     """
+    whole = None if encoder is None else encoder.with_max_length(UNLIMITED)
+    limit = UNLIMITED if encoder is None else encoder.max_length
     splits: dict[str, SplitReport] = {}
     texts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
     for name, source in sources.items():
-        stats = FileStats.of(source, labels, encoder, progress)
+        stats = FileStats.of(source, labels, whole, progress)
         _, rows_U = texts[name] = stats.texts()
-        splits[name] = _split(stats, source, duplicates=int(rows_U.sum()) - len(rows_U))
+        duplicates = int(rows_U.sum()) - len(rows_U)
+        splits[name] = _split(stats, source, limit, duplicates=duplicates)
     shared = tuple(
         SharedRows(earlier=first, later=second, rows=_common(texts[first][0], *texts[second]))
         for first, second in combinations(sources, 2)
@@ -153,9 +165,12 @@ def _common(
     return int(rows_U[np.isin(later_U, earlier_U, assume_unique=True)].sum())
 
 
-def _split(stats: FileStats, source: Source, *, duplicates: int) -> SplitReport:
+def _split(stats: FileStats, source: Source, limit: int, *, duplicates: int) -> SplitReport:
     tokens, tokenized = stats.tokens, stats.tokens.rows
-    unknown = None if stats.unknown is None else stats.unknown / max(tokens.total, 1)
+    unknown = (
+        None if stats.unknown is None else stats.unknown / max(tokens.total_up_to(UNLIMITED), 1)
+    )
+    enough = STEP * ceil(tokens.limit_for(ENOUGH_RATE) / STEP) if tokenized else None
     return SplitReport(
         rows=stats.characters.rows,
         labels=dict(sorted(stats.labels.items())),
@@ -163,7 +178,9 @@ def _split(stats: FileStats, source: Source, *, duplicates: int) -> SplitReport:
         characters=stats.characters.percentiles(),
         tokenized=tokenized,
         tokens=tokens.percentiles() if tokenized else None,
-        truncated=stats.truncated if tokenized else None,
+        truncated=tokens.above(limit) if tokenized else None,
+        enough_tokens=enough,
+        enough_cost=enough and tokens.total_up_to(enough) / tokens.total_up_to(limit),
         unknown_rate=unknown,
         empty=stats.empty,
         duplicates=duplicates,
@@ -263,7 +280,11 @@ def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
             "check its language"
         )
     if (split.truncated_rate or 0) > TRUNCATED_RATE:
-        yield f"{name}: {_share(split)} longer than max_length and truncated"
+        yield (
+            f"{name}: {_share(split)} longer than max_length and truncated: model.max_length = "
+            f"{split.enough_tokens} truncates at most 1 % of the rows, for {split.enough_cost:.2f} "
+            "times the tokens"
+        )
     mean = sum(split.labels.values()) / max(len(split.labels), 1)
     rare = [label for label, count in split.labels.items() if count < RARE_LABEL * mean]
     if rare:
@@ -301,9 +322,20 @@ def check_config(
     length = config.model.max_length if task_type(config.task.kind).predicts else UNLIMITED
     encoder = TextEncoder(tokenizer, max_length=length, type_ids=False)
     report = data_report(sources, encoder, labels, progress)
+    report = _with_near_duplicates(report, sources, config.data.near_duplicates, progress)
     if rows is not None:
         write_leaks(sources, rows, progress)
     return report
+
+
+def _with_near_duplicates(
+    report: DataReport, sources: Mapping[str, Source], threshold: float, progress: Progress
+) -> DataReport:
+    if not threshold:
+        return report
+    rows = {name: split.rows for name, split in report.splits.items()}
+    found = near_duplicates(sources, rows, threshold, progress)
+    return report.model_copy(update={"findings": (*report.findings, *found)})
 
 
 def check_files(
@@ -329,6 +361,8 @@ def check_files(
     columns = Columns(**ColumnSettings.model_validate(chosen).model_dump())
     sources = {str(path): Source(path=path, columns=columns) for path in paths}
     report = data_report(sources, None, None, progress)
+    threshold = DataSettings.model_fields["near_duplicates"].default
+    report = _with_near_duplicates(report, sources, threshold, progress)
     if rows is not None:
         write_leaks(sources, rows, progress)
     return report

@@ -18,7 +18,7 @@ from pipework.data.examples import Example, Source, chunks, folded_text
 from pipework.progress import Progress
 from pipework.tasks.labels import Label, resolve_label
 from pipework.tasks.task import Task
-from pipework.text.encoding import TextEncoder, truncated_rows
+from pipework.text.encoding import TextEncoder
 from pipework.train.data.token_cache import no_rows, row_bytes
 
 CHUNK = 4096
@@ -45,10 +45,17 @@ class Lengths:
         """Number of rows."""
         return int(self._counts_L.sum())
 
-    @property
-    def total(self) -> int:
-        """Sum of all lengths."""
-        return int(self._counts_L @ np.arange(len(self._counts_L)))
+    def total_up_to(self, limit: int) -> int:
+        """Sum of all lengths, each at most `limit`."""
+        return int(self._counts_L @ np.minimum(np.arange(len(self._counts_L)), limit))
+
+    def above(self, limit: int) -> int:
+        """Number of rows that are longer than `limit`."""
+        return int(self._counts_L[limit + 1 :].sum())
+
+    def limit_for(self, share: float) -> int:
+        """Return the smallest limit that at most this share of the rows exceeds."""
+        return int(np.searchsorted(np.cumsum(self._counts_L), (1 - share) * self.rows))
 
     def percentiles(self) -> tuple[int, int, int]:
         """Return the lengths that half, 95 % and all of the rows do not exceed."""
@@ -65,8 +72,7 @@ class FileStats:
         labels: number of rows by label; a multi-label row counts for each of its labels. Empty
             for a regression.
         characters: lengths of all rows, both texts of a pair together.
-        tokens: lengths of the tokenized rows.
-        truncated: number of these rows that are longer than the maximum length.
+        tokens: lengths of the tokenized rows before truncation.
         unknown: number of unknown tokens in these rows, or None for a tokenizer without an unknown
             token.
         empty: number of rows with an empty text.
@@ -78,7 +84,6 @@ class FileStats:
         self.labels: Counter[str] = Counter()
         self.characters = Lengths()
         self.tokens = Lengths()
-        self.truncated = 0
         self.unknown: int | None = None
         self.empty = 0
         self.first: str | None = None
@@ -140,7 +145,6 @@ class FileStats:
         """Add the token counts of rows."""
         encodings = encoder.encode(chunk_B)
         self.tokens.add([len(encoding) for encoding in encodings])
-        self.truncated += len(truncated_rows(encodings))
         if encoder.unknown_id is not None:
             ids = np.concatenate([encoding.ids for encoding in encodings])
             self.unknown = (self.unknown or 0) + int((ids == encoder.unknown_id).sum())

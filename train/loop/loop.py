@@ -16,7 +16,7 @@ from pipework.machine import trim_memory
 from pipework.progress import Progress
 from pipework.tasks.evaluation import Evaluation
 from pipework.train.config.run_config import Config
-from pipework.train.config.train import TrainSettings
+from pipework.train.config.train import TrainPrecision, TrainSettings
 from pipework.train.data.batches import Rows, StepBatches, count_rows
 from pipework.train.loop.determinism import RandomState, random_state
 from pipework.train.loop.distributed import StopSignal, World
@@ -96,6 +96,11 @@ class Loop:
         torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
         rates = schedule(settings, self._steps, windows.per_epoch)
         self.stepper = Stepper(spec.step, settings, rates, run.world)
+        if settings.precision is TrainPrecision.FP16 and run.world.device.type == "cpu":
+            self._progress.note(
+                "train.precision=fp16 is emulated on a CPU, about 13 times slower than fp32: "
+                "use auto, bf16 or fp32"
+            )
 
     def run(self, state: TrainState, stop: StopSignal) -> TrainState:
         """Train from the initial state, or from a restored checkpoint, to the last step.
@@ -187,6 +192,7 @@ class Loop:
         else:
             self._update_state(evals_without_gain=self._state.evals_without_gain + 1)
         self._ended = self._should_stop(step / self._steps, evaluation)
+        self._progress.advance(0, self._figures())
         self._logger.page({"step": f"{step:,} of {self._steps:,}", **self._figures()})
         trim_memory()  # an epoch starts with its longest batch
         self._window.restart_clock()

@@ -24,7 +24,7 @@ NAMED_AFTER_PEOPLE = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
 FALL = 0.98  # a loss that ends above this multiple of its start did not fall
 OVERFITTED = 0.75  # share of the steps before which the best score is early
 USEFUL_MATTHEWS = 0.2
-LINEAR = "a linear baseline trained on the same rows"
+IMBALANCED = 1.5  # times the share of a label if all were equally frequent
 
 
 class Outcome(StrEnum):
@@ -159,14 +159,15 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
         outputs = baseline.outputs
         if fresh is not rows:
             outputs = outputs.take(np.flatnonzero(~rows.leaked_N))
-        linear = compare(fresh, LINEAR, TaskOutputs(outputs=outputs, task=baseline.task))
+        name = f"{baseline.name}, trained on the same rows"
+        linear = compare(fresh, name, TaskOutputs(outputs=outputs, task=baseline.task))
     outcome, difference = _outcome(constant, linear, flat=history.flat)
     if len(np.unique(fresh.truth, axis=0)) == 1:
         outcome, note = Outcome.UNDECIDED, f"{note} All {rows.split} rows have the same label."
     findings: tuple[str, ...] = ()
     if outcome is not Outcome.BETTER:
         scored = fresh.task.evaluate(fresh.outputs, fresh.truth)
-        findings = (*_imbalance(scored, outcome), _diagnosis(history))
+        findings = (*_imbalance(fresh, scored, outcome), _diagnosis(history))
     return Verdict(
         outcome=outcome,
         sentence=f"{outcome.sentence} {difference}{note}",
@@ -226,7 +227,18 @@ def _outcome(
     return (Outcome.WORSE if linear.high < 0 else Outcome.UNDECIDED), linear
 
 
-def _imbalance(scored: Evaluation, outcome: Outcome) -> Iterable[str]:
+def _imbalance(rows: ScoredRows, scored: Evaluation, outcome: Outcome) -> Iterable[str]:
+    labels_NC = rows.task.predicted_labels(rows.outputs.values)
+    if labels_NC.any() and (labels_NC == labels_NC[0]).all():
+        counts = np.unique(rows.truth, axis=0, return_counts=True)[1]
+        share = counts.max() / counts.sum()
+        finding = "the model predicts the same label for every row"
+        if share > IMBALANCED / len(counts):
+            finding += (
+                f": {100 * share:.0f} % of the rows have one label; set train.class_weights to "
+                "balanced and task.metric to macro_f1 or matthews"
+            )
+        yield finding
     matthews = scored.scores.get(Metric.MATTHEWS, 0.0)
     metrics = (Metric.ACCURACY, Metric.MICRO_F1)
     if outcome is Outcome.NOTHING and scored.metric in metrics and matthews > USEFUL_MATTHEWS:

@@ -27,12 +27,8 @@ class LaunchContext:
     """The paths, port and cores with which a server is started.
 
     Attributes:
-        run: the run folder.
         model: the same model in the layout of transformers, with ONNX graphs in `onnx/`.
-        infinity: the virtual environment of infinity.
-        cores: number of cores the server may use.
         scratch: an empty folder for the server.
-        port: a free port.
     """
 
     run: Path
@@ -64,7 +60,6 @@ class Competitor:
     Attributes:
         peer: name of the server in the table.
         settings: name of the settings in the table.
-        environment: the environment that it runs in.
         launch: writes the server's files and returns its command.
         path: URL path of its inference endpoint.
         body: JSON template in which "$TEXTS" is replaced by the texts and "$N" by their number.

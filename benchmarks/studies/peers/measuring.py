@@ -130,14 +130,7 @@ def _difference(prediction: Probabilities, expected: Probabilities) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """The inputs that are the same for all servers.
-
-    Attributes:
-        context: the run, its model and the cores; each server has another folder and port.
-        reference: expected predictions.
-        workloads: workload by load.
-        progress: reports each level.
-    """
+    """The inputs that are the same for all servers."""
 
     context: LaunchContext
     reference: Reference

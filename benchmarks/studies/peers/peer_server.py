@@ -33,7 +33,6 @@ class PeerServer(Closeable):
     """A compared server that has completed its first request.
 
     Attributes:
-        url: base URL of the server.
         start_s: seconds from its start to its first response.
         session: id of the system session of all its processes.
     """

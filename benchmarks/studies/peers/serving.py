@@ -45,9 +45,6 @@ class PeerServingPlan:
     """The servers to compare, and the durations.
 
     Attributes:
-        run: the run folder, with engines and a linear head.
-        name: name of the model in the table.
-        infinity: the virtual environment of infinity.
         seconds: seconds per level in the rounds.
         search_seconds: seconds per level in the search.
         rounds: number of rounds with the best settings.

@@ -5,7 +5,7 @@ import pytest
 from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.targets import target
 from pipework.data.examples import Example
-from pipework.errors import ConfigError, PipeError
+from pipework.errors import PipeError
 
 
 def examples(count):
@@ -54,9 +54,3 @@ def test_a_hanging_server_is_reported(serve, monkeypatch):
     server = serve(delay_s=0.5)
     with pytest.raises(PipeError, match=f"no response from {server.url} within"):
         first_response(target(server.url), examples(1))
-
-
-def test_an_invalid_url_is_reported():
-    for url in ("http://", "nowhere", "ftp://127.0.0.1", "http://127.0.0.1:99999"):
-        with pytest.raises(ConfigError, match="is not a valid http, https, grpc or grpcs URL"):
-            target(url)

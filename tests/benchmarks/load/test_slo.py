@@ -40,11 +40,6 @@ def test_an_invalid_limit_is_reported_with_the_valid_form(values):
     assert caught.value.hint == "for example --slo p99=50ms"
 
 
-def test_a_statistic_has_one_limit():
-    with pytest.raises(ConfigError, match="limits p99 twice"):
-        parse_slo(["p99=50ms", "p99=60ms"])
-
-
 def test_limits_are_formatted():
     assert format_limits(parse_slo(["p99=50ms,mean=1.5s"])) == "p99 <= 50 ms, mean <= 1,500 ms"
 

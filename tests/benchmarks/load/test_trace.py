@@ -92,8 +92,3 @@ def test_an_objective_needs_a_trace_that_is_long_enough(tmp_path):
         BenchPlan(
             trace=recorded, arrivals=Arrivals.TRACE, rates=(10,), limits=parse_slo(["p50=1s"])
         )
-
-
-def test_a_missing_trace_is_reported(tmp_path):
-    with pytest.raises(DataError, match="cannot be read: No such file"):
-        Trace.read(tmp_path / "none.jsonl")

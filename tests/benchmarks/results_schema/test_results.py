@@ -13,8 +13,7 @@ from pipework.benchmarks.results_schema.results import (
     write_result,
 )
 from pipework.benchmarks.studies.records.stored_results import read_stored
-from pipework.errors import ConfigError, DataError
-from pipework.run_folder.files import check_writable
+from pipework.errors import DataError
 
 
 @pytest.mark.parametrize("kind", ["served", "offline", "trained", "filled"])
@@ -45,13 +44,6 @@ def test_a_schema_violation_is_reported_with_its_path(served, tmp_path, change, 
 def test_a_missing_result_is_reported(tmp_path):
     with pytest.raises(DataError, match=r"none\.json cannot be read: No such file"):
         read_stored(tmp_path / "none.json")
-
-
-def test_a_path_that_cannot_be_written_is_reported(tmp_path):
-    check_writable(tmp_path / "r.json")
-    for path in (tmp_path, tmp_path / "absent" / "r.json"):
-        with pytest.raises(ConfigError, match="expected a file path in an existing folder"):
-            check_writable(path)
 
 
 def test_an_interrupted_write_leaves_the_old_result(served, trained, tmp_path, monkeypatch):

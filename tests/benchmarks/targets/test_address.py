@@ -42,12 +42,6 @@ def test_a_key_with_a_line_end_is_refused_and_not_printed(monkeypatch):
     assert "secret" not in f"{caught.value} {caught.value.hint}"
 
 
-def test_an_ipv6_host_has_brackets_in_urls():
-    found = TargetAddress.of("http://[::1]:8000/a")
-    assert found.host_port == "[::1]:8000"
-    assert found.display_url == "http://[::1]:8000/a"
-
-
 def test_credentials_are_decoded_and_not_shown(monkeypatch):
     monkeypatch.setenv("PIPEWORK_API_KEY", "key")
     found = TargetAddress.of("http://me:p%40ss@host/a")

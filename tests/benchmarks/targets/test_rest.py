@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.targets import target
 from pipework.data.examples import Example
 
@@ -45,8 +44,3 @@ def test_passwords_and_api_keys_are_sent_but_not_displayed(monkeypatch):
 def test_an_ipv6_address_has_brackets(url):
     assert target(url).display_url == "http://[::1]:8000"
     assert b"Host: [::1]:8000\r\n" in target(url).request([Example(text="a")])
-
-
-def test_a_password_reaches_the_server(serve):
-    server = serve()
-    assert first_response(target(server.url.replace("//", "//a:b@")), [Example(text="x")])

@@ -1,6 +1,6 @@
 """Wrong configs of `pipe train`."""
 
-from tests.end_to_end.wrong_inputs.wrong_input import CONFIG, TRAIN_COMMAND, WrongInput
+from tests.end_to_end.wrong_inputs.wrong_input import CONFIG, TRAIN_COMMAND, WrongInput, refused
 
 
 def config(content: str | bytes, error: str, name: str = "config.toml") -> WrongInput:
@@ -10,27 +10,23 @@ def config(content: str | bytes, error: str, name: str = "config.toml") -> Wrong
 
 
 FILES = {
-    "an absent config": WrongInput(
-        command="train absent.toml --out out",
-        error="config file absent.toml does not exist",
+    "an absent config": refused(
+        "train absent.toml --out out", "config file absent.toml does not exist"
     ),
-    "a misspelled recipe": WrongInput(
-        command="train smaple --out out", error="smaple is neither a config file nor a recipe"
+    "a misspelled recipe": refused(
+        "train smaple --out out", "smaple is neither a config file nor a recipe"
     ),
-    "a folder as config": WrongInput(
-        command="train . --out out", error=". is neither a config file nor a recipe"
-    ),
-    "no config": WrongInput(command="train --out out", error="Missing argument 'config'."),
-    "no run folder": WrongInput(command="train config.toml", error="Missing option '--out'."),
+    "a folder as config": refused("train . --out out", ". is neither a config file nor a recipe"),
+    "no config": refused("train --out out", "Missing argument 'config'."),
+    "no run folder": refused("train config.toml", "Missing option '--out'."),
     "a config of the Trainer": config(
         '{"data_dir": "data", "fp16": true, "mine": 1}',
         "config.json has keys of other programs, here: data_dir -> data.root, "
         'fp16 -> train.precision = "fp16", mine -> (unknown)',
         "config.json",
     ),
-    "a recipe without data": WrongInput(
-        command="train thucnews --out out",
-        error="this recipe reads your own data files: data.root is not set",
+    "a recipe without data": refused(
+        "train thucnews --out out", "this recipe reads your own data files: data.root is not set"
     ),
     "a config as yaml": config(
         "data:\n",

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.end_to_end.wrong_inputs.wrong_input import DEV, TRAIN, TRAIN_COMMAND, WrongInput
+from tests.end_to_end.wrong_inputs.wrong_input import DEV, TRAIN, TRAIN_COMMAND, WrongInput, refused
 
 REGRESSION = " --set task.kind=regression"
 MULTI = " --set task.kind=multi_label"
@@ -47,8 +47,6 @@ FILES = {
     "no dev file": data(None, "dev.tsv is not a file", name="dev.tsv"),
     "no test file": data(None, "test.tsv is not a file", " --set data.test=test.tsv", "test.tsv"),
     "an empty train file": data("", "train.tsv is empty, expected rows"),
-    "an empty dev file": data("", "dev.tsv is empty, expected rows", name="dev.tsv"),
-    "blank lines only": data("\n\n\n", "train.tsv is empty, expected rows"),
     "a header without rows": data(
         "text\tlabel\n", "expected 2 or more distinct labels, found 0: ()"
     ),
@@ -63,21 +61,12 @@ FILES = {
     "a row with a column less": data(
         TRAIN + "alone\n", "train.tsv:18: expected 2 columns as in the first line, found 1"
     ),
-    "a row with a column more": data(
-        TRAIN + "a\tb\tc\n", "train.tsv:18: expected 2 columns as in the first line, found 3"
-    ),
-    "another header in dev": data(
-        "sentence\tlabel\na\tb\n",
-        "dev.tsv:1: no column 'text' (the default name); found sentence, label",
-        name="dev.tsv",
-    ),
     "a label that train lacks": data(
         DEV + "a\tpolitics\n",
         "dev.tsv:6 has label 'politics', which the model lacks",
         name="dev.tsv",
     ),
     "a label that is empty": data(TRAIN + "no label\t\n", "train.tsv:18: the label is empty"),
-    "a label of spaces": data(TRAIN + "no label\t  \n", "train.tsv:18: the label is empty"),
     "one label in all rows": data(
         "text\tlabel\na\tx\nb\tx\n", "expected 2 or more distinct labels, found 1: ('x',)"
     ),
@@ -106,21 +95,9 @@ FILES = {
     "UTF-16 without a mark": data(
         TRAIN.encode("utf-16-le"), "train.tsv:1: expected text, found the character NUL"
     ),
-    "GB18030": data(
-        TRAIN.encode() + "今天下雨\tweather\n".encode("gb18030"),
-        "train.tsv:18: not UTF-8 (byte 0: invalid start byte)",
-    ),
     "bytes cut in a character": data(
         TRAIN.encode() + "é".encode()[:1] + b"\tweather\n",
         "train.tsv:18: not UTF-8 (byte 0: invalid continuation byte)",
-    ),
-    "a database": data(
-        b"SQLite format 3\0" + bytes(range(256)),
-        "train.tsv:1: expected text, found the character NUL",
-    ),
-    "a web page": data(
-        "<!doctype html>\n<html>\n",
-        "train.tsv:1: no column 'text' (the default name); found <!doctype html>",
     ),
 }
 TABLES = {
@@ -129,10 +106,6 @@ TABLES = {
     ),
     "csv with text after a quote": csv(
         'text,label\n"a"b,x\n', "train.csv:2: not CSV: ',' expected after '\"'"
-    ),
-    "csv separated by semicolons": csv(
-        "text;label\na;x\n",
-        "train.csv:1: no column 'text' (the default name); found text;label",
     ),
     "json that is cut": jsonl(
         '{"text": "a"',
@@ -156,9 +129,6 @@ TABLES = {
     "json with a number as text": jsonl(
         {"text": 1.5, "label": "a"}, "train.jsonl:2: expected a string at 'text', found float"
     ),
-    "json with a list as text": jsonl(
-        {"text": ["a"], "label": "a"}, "train.jsonl:2: expected a string at 'text', found list"
-    ),
     "json with a list of labels": jsonl(
         {"text": "a", "label": ["a", "b"]}, "train.jsonl:2: expected one label, found 2"
     ),
@@ -179,11 +149,6 @@ TABLES = {
     ),
     "a word as target": data(
         TRAIN, "train.tsv:2: expected a number as label, found 'weather'", REGRESSION
-    ),
-    "an infinite target": data(
-        "text\tlabel\na\tinf\nb\t1\n",
-        "train.tsv:2: expected a number as label, found 'inf'",
-        REGRESSION,
     ),
     "a target of 1e40": data(
         "text\tlabel\na\t1e40\nb\t1\n",
@@ -241,57 +206,32 @@ TABLES = {
         "'1'], ['2', '3']]",
         " --set data.columns.entities=e",
     ),
-    "one span": jsonl(
-        {"text": "a b", "label": "a", "e": [[0, 1]]},
-        "train.jsonl:2: expected [[start, end], [start, end]] at 'e', found [[0, 1]]",
-        " --set data.columns.entities=e",
-    ),
 }
 CHECKS = {
-    "rows to check in an absent folder": WrongInput(
-        command=f"{CHECK} --rows no/x.csv",
-        error="no/x.csv cannot be written: expected a file path in an existing folder",
+    "check without input": refused("check", "Missing argument 'inputs'."),
+    "check of an absent file": refused(
+        "check absent.tsv", "absent.tsv cannot be read: No such file or directory"
     ),
-    "rows to check in another format": WrongInput(
-        command=f"{CHECK} --rows x.xls", error="x.xls: expected a file ending in .csv"
+    "a list of leaked rows as text": refused(
+        "check train.tsv --rows out.txt", "out.txt: expected a file ending in .csv"
     ),
-    "check without input": WrongInput(command="check", error="Missing argument 'inputs'."),
-    "check of an absent file": WrongInput(
-        command="check absent.tsv", error="absent.tsv cannot be read: No such file or directory"
+    "a list of leaked rows in an absent folder": refused(
+        "check train.tsv --rows no/out.csv",
+        "no/out.csv cannot be written: expected a file path in an existing folder",
     ),
-    "a list of leaked rows as text": WrongInput(
-        command="check train.tsv --rows out.txt", error="out.txt: expected a file ending in .csv"
+    "check of a folder": refused("check .", ".: no file format is known for the suffix ''"),
+    "check of a config and a file": refused(
+        "check config.toml dev.tsv", "config.toml: no file format is known for the suffix '.toml'"
     ),
-    "a list of leaked rows in an absent folder": WrongInput(
-        command="check train.tsv --rows no/out.csv",
-        error="no/out.csv cannot be written: expected a file path in an existing folder",
+    "check of files with a wrong key": refused(
+        "check train.tsv --set data.colums.text=a",
+        "--set data.colums.text=a: with data files only columns can be set",
     ),
-    "check of a folder": WrongInput(
-        command="check .", error=".: no file format is known for the suffix ''"
+    "check of files with a wrong column": refused(
+        "check train.tsv --set data.columns.text=a", "train.tsv:1: no column 'a'; found text, label"
     ),
-    "check of a config and a file": WrongInput(
-        command="check config.toml dev.tsv",
-        error="config.toml: no file format is known for the suffix '.toml'",
-    ),
-    "check of two configs": WrongInput(
-        command="check config.toml config.toml",
-        error="config.toml: no file format is known for the suffix '.toml'",
-    ),
-    "check of a picture": WrongInput(
-        command="check x.png",
-        files={"x.png": b"\x89PNG"},
-        error="x.png: no file format is known for the suffix '.png'",
-    ),
-    "check of files with a wrong key": WrongInput(
-        command="check train.tsv --set data.colums.text=a",
-        error="--set data.colums.text=a: with data files only columns can be set",
-    ),
-    "check of files with a wrong column": WrongInput(
-        command="check train.tsv --set data.columns.text=a",
-        error="train.tsv:1: no column 'a'; found text, label",
-    ),
-    "check of a config with a wrong key": WrongInput(
-        command=f"{CHECK} --set train.epochz=3", error="--set train.epochz: unknown key"
+    "check of a config with a wrong key": refused(
+        f"{CHECK} --set train.epochz=3", "--set train.epochz: unknown key"
     ),
     "check of an empty file": WrongInput(
         command="check train.tsv",

@@ -1,66 +1,44 @@
 """Wrong options and run folders of `pipe export`."""
 
 from tests.end_to_end.wrong_inputs.run_folders import flipped, locked, manifest, pretrained, run
-from tests.end_to_end.wrong_inputs.wrong_input import WrongInput
+from tests.end_to_end.wrong_inputs.wrong_input import WrongInput, refused
 
 EXPORT = "export RUN --to onnx"
 
 EXPORTS = {
-    "an export of an absent run": WrongInput(
-        command="export absent --to onnx",
-        error="absent is not a folder; expected a run folder of `pipe train` or `import`",
+    "an export of an absent run": refused(
+        "export absent --to onnx",
+        "absent is not a folder; expected a run folder of `pipe train` or `import`",
     ),
-    "an export of an absent run to Triton": WrongInput(
-        command="export absent --to triton --repository models",
-        error="absent is not a folder; expected a run folder of `pipe train` or `import`",
+    "an export without format": refused("export RUN", "Missing option '--to'."),
+    "an export to an unknown format": refused(
+        "export RUN --to tflite", "unknown target --to tflite"
     ),
-    "an export without format": run(
-        "export RUN",
-        None,
-        "Missing option '--to'.",
-    ),
-    "an export to an unknown format": run(
-        "export RUN --to tflite",
-        None,
-        "unknown target --to tflite",
-    ),
-    "an unknown precision of an export": run(
+    "an unknown precision of an export": refused(
         f"{EXPORT} --precision int4",
-        None,
         "Invalid value for '--precision': 'int4' is not one of 'fp32', 'fp16', 'bf16', 'int8'.",
     ),
-    "a precision that the format lacks": run(
-        f"{EXPORT} --precision bf16", None, "no engine variant matches --to onnx --precision bf16"
+    "a precision that the format lacks": refused(
+        f"{EXPORT} --precision bf16", "no engine variant matches --to onnx --precision bf16"
     ),
-    "a precision that OpenVINO lacks": run(
-        "export RUN --to openvino --precision fp16",
-        None,
-        "no engine variant matches --to openvino --precision fp16",
-    ),
-    "an unknown layout": run(
+    "an unknown layout": refused(
         f"{EXPORT} --layout sparse",
-        None,
         "Invalid value for '--layout': 'sparse' is not one of 'padded', 'packed'.",
     ),
-    "an unknown key of an export": run(
-        f"{EXPORT} --set sped_s=1", None, "--set sped_s: unknown key"
-    ),
-    "a negative time": run(
+    "an unknown key of an export": refused(f"{EXPORT} --set sped_s=1", "--set sped_s: unknown key"),
+    "a negative time": refused(
         f"{EXPORT} --set speed_s=-1",
-        None,
         "--set speed_s: Input should be greater than or equal to 0, found -1",
     ),
-    "an unknown tolerance": run(
-        f"{EXPORT} --set tolerances.fp64.max_abs=1", None, "--set tolerances.fp64: unknown key"
+    "an unknown tolerance": refused(
+        f"{EXPORT} --set tolerances.fp64.max_abs=1", "--set tolerances.fp64: unknown key"
     ),
-    "a compute capability of 0": run(
+    "a compute capability of 0": refused(
         "export RUN --to tensorrt --set capabilities=[0]",
-        None,
         "--set capabilities.0: Input should be greater than or equal to 1, found 0",
     ),
-    "a compute capability that no GPU has": run(
+    "a compute capability that no GPU has": refused(
         "export RUN --to tensorrt --set capabilities=[42]",
-        None,
         "this TensorRT-RTX cannot build for compute capability 4.2",
     ),
     "an export with a changed checkpoint": run(
@@ -96,29 +74,21 @@ EXPORTS = {
     "an export of a pretraining": run(
         EXPORT, pretrained, "RUN is of pretraining: it has an encoder and no classifier"
     ),
-    "an export to Triton without repository": run(
-        "export RUN --to triton",
-        None,
-        "--to triton and --repository must be used together, found one of them",
-    ),
-    "a repository without Triton": run(
+    "a repository without Triton": refused(
         f"{EXPORT} --repository models",
-        None,
         "--to triton and --repository must be used together, found one of them",
     ),
-    "an export to Triton without engine": run(
+    "an export to Triton without engine": refused(
         "export RUN --to triton --repository models",
-        None,
         "RUN has no proven engine for Triton (python); its engines: none",
     ),
-    "an export to Triton with an invalid name": run(
+    "an export to Triton with an invalid name": refused(
         "export ENGINE --to triton --repository models --set triton.name=../x",
-        None,
         "a model name must start with a letter or digit and contain only letters, "
         "digits, _ . and -; found '../x'",
     ),
-    "a file as repository": run(
-        "export ENGINE --to triton --repository train.tsv", None, "train.tsv: File exists"
+    "a file as repository": refused(
+        "export ENGINE --to triton --repository train.tsv", "train.tsv: File exists"
     ),
     "a repository with another model": WrongInput(
         command="export ENGINE --to triton --repository models --set triton.name=a",
@@ -126,14 +96,12 @@ EXPORTS = {
         error="models/a/config.pbtxt is not a Triton model config: 2:17 : 'max_batch_size: "
         '"many"\': Couldn\'t parse integer: "many"',
     ),
-    "a precision that the run lacks": run(
+    "a precision that the run lacks": refused(
         "export ENGINE --to triton --repository models --precision int8",
-        None,
         "ENGINE has no proven engine for Triton (python, int8); its engines: onnx-fp32",
     ),
-    "a backend of another format": run(
+    "a backend of another format": refused(
         "export ENGINE --to triton --repository models --set triton.backend=tensorrt",
-        None,
         "ENGINE has no proven engine for Triton (tensorrt); its engines: onnx-fp32",
     ),
 }

@@ -54,9 +54,6 @@ PERMISSIONS = {
     "a train file without rights": without_rights(
         TRAIN_COMMAND, "train.tsv", 0, "train.tsv: Permission denied"
     ),
-    "a dev file without rights": without_rights(
-        TRAIN_COMMAND, "dev.tsv", 0, "dev.tsv: Permission denied"
-    ),
     "a file to check without rights": without_rights(
         "check train.tsv", "train.tsv", 0, "train.tsv cannot be read: Permission denied"
     ),
@@ -96,12 +93,6 @@ PERMISSIONS = {
     "a page without rights": WrongInput(
         command="show ENGINE --html new/page.html",
         error="new/page.html cannot be written: Permission denied",
-        change=read_only("new"),
-        before=obey_permissions,
-    ),
-    "a result without rights": WrongInput(
-        command="bench ENGINE --json new/result.json",
-        error="new/result.json cannot be written: Permission denied",
         change=read_only("new"),
         before=obey_permissions,
     ),

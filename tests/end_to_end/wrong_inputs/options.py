@@ -1,7 +1,7 @@
 """Wrong options of `pipe serve` and `pipe bench`, and of the command line in general."""
 
 from tests.end_to_end.wrong_inputs.run_folders import flipped, manifest, pretrained, removed, run
-from tests.end_to_end.wrong_inputs.wrong_input import WrongInput
+from tests.end_to_end.wrong_inputs.wrong_input import WrongInput, refused
 
 SERVE = "serve ENGINE --port 0 --grpc-port 0"
 URL = "http://127.0.0.1:9"
@@ -18,43 +18,30 @@ def serve(options: str, error: str, **files: str) -> WrongInput:
 
 
 GENERAL = {
-    "an unknown command": WrongInput(
-        command="tarin config.toml", error="No such command 'tarin'. Did you mean 'train'?"
+    "an unknown command": refused(
+        "tarin config.toml", "No such command 'tarin'. Did you mean 'train'?"
     ),
-    "an unknown option": WrongInput(
-        command="train config.toml --output out",
-        error="No such option: --output (Possible options: --out)",
+    "an unknown option": refused(
+        "train config.toml --output out", "No such option: --output (Possible options: --out)"
     ),
-    "an option without value": WrongInput(
-        command="train config.toml --out", error="Option '--out' requires an argument."
+    "an option without value": refused(
+        "train config.toml --out", "Option '--out' requires an argument."
     ),
-    "an argument too many": WrongInput(
-        command="show a b", error="Got unexpected extra argument(s) (b)"
-    ),
-    "an evaluation without run": WrongInput(command="eval", error="Missing argument 'run'."),
-    "a diagnosis of a run": WrongInput(
-        command="doctor RUN", error="Got unexpected extra argument(s) (RUN)"
-    ),
-    "a flag with a value": WrongInput(
-        command="show . --json=yes", error="Option '--json' does not take a value."
-    ),
+    "an evaluation without run": refused("eval", "Missing argument 'run'."),
+    "a diagnosis of a run": refused("doctor RUN", "Got unexpected extra argument(s) (RUN)"),
+    "a flag with a value": refused("show . --json=yes", "Option '--json' does not take a value."),
 }
 SERVERS = {
-    "a server of an absent run": WrongInput(
-        command="serve absent",
-        error="absent is not a folder; expected a run folder of `pipe train` or `import`",
-    ),
-    "a server of a file": WrongInput(
-        command="serve train.tsv",
-        error="train.tsv is not a folder; expected a run folder of `pipe train` or `import`",
+    "a server of an absent run": refused(
+        "serve absent", "absent is not a folder; expected a run folder of `pipe train` or `import`"
     ),
     "a server of an empty folder": WrongInput(
         command="serve models",
         error="models has no manifest.json and no models: neither a run folder nor a repository",
         change=lambda folder: (folder / "models").mkdir(),
     ),
-    "a server of a run without engine": run(
-        "serve RUN --port 0 --grpc-port 0", None, "run trained has no engine; its engines: none"
+    "a server of a run without engine": refused(
+        "serve RUN --port 0 --grpc-port 0", "run trained has no engine; its engines: none"
     ),
     "a server of a pretraining": run(
         "serve RUN --port 0 --grpc-port 0",
@@ -87,18 +74,14 @@ SERVERS = {
     "a server with an unknown engine": serve(
         "--engine onnx", "run trained has no engine 'onnx'; its engines: onnx-fp32"
     ),
-    "a port of words": WrongInput(
-        command="serve ENGINE --port http",
-        error="Invalid value for '--port': Input should be a valid integer, unable to parse "
+    "a port of words": refused(
+        "serve ENGINE --port http",
+        "Invalid value for '--port': Input should be a valid integer, unable to parse "
         "string as an integer",
     ),
-    "a negative port": WrongInput(
-        command="serve ENGINE --port -1",
-        error="cannot listen on 127.0.0.1:-1: bind(): port must be 0-65535.",
-    ),
-    "a port of 70000": WrongInput(
-        command="serve ENGINE --port 70000",
-        error="cannot listen on 127.0.0.1:70000: bind(): port must be 0-65535.",
+    "a port of 70000": refused(
+        "serve ENGINE --port 70000",
+        "cannot listen on 127.0.0.1:70000: bind(): port must be 0-65535.",
     ),
     "an address of another machine": serve(
         "--host 192.0.2.1", "cannot listen on 192.0.2.1:0: Cannot assign requested address"
@@ -159,7 +142,7 @@ BENCHES = {
     "a measurement of an absent run": bench(
         "absent", "absent is not a folder; expected a run folder of `pipe train` or `import`"
     ),
-    "a measurement of a run without engines": run("bench RUN", None, "RUN has no proven engine"),
+    "a measurement of a run without engines": refused("bench RUN", "RUN has no proven engine"),
     "a measurement of a server that does not listen": bench(
         URL, "no response from http://127.0.0.1:9: no connection"
     ),
@@ -180,21 +163,13 @@ BENCHES = {
         f"{URL} --concurrency 1000000", "--concurrency: expected 1 to 256, found 1e+06"
     ),
     "a rate of 0": bench(f"{URL} --rate 0", "--rate: expected 0.1 to 100000, found 0"),
-    "a rate as a word": bench(
-        f"{URL} --rate fast", "--rate fast: expected numbers separated by commas"
-    ),
     "a rate that is no number": bench(
         f"{URL} --rate nan", "--rate: expected 0.1 to 100000, found nan"
     ),
     "rates of a run": bench(". --rate 5", "--rate needs the URL of a server, found ."),
     "levels of 0 s": bench(f"{URL} --seconds 0", "--seconds: expected 0.1 to 600, found 0"),
-    "levels of a negative time": bench(
-        f"{URL} --seconds -1", "--seconds: expected 0.1 to 600, found -1"
-    ),
-    "an endless level": bench(f"{URL} --seconds inf", "--seconds: expected 0.1 to 600, found inf"),
     "batches of 0 texts": bench(f"{URL} --batch 0", "--batch: expected 1 to 1024, found 0"),
     "texts of 0 words": bench(f"{URL} --words 0", "--words: expected 1 to 200, found 0"),
-    "texts of many words": bench(f"{URL} --words 1e9", "--words: expected 1 to 200, found 1e+09"),
     "words and a file": bench(
         f"{URL} --words 5 --file dev.tsv",
         "--words is for synthetic texts: it cannot be combined with --file",
@@ -216,11 +191,6 @@ BENCHES = {
     "an objective of an unknown statistic": bench(
         f"{URL} --slo p98=1s",
         "--slo p98=1s: expected STATISTIC=TIME, with one of p50, p90, p95, p99, p99.9, "
-        "mean and ms or s",
-    ),
-    "an objective without unit": bench(
-        f"{URL} --slo p99=50",
-        "--slo p99=50: expected STATISTIC=TIME, with one of p50, p90, p95, p99, p99.9, "
         "mean and ms or s",
     ),
     "an objective twice": bench(f"{URL} --slo p99=1s --slo p99=2s", "--slo limits p99 twice"),

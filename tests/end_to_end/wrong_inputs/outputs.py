@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipework.settings import dump_settings
 from pipework.train.config.run_config import load_config
-from tests.end_to_end.wrong_inputs.wrong_input import CONFIG, WrongInput
+from tests.end_to_end.wrong_inputs.wrong_input import CONFIG, WrongInput, refused
 
 
 def damaged_state(folder: Path) -> None:
@@ -20,36 +20,33 @@ def damaged_state(folder: Path) -> None:
 
 
 TRAINS = {
-    "a finished run as --out": WrongInput(
-        command="train config.toml --out RUN", error="RUN already contains a finished run"
+    "a finished run as --out": refused(
+        "train config.toml --out RUN", "RUN already contains a finished run"
     ),
-    "a folder of files as --out": WrongInput(
-        command="train config.toml --out .",
-        error=". contains files that no run wrote: dev.tsv, train.tsv",
+    "a folder of files as --out": refused(
+        "train config.toml --out .", ". contains files that no run wrote: dev.tsv, train.tsv"
     ),
-    "a file as --out": WrongInput(
-        command="train config.toml --out train.tsv", error="cannot create train.tsv: File exists"
+    "a file as --out": refused(
+        "train config.toml --out train.tsv", "cannot create train.tsv: File exists"
     ),
-    "an --out below a file": WrongInput(
-        command="train config.toml --out train.tsv/run",
-        error="cannot create train.tsv/run: Not a directory",
+    "an --out below a file": refused(
+        "train config.toml --out train.tsv/run", "cannot create train.tsv/run: Not a directory"
     ),
-    "an --out where no folder can be": WrongInput(
-        command="train config.toml --out /proc/run",
-        error="cannot create /proc/run: No such file or directory",
+    "an --out where no folder can be": refused(
+        "train config.toml --out /proc/run", "cannot create /proc/run: No such file or directory"
     ),
-    "no processes": WrongInput(
-        command="train config.toml --out out --nproc 0",
-        error="Invalid value for '--nproc': Input should be greater than or equal to 1",
+    "no processes": refused(
+        "train config.toml --out out --nproc 0",
+        "Invalid value for '--nproc': Input should be greater than or equal to 1",
     ),
-    "processes as a word": WrongInput(
-        command="train config.toml --out out --nproc two",
-        error="Invalid value for '--nproc': Input should be a valid integer, unable to parse "
+    "processes as a word": refused(
+        "train config.toml --out out --nproc two",
+        "Invalid value for '--nproc': Input should be a valid integer, unable to parse "
         "string as an integer",
     ),
-    "a resumed run of another kind": WrongInput(
-        command="train config.toml --out RUN --resume --set task.kind=regression",
-        error="RUN is complete with task.kind = single_label, found regression",
+    "a resumed run of another kind": refused(
+        "train config.toml --out RUN --resume --set task.kind=regression",
+        "RUN is complete with task.kind = single_label, found regression",
     ),
     "a run with a damaged checkpoint": WrongInput(
         command="train config.toml --out out --resume",

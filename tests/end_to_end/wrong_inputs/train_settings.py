@@ -2,89 +2,47 @@
 
 import shlex
 
-from tests.end_to_end.wrong_inputs.wrong_input import TRAIN_COMMAND, WrongInput, settings
+from tests.end_to_end.wrong_inputs.wrong_input import (
+    TRAIN_COMMAND,
+    WrongInput,
+    outside,
+    refused,
+    settings,
+)
 
 SETTINGS = {
-    "a share and a number of warmup steps": settings(
-        "train.warmup=0.2 & train.warmup_steps=5",
-        "config.toml: train: expected one of train.warmup (a share) and "
-        "train.warmup_steps, found both",
-    ),
-    "a lowest rate above the rate": settings(
-        "train.schedule=cosine & train.eta_min=1",
-        "config.toml: train: expected train.eta_min of at most train.learning_rate 5e-05, found 1",
-    ),
-    "an eps of 0": settings(
-        "train.eps=0", "--set train.eps: Input should be greater than 0, found 0"
-    ),
-    "an unknown positive label": settings(
-        "task.positive=politics", "expected task.positive to be one of two labels, found 'politics'"
-    ),
-    "a trial without rows": settings(
-        "data.rows=0", "--set data.rows: Input should be greater than or equal to 1, found 0"
-    ),
-    "weights of every 0 steps": settings(
-        "train.keep_every=0",
-        "--set train.keep_every: Input should be greater than or equal to 1, found 0",
-    ),
+    "an eps of 0": outside("train.eps=0", "greater than 0"),
+    "a trial without rows": outside("data.rows=0", "greater than or equal to 1"),
+    "weights of every 0 steps": outside("train.keep_every=0", "greater than or equal to 1"),
     "a setting without value": settings(
         "train.epochs", "--set train.epochs: expected section.key=value"
     ),
-    "a setting without key": settings("=3", "--set =3: expected section.key=value"),
     "a setting with an empty part": settings(
         "train..epochs=3", "--set train..epochs=3: expected section.key=value"
     ),
     "a key below a value": settings(
         "train.epochs.more=3", "train.epochs.more: epochs is a value, not a section"
     ),
-    "a value for a section": settings(
-        "train=3",
-        "--set train: Input should be a valid dictionary or instance of TrainSettings, found 3",
-    ),
+    "a value for a section": outside("train=3", "a valid dictionary or instance of TrainSettings"),
     "an unknown key": settings("train.epochz=3", "--set train.epochz: unknown key"),
-    "a key without similar ones": settings("train.zzz=3", "--set train.zzz: unknown key"),
     "a key in the wrong section": settings("model.epochs=3", "--set model.epochs: unknown key"),
-    "a word as number": settings(
-        "train.epochs=three",
-        "--set train.epochs: Input should be a valid integer, unable to parse string "
-        "as an integer, found 'three'",
+    "a word as number": outside(
+        "train.epochs=three", "a valid integer, unable to parse string as an integer"
     ),
-    "no epochs": settings(
-        "train.epochs=0", "--set train.epochs: Input should be greater than or equal to 1, found 0"
-    ),
-    "half an epoch": settings(
-        "train.epochs=0.5",
-        "--set train.epochs: Input should be a valid integer, got a number with a "
-        "fractional part, found 0.5",
+    "no epochs": outside("train.epochs=0", "greater than or equal to 1"),
+    "half an epoch": outside(
+        "train.epochs=0.5", "a valid integer, got a number with a fractional part"
     ),
     "true as a number": settings(
         "train.batch_size=true", "--set train.batch_size: expected no boolean, found True"
     ),
-    "no rows in a batch": settings(
-        "train.batch_size=0",
-        "--set train.batch_size: Input should be greater than or equal to 1, found 0",
-    ),
-    "no learning rate": settings(
-        "train.learning_rate=0",
-        "--set train.learning_rate: Input should be greater than 0, found 0",
-    ),
-    "a learning rate that is no number": settings(
-        "train.learning_rate=nan",
-        "--set train.learning_rate: Input should be a finite number, found nan",
-    ),
-    "an infinite learning rate": settings(
-        "train.learning_rate=inf",
-        "--set train.learning_rate: Input should be a finite number, found inf",
-    ),
-    "an unknown optimizer": settings(
-        "train.optimizer=adamv",
-        "--set train.optimizer: Input should be 'adamw', 'sgd' or 'adafactor', found 'adamv'",
-    ),
-    "an unknown schedule": settings(
+    "no rows in a batch": outside("train.batch_size=0", "greater than or equal to 1"),
+    "no learning rate": outside("train.learning_rate=0", "greater than 0"),
+    "a learning rate that is no number": outside("train.learning_rate=nan", "a finite number"),
+    "an unknown schedule": outside(
         "train.schedule=cosin",
-        "--set train.schedule: Input should be 'constant', 'linear', 'cosine', "
-        "'cosine_restarts', 'polynomial', 'step', 'multi_step' or 'exponential', found "
-        "'cosin'",
+        "'constant', 'linear', 'cosine', 'cosine_restarts', 'polynomial', "
+        "'step', 'multi_step' or 'exponential'",
     ),
     "one beta": settings("train.betas=[0.9]", "--set train.betas.1: Field required, found [0.9]"),
     "a beta of 1": settings(
@@ -94,37 +52,16 @@ SETTINGS = {
         "train.milestones=[0.5, 1.5]",
         "--set train.milestones.1: Input should be less than 1, found 1.5",
     ),
-    "a warmup of all steps": settings(
-        "train.warmup=1.0", "--set train.warmup: Input should be less than 1, found 1.0"
-    ),
-    "no cycles": settings(
-        "train.cycles=0", "--set train.cycles: Input should be greater than or equal to 1, found 0"
-    ),
-    "a gamma above 1": settings(
-        "train.gamma=1.5", "--set train.gamma: Input should be less than or equal to 1, found 1.5"
-    ),
-    "an unknown precision": settings(
-        "train.precision=fp64",
-        "--set train.precision: Input should be 'auto', 'fp32', 'bf16' or 'fp16', found 'fp64'",
-    ),
-    "no steps": settings(
-        "train.max_steps=0",
-        "--set train.max_steps: Input should be greater than or equal to 1, found 0",
-    ),
-    "no patience": settings(
-        "train.early_stop=0",
-        "--set train.early_stop: Input should be greater than or equal to 1, found 0",
-    ),
+    "a warmup of all steps": outside("train.warmup=1.0", "less than 1"),
+    "no cycles": outside("train.cycles=0", "greater than or equal to 1"),
+    "a gamma above 1": outside("train.gamma=1.5", "less than or equal to 1"),
+    "no steps": outside("train.max_steps=0", "greater than or equal to 1"),
+    "no patience": outside("train.early_stop=0", "greater than or equal to 1"),
     "a seed twice": settings(
         "train.seeds=[1, 1]", "config.toml: train: expected distinct train.seeds, found [1, 1]"
     ),
-    "a negative seed": settings(
-        "train.seed=-1", "--set train.seed: Input should be greater than or equal to 0, found -1"
-    ),
-    "a huge seed": settings(
-        "train.seed=99999999999999999999",
-        "--set train.seed: Input should be less than 4294967296, found 99999999999999999999",
-    ),
+    "a negative seed": outside("train.seed=-1", "greater than or equal to 0"),
+    "a huge seed": outside("train.seed=99999999999999999999", "less than 4294967296"),
     "negative weights of classes": settings(
         "train.class_weights=[1, -1]",
         "--set train.class_weights.literal['equal','balanced']: Input should be "
@@ -148,18 +85,8 @@ SETTINGS = {
         "config.toml: model: expected one of model.name (hub id or folder) and "
         "model.preset; --set model.preset= removes a key",
     ),
-    "an unknown preset": settings(
-        "model.preset=huge",
-        "--set model.preset: Input should be 'tiny', 'mini', 'small', 'medium' or "
-        "'base', found 'huge'",
-    ),
-    "an unknown family": settings(
-        "model.family=gpt", "--set model.family: Input should be 'bert' or 'albert', found 'gpt'"
-    ),
-    "an unknown head": settings(
-        "model.head=mlp",
-        "--set model.head: Input should be 'linear', 'cnn', 'lstm', 'gru', 'entity' or "
-        "'pooling', found 'mlp'",
+    "an unknown head": outside(
+        "model.head=mlp", "'linear', 'cnn', 'lstm', 'gru', 'entity' or 'pooling'"
     ),
     "an entity head without entities": settings(
         "model.head=entity",
@@ -171,10 +98,7 @@ SETTINGS = {
         "--set model.cnn.filter_sizes: Tuple should have at least 1 item after "
         "validation, not 0, found []",
     ),
-    "a negative size of n-grams": settings(
-        "model.ngrams=-1",
-        "--set model.ngrams: Input should be greater than or equal to 0, found -1",
-    ),
+    "a negative size of n-grams": outside("model.ngrams=-1", "greater than or equal to 0"),
     "layers of a preset": settings(
         "train.reinit_layers=1",
         "config.toml: the file: train.reinit_layers needs a pretrained model.name that "
@@ -185,18 +109,14 @@ SETTINGS = {
         "config.toml: the file: train.token_dropout needs an encoder that is trained: "
         "remove model.freeze",
     ),
-    "texts of two tokens": settings(
-        "model.max_length=2",
-        "--set model.max_length: Input should be greater than or equal to 3, found 2",
-    ),
+    "texts of two tokens": outside("model.max_length=2", "greater than or equal to 3"),
     "pairs without room": settings(
         "model.max_length=4 & data.columns.text_pair=label",
         "config.toml: the file: model.max_length 4 leaves no token for the text: 3 are "
         "special tokens",
     ),
-    "a vocabulary smaller than its characters": settings(
-        "model.vocab_size=0",
-        "--set model.vocab_size: Input should be greater than or equal to 1, found 0",
+    "a vocabulary smaller than its characters": outside(
+        "model.vocab_size=0", "greater than or equal to 1"
     ),
     "an absent vocabulary": settings(
         "model.vocab=vocab.txt", "vocab.txt cannot be read: No such file or directory"
@@ -210,11 +130,10 @@ SETTINGS = {
         "--set task.kind: expected one of single_label, multi_label, regression, pretrain, found "
         "'clustering'",
     ),
-    "an unknown metric": settings(
+    "an unknown metric": outside(
         "task.metric=auc",
-        "--set task.metric: Input should be 'accuracy', 'macro_f1', 'micro_f1', 'f1', "
-        "'matthews', 'directional_f1', 'pearson', 'spearman', 'masked_accuracy' or "
-        "'order_accuracy', found 'auc'",
+        "'accuracy', 'macro_f1', 'micro_f1', 'f1', 'matthews', 'directional_f1', 'pearson', "
+        "'spearman', 'masked_accuracy' or 'order_accuracy'",
     ),
     "a positive label that is none": settings(
         "task.metric=f1 & task.positive=snow",
@@ -283,10 +202,6 @@ SETTINGS = {
         "task.kind=pretrain & pretrain.mask_rate=1",
         "--set pretrain.mask_rate: Input should be less than 1, found 1",
     ),
-    "no weights of spans": settings(
-        "task.kind=pretrain & pretrain.words=[]",
-        "--set pretrain.words: expected at least one weight above 0, found []",
-    ),
     "weights of spans that are all 0": settings(
         "task.kind=pretrain & pretrain.words=[0]",
         "--set pretrain.words: expected at least one weight above 0, found [0]",
@@ -305,7 +220,6 @@ SETTINGS = {
         "--set pretrain.row_tokens: Input should be greater than or equal to 1, found 0",
     ),
     "an absent root": settings("data.root=nowhere", "nowhere/train.tsv is not a file"),
-    "a root that is a file": settings("data.root=train.tsv", "train.tsv/train.tsv is not a file"),
     "dev rows twice": settings(
         "data.dev_rows=2",
         "config.toml: data: expected one of data.dev (a file) and data.dev_rows (rows "
@@ -327,10 +241,8 @@ SETTINGS = {
         'task.kind=multi_label & data.separator=""',
         "config.toml: data: expected a data.separator of at least one character",
     ),
-    "an unknown format": settings(
-        "data.format=xml",
-        "--set data.format: Input should be 'csv', 'tsv', 'jsonl', 'semeval', 'text' "
-        "or 'documents', found 'xml'",
+    "an unknown format": outside(
+        "data.format=xml", "'csv', 'tsv', 'jsonl', 'semeval', 'text' or 'documents'"
     ),
     "texts without labels": settings(
         "data.format=text",
@@ -347,9 +259,6 @@ SETTINGS = {
     "entities of a pair": settings(
         "data.marked=true & data.columns.text_pair=label",
         "config.toml: data: a pair of texts cannot have entities: remove data.columns.text_pair",
-    ),
-    "an empty name of a column": settings(
-        'data.columns.text=""', "train.tsv:1: no column ''; found text, label"
     ),
     "a negative column": settings(
         "data.columns.text=-1", "train.tsv:1: no column -1; found text, label"
@@ -377,18 +286,11 @@ SETTINGS = {
         "train.teacher=nowhere",
         "nowhere is not a folder; expected a run folder of `pipe train` or `import`",
     ),
-    "a folder without run as teacher": settings(
-        "train.teacher=.", ". holds no manifest.json: its training did not finish"
-    ),
-    "no temperature": settings(
-        "train.temperature=0", "--set train.temperature: Input should be greater than 0, found 0"
-    ),
-    "labels without weight": settings(
-        "train.soft_weight=0", "--set train.soft_weight: Input should be greater than 0, found 0"
-    ),
-    "a teacher of other labels": WrongInput(
-        command=f"{TRAIN_COMMAND} --set train.teacher=RUN",
-        error="train.teacher RUN has 'arts' as label 0, this run has 'sports'",
+    "no temperature": outside("train.temperature=0", "greater than 0"),
+    "labels without weight": outside("train.soft_weight=0", "greater than 0"),
+    "a teacher of other labels": refused(
+        f"{TRAIN_COMMAND} --set train.teacher=RUN",
+        "train.teacher RUN has 'arts' as label 0, this run has 'sports'",
     ),
 }
 
@@ -401,8 +303,8 @@ def ranges(override: str, error: str, options: str = "--out out") -> WrongInput:
 
 RATES = "tune.train.learning_rate={ low = 1e-5, high = 1e-3 }"
 SEARCHES = {
-    "a search without ranges": WrongInput(
-        command="tune config.toml --out out", error="config.toml: [tune] has no ranges of settings"
+    "a search without ranges": refused(
+        "tune config.toml --out out", "config.toml: [tune] has no ranges of settings"
     ),
     "a range of an unknown setting": ranges(
         "tune.train.rate=[1, 2]", "tune.train.rate: unknown key"

@@ -100,3 +100,15 @@ def settings(overrides: str, error: str, **more: str) -> WrongInput:
     """Return a training with settings that are refused."""
     words = "".join(f" --set {shlex.quote(override)}" for override in overrides.split(" & "))
     return WrongInput(command=TRAIN_COMMAND + words, error=error, files=more)
+
+
+def outside(override: str, expected: str) -> WrongInput:
+    """Return a training with a setting whose value is not one of those expected."""
+    key, value = override.split("=")
+    found = value if re.fullmatch(r"[-.\d]+|nan", value) else repr(value)
+    return settings(override, f"--set {key}: Input should be {expected}, found {found}")
+
+
+def refused(command: str, error: str) -> WrongInput:
+    """Return a command that is refused."""
+    return WrongInput(command=command, error=error)

@@ -123,6 +123,17 @@ def test_the_columns_of_jsonl_are_the_keys_of_all_rows(tmp_path):
     assert file.columns == ("text", "id")
 
 
+def test_a_parquet_file_with_rows_and_no_columns_is_one_line(tmp_path):
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": ["rain"]}).select([]), path)
+    empty = b"\x19\x0c\x16\x00\x16\x00"  # a row group without columns and rows, in Thrift
+    content = path.read_bytes().replace(b"\x16\x00\x19\x1c", b"\x16\x04\x19\x1c")
+    path.write_bytes(content.replace(empty, b"\x19\x0c\x16\x00\x16\x04"))
+    assert pq.read_metadata(path).row_group(0).num_rows == 2
+    with pytest.raises(DataError, match=r"^x.parquet has no columns$"):
+        plan(path)
+
+
 def test_a_quote_inside_an_unquoted_field_is_part_of_the_text(tmp_path):
     content = b'id,text\n1,a 5" disk\n2,"b\nc"\n3,6" and "7"\n4,d\n'
     (tmp_path / "x.csv").write_bytes(content)

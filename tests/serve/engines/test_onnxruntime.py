@@ -3,10 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, save
 
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
@@ -40,32 +38,6 @@ def encodings(run: Path) -> list[Encoding]:
     return encoder.encode([Example(text=text) for text in TEXTS])
 
 
-def test_answers_come_in_the_order_of_the_inputs(
-    engine: OnnxRuntimeEngine, encodings: list[Encoding]
-) -> None:
-    logits_NC = engine.infer(encodings).values
-    assert logits_NC.dtype == np.float32
-    assert logits_NC.argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1]
-
-
-def test_an_answer_does_not_depend_on_its_batch_mates(
-    engine: OnnxRuntimeEngine, encodings: list[Encoding]
-) -> None:
-    alone_NC = np.concatenate([engine.infer([one]).values for one in encodings])
-    np.testing.assert_allclose(engine.infer(encodings).values, alone_NC, atol=1e-6)
-
-
-def test_no_inputs_give_no_rows_but_all_classes(engine: OnnxRuntimeEngine) -> None:
-    assert engine.infer([]).values.shape == (0, 3)
-
-
-def test_the_second_text_of_a_pair_is_distinguished_from_the_first(pair_run: Path) -> None:
-    encoder = TextEncoder.open(pair_run / "tokenizer.json", max_length=32, type_ids=True)
-    pair = encoder.encode([Example(text="rain sun", text_pair="goal")])
-    with OnnxRuntimeEngine(pair_run / "engines/onnx/model.onnx", collate(type_ids=True)) as engine:
-        assert engine.infer(pair).values.argmax(axis=1).tolist() == [1]
-
-
 @pytest.fixture
 def marked(entity_run: Path) -> list[Encoding]:
     encoder = TextEncoder.open(entity_run / "tokenizer.json", max_length=32, type_ids=False)
@@ -74,24 +46,10 @@ def marked(entity_run: Path) -> list[Encoding]:
     return encoder.encode(examples)
 
 
-def test_the_places_of_the_entities_reach_a_graph_that_takes_them(
-    entity_run: Path, marked: list[Encoding]
-) -> None:
-    path = entity_run / "engines/onnx/model.onnx"
-    with OnnxRuntimeEngine(path, collate(spans=True)) as engine:
-        assert engine.infer(marked).values.argmax(axis=1).tolist() == [1, 0]
-
-
 def test_a_graph_that_only_reads_the_marks_is_not_given_the_places(
     engine: OnnxRuntimeEngine, marked: list[Encoding]
 ) -> None:
     assert engine.infer(marked).values.shape == (2, 3)
-
-
-def test_a_graph_with_entity_spans_does_not_fit_a_model_without(entity_run: Path) -> None:
-    path = entity_run / "engines/onnx/model.onnx"
-    with pytest.raises(RunFolderError, match="found attention_mask, entity_spans, input_ids"):
-        OnnxRuntimeEngine(path, collate())
 
 
 def test_an_invalid_file_is_reported(tmp_path: Path) -> None:
@@ -99,31 +57,6 @@ def test_an_invalid_file_is_reported(tmp_path: Path) -> None:
     path.write_bytes(b"not a graph")
     with pytest.raises(RunFolderError, match=r"model\.onnx is not a usable ONNX graph"):
         OnnxRuntimeEngine(path, collate())
-
-
-def test_a_graph_with_other_inputs_is_refused_with_both_lists(run: Path) -> None:
-    expected = "expected inputs attention_mask, input_ids, token_type_ids, found attention_mask"
-    with pytest.raises(RunFolderError, match=expected):
-        OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate(type_ids=True))
-
-
-def test_a_graph_with_other_outputs_is_refused(tmp_path: Path) -> None:
-    names = ["input_ids", "attention_mask"]
-    graph = helper.make_graph(
-        [helper.make_node("Add", names, ["scores"])],
-        "other",
-        [helper.make_tensor_value_info(name, TensorProto.INT64, ["B", "T"]) for name in names],
-        [helper.make_tensor_value_info("scores", TensorProto.INT64, ["B", "T"])],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "model.onnx")
-    with pytest.raises(RunFolderError, match="expected the output logits, found scores"):
-        OnnxRuntimeEngine(tmp_path / "model.onnx", collate())
-
-
-def test_a_closed_engine_may_be_closed_again(engine: OnnxRuntimeEngine) -> None:
-    engine.close()
-    engine.close()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from onnx import TensorProto, helper, save
 
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
@@ -62,21 +61,6 @@ def engine(model: Path) -> OpenVinoEngine:
 def encodings(run: Path) -> list[Encoding]:
     encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
     return encoder.encode([Example(text=text) for text in TEXTS])
-
-
-def test_answers_come_in_the_order_of_the_inputs(
-    engine: OpenVinoEngine, encodings: list[Encoding]
-) -> None:
-    logits_NC = engine.infer(encodings).values
-    assert logits_NC.dtype == np.float32
-    assert logits_NC.argmax(axis=1).tolist() == [0, 1, 2, 0, 0, 1]
-
-
-def test_an_answer_does_not_depend_on_its_batch_mates(
-    engine: OpenVinoEngine, encodings: list[Encoding]
-) -> None:
-    alone_NC = np.concatenate([engine.infer([one]).values for one in encodings])
-    np.testing.assert_allclose(engine.infer(encodings).values, alone_NC, atol=1e-6)
 
 
 def test_float32_is_not_computed_as_bf16(
@@ -145,52 +129,6 @@ def test_bf16_on_a_processor_without_it_is_refused(
     opened(model).close()
 
 
-def test_no_inputs_give_no_rows_but_all_classes(engine: OpenVinoEngine) -> None:
-    assert engine.infer([]).values.shape == (0, 3)
-
-
-def test_the_second_text_of_a_pair_is_distinguished_from_the_first(
-    pair_run: Path, tmp_path: Path
-) -> None:
-    encoder = TextEncoder.open(pair_run / "tokenizer.json", max_length=32, type_ids=True)
-    pair = encoder.encode([Example(text="rain sun", text_pair="goal")])
-    with opened(converted(pair_run, tmp_path), type_ids=True) as engine:
-        assert engine.infer(pair).values.argmax(axis=1).tolist() == [1]
-
-
-def test_the_places_of_the_entities_reach_a_graph_that_takes_them(
-    entity_run: Path, tmp_path: Path
-) -> None:
-    encoder = TextEncoder.open(entity_run / "tokenizer.json", max_length=32, type_ids=False)
-    places = [((0, 4), (5, 9)), ((5, 9), (0, 4))]
-    marked = [Example(text="rain goal " + "wind " * n, entities=e) for n, e in enumerate(places)]
-    path = converted(entity_run, tmp_path)
-    with OpenVinoEngine(path, collate(spans=True), precision=Precision.FP32) as engine:
-        assert engine.infer(encoder.encode(marked)).values.argmax(axis=1).tolist() == [1, 0]
-
-
-def test_a_model_with_other_inputs_is_refused_with_both_lists(model: Path) -> None:
-    expected = "expected inputs attention_mask, input_ids, token_type_ids, found attention_mask"
-    with pytest.raises(RunFolderError, match=expected):
-        opened(model, type_ids=True)
-
-
-def test_a_model_with_other_outputs_is_refused(tmp_path: Path) -> None:
-    names = ["input_ids", "attention_mask"]
-    graph = helper.make_graph(
-        [helper.make_node("Add", names, ["scores"])],
-        "other",
-        [helper.make_tensor_value_info(name, TensorProto.INT64, ["B", "T"]) for name in names],
-        [helper.make_tensor_value_info("scores", TensorProto.INT64, ["B", "T"])],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    (tmp_path / "engines/onnx").mkdir(parents=True)
-    other = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    save(other, tmp_path / "engines/onnx/model.onnx")
-    with pytest.raises(RunFolderError, match="expected the output logits, found scores"):
-        opened(converted(tmp_path, tmp_path))
-
-
 @pytest.mark.parametrize("spoilt", ["model.xml", "model.bin"])
 def test_an_invalid_file_is_reported_in_one_line(model: Path, tmp_path: Path, spoilt: str) -> None:
     copy = Path(shutil.copytree(model.parent, tmp_path / "copy"))
@@ -217,12 +155,6 @@ def test_packed_rows_have_few_widths(engine: OpenVinoEngine, encodings: list[Enc
 def test_threads_follow_the_limit_of_the_container(engine: OpenVinoEngine) -> None:
     compiled = engine._request.get_compiled_model()  # noqa: SLF001
     assert compiled.get_property("INFERENCE_NUM_THREADS") == cpu_limit()
-
-
-def test_a_closed_engine_may_be_closed_again(model: Path) -> None:
-    engine = opened(model)
-    engine.close()
-    engine.close()
 
 
 # The end of OpenVINO's runtime in another thread than its start takes away the memory that the

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from pipework.client import Client as PipeClient
-from pipework.errors import NotReadyError, PipeError, TooBusyError, UnknownModelError
+from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.exchange import Exchange
 from pipework.serve.http.request_parser import RequestHead
@@ -109,13 +109,6 @@ def test_a_model_is_looked_up_and_checked_once(monkeypatch: pytest.MonkeyPatch) 
         assert exchange.model.acquire("topics", "1") is version
         assert calls == ["found", "checked"]
         calls.clear()
-
-
-def test_the_body_may_name_another_model() -> None:
-    exchange = begun(FakeVersion(None), "/v1/predict")
-    with pytest.raises(UnknownModelError):
-        exchange.model.acquire("other")
-    assert exchange.context.model == ""
 
 
 def test_a_client_without_a_key_gets_no_information_about_the_queue() -> None:

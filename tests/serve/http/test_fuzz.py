@@ -12,14 +12,12 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-import grpc
 import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import positive_data_acceptance
-from tritonclient.grpc import service_pb2
 
 NIGHT = int(os.environ.get("PIPEWORK_FUZZ", "0"))
 CASES = NIGHT or 400
@@ -27,8 +25,6 @@ DESCRIBED = NIGHT // 4 or 100  # schemathesis needs 0.1 s per case
 GROWTH = 64 * 2**20  # bytes; a leak of each request body would be many times more
 SEED = random.SystemRandom().randrange(2**32) if NIGHT else 1
 log = logging.getLogger(__name__)
-METHOD = "/inference.GRPCInferenceService/{}"
-METHODS = ("ModelInfer", "ModelConfig", "ModelStatistics", "RepositoryIndex", "ModelReady")
 TEXTS = (b"goal", b"", "雨 rain".encode(), b"\xff\xfe", b"a" * 5000, b"\x00")
 NUMBERS = (0, 1, -1, 3, 2**31 - 1, 2**31, 2**63, 2**64, 10**400, 0.5, True, None, "1", [], {})
 LENGTHS = ("0", "-1", "1e9", "99999999999999999999", "12 34", "0x10", "¼", "")
@@ -179,44 +175,3 @@ def test_binary_bodies_are_answered_or_rejected(fuzzed):
     report(seen, fuzzed, before)
     assert resident(fuzzed) - before < GROWTH
     assert seen[200] > CASES / 20 < seen[400]
-
-
-def message(dice) -> bytes:
-    """Return a message, valid or mutated."""
-    texts = dice.choices(TEXTS, k=dice.randrange(4))
-    request = service_pb2.ModelInferRequest(model_name="topics")
-    tensor = request.inputs.add(name="text", datatype="BYTES", shape=[len(texts), 1])
-    if dice.random() < 0.5:
-        packed = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
-        request.raw_input_contents.append(packed)
-    else:
-        tensor.contents.bytes_contents.extend(texts)
-    if dice.random() < 0.3:
-        del tensor.shape[:]
-        tensor.shape.extend(dice.choices((0, 1, -1, 2**62), k=dice.randrange(4)))
-    content = request.SerializeToString()
-    for _ in range(dice.choice((0, 0, 1, 3, 20))):
-        content = mutated(dice, content)
-    return content
-
-
-def test_grpc_messages_are_answered_or_rejected(fuzzed):
-    dice = random.Random(SEED)
-    seen: Counter = Counter()
-    before = 0
-    allowed = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "PERMISSION_DENIED"}
-    with grpc.insecure_channel(fuzzed.grpc) as channel:
-        calls = [channel.unary_unary(METHOD.format(name)) for name in METHODS]
-        for number in range(CASES):
-            if number == CASES // 4:
-                before = resident(fuzzed)
-            try:
-                dice.choice((calls[0], dice.choice(calls)))(message(dice), timeout=60)
-                code = "OK"
-            except grpc.RpcError as error:
-                code = error.code().name
-            seen[code] += 1
-            assert code in allowed, (SEED, number)
-    report(seen, fuzzed, before)
-    assert resident(fuzzed) - before < GROWTH
-    assert seen["OK"] > CASES / 20 < seen["INVALID_ARGUMENT"]

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import re
-import socket
 import threading
 import zlib
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
@@ -480,23 +478,6 @@ def test_a_request_cancelled_at_shutdown_is_answered_503(predictor: Predictor) -
     ((status, _, body),) = asyncio.run(end())
     assert status == NotReadyError.http_status
     assert b"the server stopped before the request was answered" in body
-
-
-def test_the_response_is_the_same_if_the_body_arrives_in_parts(server: Any) -> None:
-    host, port = server.url.removeprefix("http://").split(":")
-    bodies = []
-    for cuts in ((), (-len(BODY),), (-3,)):
-        with socket.create_connection((host, int(port)), TIMEOUT_S) as opened:
-            sent, start = request(), 0
-            for cut in (*cuts, None):
-                opened.sendall(sent[start:cut])
-                start = cut or 0
-            data = b""
-            while not parsed(data):
-                data += opened.recv(65536)
-            bodies.append(parsed(data)[0][2])
-    bodies.append(httpx.post(f"{server.url}/v1/predict", content=BODY).content)
-    assert len({*bodies}) == 1
 
 
 PART = b"a" * 2**20

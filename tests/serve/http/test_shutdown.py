@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from pipework.serve.http.shutdown import drain_s
-from tests.serve.models.test_watchdog import open_stuck
+from tests.serve.servers import wait_while_it_exists
 
 GRACE_S = 6
 WITHIN_S = 60.0
@@ -117,10 +117,10 @@ def waiting(client) -> float:
 
 PROGRAM = """
 import logging, sys, threading, time
-from pipework.serve.http.shutdown import GracePeriod
+from pipework.serve.http.shutdown import grace_period
 logging.basicConfig(format="%(message)s")
 stopping = threading.Event()
-with GracePeriod(stopping, {grace_s}):
+with grace_period(stopping, {grace_s}):
     stopping.set()
     print("output", end="")
     {statement}
@@ -161,7 +161,7 @@ def test_part_of_the_grace_period_is_reserved():
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_hanging_engine_does_not_extend_the_grace_period(run, launch, tmp_path, workers):
     stuck = tmp_path / "stuck"
-    before = partial(open_stuck, stuck)
+    before = partial(wait_while_it_exists, stuck)
     process = launch(run, settings=["grace_s=2"], before=before, workers=workers)
     url = process.first_line().split()[0]
     stuck.touch()

@@ -24,7 +24,6 @@ from pipework.serve.inference_protocol.grpc import MAX_WATCHES
 from pipework.serve.inference_protocol.infer_request import packed
 from pipework.serve.inference_protocol.stream import MessageLimits
 
-TEXTS = ["rain", "goal team", "bank of the 雨", ""]
 MAX_STREAMS = MessageLimits.of(LimitSettings()).streams
 LONG = ["rain sun wind goal team match bank rate stock " * 3] * 400
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -73,11 +72,6 @@ def request(name, texts=("rain",), **given):
     return proto.ModelInferRequest(**{**values, **given})
 
 
-def expected(server, texts):
-    answer = httpx.post(f"{server.url}/v1/predict", json={"texts": texts}).json()
-    return [one["label"] for one in answer["predictions"]]
-
-
 def waiting(server, what="requests"):
     lines = httpx.get(f"{server.url}/metrics").text.splitlines()
     (line,) = [one for one in lines if one.startswith(f"pipework_queue_{what}{{")]
@@ -124,22 +118,6 @@ def test_a_message_that_is_too_large_after_decompression_is_refused(channel):
     with pytest.raises(grpc.RpcError) as caught:
         infer(b"\0" * 2**26, compression=grpc.Compression.Gzip)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-def test_a_stream_is_answered_in_order_and_continues_after_an_error(client, server, name):
-    found: queue.Queue[object] = queue.Queue()
-    client.start_stream(lambda result, error: found.put(error or result))
-    for number, text in enumerate(TEXTS * 50):
-        model = "other" if number == 3 else name
-        client.async_stream_infer(model, [tensor([text])], request_id=str(number))
-    answers = [found.get(timeout=20) for _ in range(200)]
-    client.stop_stream()
-    assert "unknown model 'other'" in answers.pop(3).message()
-    ids = [int(one.get_response().id) for one in answers]
-    assert ids == [number for number in range(200) if number != 3]
-    labels = [one.as_numpy("label")[0, 0].decode() for one in answers]
-    wanted = expected(server, TEXTS) * 50
-    assert labels == [*wanted[:3], *wanted[4:]]
 
 
 def test_bytes_that_cannot_be_parsed_end_a_stream_after_earlier_responses(channel, name):

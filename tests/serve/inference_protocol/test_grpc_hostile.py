@@ -34,7 +34,7 @@ from tests.end_to_end.http2 import (
 )
 
 CASES = int(os.environ.get("PIPEWORK_FUZZ_CASES", "500"))
-METHOD = "/inference.GRPCInferenceService/Model{}"
+METHODS = ("ModelInfer", "ModelConfig", "ModelStatistics", "RepositoryIndex", "ModelReady")
 OF_REQUESTS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}
 OF_TIME = {grpc.StatusCode.DEADLINE_EXCEEDED}
 NAMES = ("text", "text", "text", "text_pair", "", "words", "t" * 5000, "te\nxt", "雨", "\0")
@@ -147,7 +147,11 @@ def test_no_damage_to_a_message_is_an_error_of_the_server(server, channel, name,
     whole = proto.ModelInferRequest(
         model_name=name, id="1", inputs=inputs, outputs=outputs, raw_input_contents=RAW[:1]
     ).SerializeToString()
-    infer = channel.unary_unary(METHOD.format("Infer"))
+    service = "/inference.GRPCInferenceService"
+    infer, *others = (channel.unary_unary(f"{service}/{method}") for method in METHODS)
+    for method in others:
+        found = refusals(method, (damaged(random, whole) for _ in range(CASES // 10)))
+        assert {error.code() for error in found} <= OF_REQUESTS
     found = refusals(infer, (damaged(random, whole) for _ in range(CASES)))
     check(server, found, OF_REQUESTS)
     assert infer(whole)

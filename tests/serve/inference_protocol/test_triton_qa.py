@@ -196,17 +196,6 @@ def send(server, content, length=None, **headers):
     return answer
 
 
-@pytest.mark.parametrize("content", ["427", "rain", "", "goal\x00", "雨", '{"inputs": []}'])
-def test_a_raw_binary_request_is_one_text(server, content):
-    answer = send(server, content.encode(), 0)
-    assert answer.status_code == 200
-    size = int(answer.headers[LENGTH])
-    result = CLIENTS["http"].InferResult.from_response_body(answer.content, header_length=size)
-    assert texts_of(result, "label") == labels_of(server, [content])
-    assert [output["name"] for output in result.get_response()["outputs"]] == [*OUTPUTS]
-    assert result.as_numpy("logits").shape == (1, 3)
-
-
 def test_a_raw_binary_request_may_have_many_chunks(server):
     answer = send(server, (b"a" for _ in range(20_000)), 0)
     assert answer.status_code == 200

@@ -18,8 +18,3 @@ def test_an_unfinished_run_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match="its training did not finish") as caught:
         open_models(tmp_path, ServeSettings())
     assert caught.value.hint.endswith("--resume")
-
-
-def test_a_missing_path_is_refused(tmp_path):
-    with pytest.raises(RunFolderError, match="nowhere is not a folder"):
-        open_models(tmp_path / "nowhere", ServeSettings())

@@ -13,9 +13,8 @@ from pipework.errors import NotReadyError, RunFolderError, UnknownModelError
 from pipework.machine import cpu_limit
 from pipework.serve.config import RepositorySettings, ServeSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
-from pipework.serve.models.leases import Entry, State
 from pipework.serve.models.open_models import open_models, open_predictor
-from pipework.serve.models.registry import Change, ControlError, Models
+from pipework.serve.models.registry import Change, Models
 from pipework.serve.models.repository_watcher import LoadError, RepositoryWatcher
 from pipework.text.encoding import TextEncoder
 
@@ -71,16 +70,6 @@ def test_names_and_versions_are_those_of_the_folders(shelf):
         assert [entry.version for entry in models.index()] == ["7", "1", "2"]
 
 
-def test_a_run_folder_is_served_with_the_digest_as_version(run):
-    with open_models(run, ServeSettings(models=RepositorySettings(control=True))) as models:
-        (one,) = models.serving()
-        assert one.name == "topics"
-        assert len(one.version) >= 12  # of the engine's digest, not a folder's number
-        assert models.index() == [Entry(name="topics", version=one.version, state=State.READY)]
-        with pytest.raises(ControlError, match="serves one run folder"):
-            load(models)
-
-
 def test_a_request_with_a_lease_on_the_old_version_is_answered_after_the_switch(shelf, models):
     with models.lease("topics") as old:
         shelf.add(2)
@@ -108,15 +97,6 @@ def test_a_version_that_fails_parity_keeps_the_old_one_serving(shelf, models):
     shelf.mend(2)
     load(models)
     assert asyncio.run(label(models)) == ("2", "weather-2")
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "engines/onnx/model.onnx"])
-def test_a_version_with_changed_files_keeps_the_old_one_serving(shelf, models, name):
-    with (shelf.add(2) / name).open("ab") as file:
-        file.write(b"\n")
-    with pytest.raises(LoadError, match=f"{name} changed"):
-        load(models)
-    assert asyncio.run(label(models)) == ("1", "weather")
 
 
 def test_a_version_without_reference_rows_is_not_served(shelf, models, run):

@@ -6,18 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from pipework.closeable import Closeable
-from pipework.run_folder.engine_record import EngineRecord
-from pipework.scoring.evaluation import Engine
-from pipework.serve.engines import open_first
-from pipework.serve.models import open_models, watchdog
-from pipework.serve.models.watchdog import ENDS, Watchdog
+from pipework.serve.models import watchdog
+from pipework.serve.models.watchdog import ENDS, end_if_stuck
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.in_flight import (
     FIRST_S,
@@ -30,32 +25,10 @@ from pipework.serve.scheduling.queue import Job
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from tests.commands import ForkedProcess
+from tests.serve.servers import wait_while_it_exists
 from tests.serve.test_run import metric, wait_for
 
 ENCODING = Encoding(ids=np.zeros(10, np.int32), type_ids=None)
-
-
-class StuckEngine(Closeable):
-    """An engine that never ends while a file exists."""
-
-    def __init__(self, engine: Engine, stuck: Path) -> None:
-        self._engine, self._stuck = engine, stuck
-
-    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
-        while self._stuck.exists():
-            time.sleep(0.1)
-        return self._engine.infer(encodings)
-
-    def close(self) -> None:
-        self._engine.close()
-
-
-def open_stuck(stuck: Path) -> None:
-    def opened(*arguments: Any, **options: Any) -> tuple[EngineRecord, Engine]:
-        record, engine = open_first(*arguments, **options)
-        return record, StuckEngine(engine, stuck)
-
-    vars(open_models)["open_first"] = opened
 
 
 def test_a_server_with_a_stuck_engine_is_not_ready_refuses_requests_and_ends(
@@ -63,7 +36,7 @@ def test_a_server_with_a_stuck_engine_is_not_ready_refuses_requests_and_ends(
 ) -> None:
     stuck = tmp_path / "stuck"
     settings = ["queue.stuck_s=2", "queue.instances=1", "queue.requests=8"]
-    process = launch(run, settings=settings, before=partial(open_stuck, stuck))
+    process = launch(run, settings=settings, before=partial(wait_while_it_exists, stuck))
     url = process.first_line().split()[0]
     assert httpx.post(f"{url}/v1/predict", json={"texts": ["goal"]}).status_code == 200
     stuck.touch()
@@ -127,7 +100,7 @@ def test_the_process_ends_after_twice_the_limit(
     monkeypatch.setattr(watchdog.logging, "shutdown", lambda: None)
     batch = RunningBatch(started_s=time.monotonic() - seconds, limit_s=20.0)
     model = SimpleNamespace(name="topics", version="1", oldest_batch=batch)
-    Watchdog(SimpleNamespace())._check(model, 0.0)  # type: ignore[arg-type]  # noqa: SLF001
+    end_if_stuck(model, 0.0)  # type: ignore[arg-type]
     assert ended == ([1] if seconds > ENDS * 20.0 else [])
 
 
@@ -140,11 +113,11 @@ def test_the_time_in_which_the_process_was_stopped_does_not_count(
     batch = RunningBatch(started_s=time.monotonic() - 100, limit_s=0.1)
     model = SimpleNamespace(name="topics", version="1", oldest_batch=batch)
     models = SimpleNamespace(serving=lambda: [model])
-    with Watchdog(models):  # type: ignore[arg-type]
+    with watchdog.watchdog(models):  # type: ignore[arg-type]
         threading.Event().wait(3 * watchdog.POLL_S)
     assert ended == []
 
 
 def test_an_idle_engine_is_not_stuck() -> None:
     model = SimpleNamespace(name="topics", version="1", oldest_batch=None)
-    Watchdog(SimpleNamespace())._check(model, 0.0)  # type: ignore[arg-type]  # noqa: SLF001
+    end_if_stuck(model, 0.0)  # type: ignore[arg-type]

@@ -89,16 +89,6 @@ def test_an_error_is_observed_without_unknown_model_names(
     assert (request.status, request.model, request.timings) == (status, model, None)
 
 
-def test_an_internal_error_has_the_request_id(
-    app: ObservedApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app.models, "lease", None)
-    answer = app.request("POST", "/v1/predict", json={"texts": ["a"]})
-    (request,) = app.requests
-    assert answer.status_code == 500
-    assert (answer.headers["x-request-id"], request.status) == (request.id, "500")
-
-
 def test_other_requests_have_an_id_but_are_not_observed(app: ObservedApp) -> None:
     for path in ("/", "/healthz", "/metrics", "/v1/status", "/v2/models/topics", "/nowhere"):
         assert app.request("GET", path).headers["x-request-id"]

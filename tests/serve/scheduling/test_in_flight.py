@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 
@@ -12,7 +12,7 @@ import pytest
 from pipework.run_folder.engine_record import Layout
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
-from pipework.serve.engines.collate import Collate, Costs, InputFeed
+from pipework.serve.engines.collate import Collate, Costs
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.in_flight import BatchTotals, ComputedBatch, InFlightBatch
 from pipework.serve.scheduling.queue import Job, JobResult
@@ -190,23 +190,6 @@ def test_the_time_of_a_synchronous_engine_starts_at_finish() -> None:
     time.sleep(0.2)
     assert engine.batches == []
     assert computing.finish().elapsed_s < 0.15
-
-
-def test_a_started_call_is_finished_when_the_next_cannot_be_prepared(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feeds = runtime.collate.feeds
-
-    def one(encodings: Sequence[Encoding]) -> Iterator[InputFeed]:
-        yield next(feeds(encodings))
-        raise MemoryError
-
-    monkeypatch.setattr(runtime, "_feeds", one)
-    finish = runtime.start(inputs(1, 2))
-    runtime.go.release()
-    with pytest.raises(MemoryError):
-        finish()
-    assert runtime.events == ["start 1", "wait 1"]
 
 
 def test_the_calls_of_a_batch_run_one_after_another(runtime: Runtime) -> None:

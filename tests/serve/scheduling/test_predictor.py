@@ -165,11 +165,6 @@ def test_a_closed_predictor_refuses(run: Path) -> None:
         asyncio.run(predictor.predict([Example(text="rain")]))
 
 
-def test_a_folder_without_manifest_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"holds no manifest\.json"):
-        open_predictor(tmp_path)
-
-
 def test_engines_are_closed_when_the_tokenizer_cannot_be_opened(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

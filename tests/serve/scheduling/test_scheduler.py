@@ -53,6 +53,14 @@ class HeldEngine:
         pass
 
 
+def free_engine(error: BaseException | None = None) -> HeldEngine:
+    """Return an engine that waits for nothing and may fail with every batch."""
+    engine = HeldEngine()
+    engine.error = error
+    engine.go.set()
+    return engine
+
+
 @pytest.fixture
 def engine() -> HeldEngine:
     return HeldEngine()
@@ -350,8 +358,7 @@ def test_a_request_does_not_get_the_error_of_another_in_its_batch() -> None:
 
 
 def test_a_crashed_engine_is_reopened_and_no_request_is_lost(engine: HeldEngine) -> None:
-    opened = HeldEngine()
-    opened.go.set()
+    opened = free_engine()
     with Scheduler([engine], QueueSettings(batch_tokens=10), reopen=lambda: opened) as scheduler:
         engine.error = SystemExit()
         hold(scheduler, engine)
@@ -368,12 +375,7 @@ def test_simultaneous_crashes_count_as_one_attempt_per_part_of_a_request() -> No
     for engine in dying:
         engine.error = SystemExit()
 
-    def reopen() -> HeldEngine:
-        opened = HeldEngine()
-        opened.go.set()
-        return opened
-
-    with Scheduler(dying, QueueSettings(batch_tokens=2), reopen=reopen) as scheduler:
+    with Scheduler(dying, QueueSettings(batch_tokens=2), reopen=free_engine) as scheduler:
         future = submit(scheduler, inputs(*range(MAX_ATTEMPTS)))
         assert all(engine.entered.wait(TIMEOUT_S) for engine in dying)
         for engine in dying:
@@ -421,8 +423,7 @@ def test_a_new_request_wakes_an_engine_and_not_a_thread_that_pauses_before_reope
 def test_the_scheduler_is_alive_and_not_ready_while_an_engine_is_reopened(
     engine: HeldEngine,
 ) -> None:
-    gate, opened = threading.Event(), HeldEngine()
-    opened.go.set()
+    gate, opened = threading.Event(), free_engine()
 
     def reopen() -> HeldEngine:
         assert gate.wait(TIMEOUT_S)
@@ -441,23 +442,16 @@ def test_the_scheduler_is_alive_and_not_ready_while_an_engine_is_reopened(
 
 
 def test_a_request_that_crashes_engines_fails_after_max_attempts(engine: HeldEngine) -> None:
-    def crashing() -> HeldEngine:
-        broken = HeldEngine()
-        broken.error = SystemExit()
-        broken.go.set()
-        return broken
-
     engine.error = SystemExit()
     engine.go.set()
-    with Scheduler([engine], reopen=crashing) as scheduler:
+    with Scheduler([engine], reopen=lambda: free_engine(SystemExit())) as scheduler:
         asked = submit(scheduler, inputs(1))
         assert isinstance(asked.exception(TIMEOUT_S), NotReadyError)
         assert scheduler.load.crashes <= MAX_ATTEMPTS
 
 
 def test_an_engine_that_fails_with_every_batch_is_reopened(engine: HeldEngine) -> None:
-    opened = HeldEngine()
-    opened.go.set()
+    opened = free_engine()
     engine.error = RuntimeError("the device is lost")
     engine.go.set()
     with Scheduler([engine], reopen=lambda: opened) as scheduler:
@@ -497,16 +491,11 @@ def test_an_engine_that_always_crashes_is_given_up_while_another_works(
     """The batches of the working engine do not reset its failure count."""
     monkeypatch.setattr("pipework.serve.scheduling.scheduler.MAX_ATTEMPTS", 1000)
 
-    def crashing() -> HeldEngine:
-        broken = HeldEngine()
-        broken.error = SystemExit()
-        broken.go.set()
-        return broken
-
-    works = HeldEngine()
-    works.go.set()
+    works = free_engine()
     settings = QueueSettings(batch_tokens=2, requests=1000)
-    with Scheduler([crashing(), works], settings, reopen=crashing) as scheduler:
+    with Scheduler(
+        [free_engine(SystemExit()), works], settings, reopen=lambda: free_engine(SystemExit())
+    ) as scheduler:
         asked = [submit(scheduler, inputs(number)) for number in range(200)]
         assert [one.result(TIMEOUT_S).outputs.values[0, 0] for one in asked] == [*range(200)]
         assert scheduler.load.crashes <= MAX_FAILURES

@@ -9,6 +9,7 @@ import pytest
 from pipework.errors import MissingDependencyError, NotReadyError
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import TritonServer, reason
+from tests.serve.triton.test_installation import program
 
 LOG = r"""
 I1121 17:47:36.476499 16516 model_lifecycle.cc:839] "successfully loaded 'echo'"
@@ -32,20 +33,10 @@ def test_the_reason_is_the_model_that_failed_or_else_the_last_error(log, expecte
 
 
 def test_a_server_that_exits_at_once_is_reported_with_its_reason(tmp_path):
-    binary = tmp_path / "tritonserver"
-    binary.write_text(f"#!{sys.executable}\nprint('error: no such folder')\n")
-    binary.chmod(0o755)
+    binary = program(tmp_path / "tritonserver", "print('error: no such folder')")
     with pytest.raises(NotReadyError, match="did not start: no such folder") as raised:
         TritonServer(tmp_path, installation=Installation(binary=binary))
     assert raised.value.details == "error: no such folder\n"
-
-
-def program(path, code):
-    """Write an executable Python program to use instead of tritonserver."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!{sys.executable}\n{code}")
-    path.chmod(0o755)
-    return path
 
 
 ANSWERING = """

@@ -1,5 +1,6 @@
 """Servers of several processes, as `pipe serve --workers` starts them."""
 
+import errno
 import json
 import os
 import random
@@ -31,13 +32,16 @@ from pipework.machine import cuda_devices
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines import open_first
 from pipework.serve.models import open_models
+from pipework.serve.models.registry import Change
 from pipework.serve.workers.child_process import STOPPED_S
-from pipework.serve.workers.supervisor import worker_count
+from pipework.serve.workers.group import WorkerFolder
+from pipework.serve.workers.supervisor import private_folder, worker_count
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from tests.commands import ForkedProcess
 from tests.repetitions import repeated
 from tests.serve.conftest import Server, Shelf
+from tests.serve.servers import wait_while_it_exists, wrap_engines
 from tests.serve.test_run import metric, wait_for
 
 TEXTS = [" ".join(words) for words in (["rain"] * 3, ["goal", "team"], ["bank"] * 40, ["match"])]
@@ -263,15 +267,18 @@ def test_a_client_with_retries_gets_all_answers_while_workers_are_killed(workers
         assert min(client.result() for client in clients) > 0
 
 
-def test_sigterm_answers_all_accepted_requests_and_exits_with_0(slow_run, start_server):
-    server = start_server(slow_run, "grace_s=300", workers=2)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sigterm_answers_all_accepted_requests_and_exits_with_0(slow_run, start_server, workers):
+    server = start_server(slow_run, "grace_s=300", workers=workers)
     large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 600}
+    accepted = "pipework_unanswered_requests"
     with ThreadPoolExecutor(4) as pool:
         requests = [
             pool.submit(httpx.post, f"{server.url}{PREDICT}", json=large, timeout=300)
             for _ in range(4)
         ]
-        wait_for(lambda: metric(server.url, "pipework_queue_requests") >= 4)
+        # A fast machine has answered some of them before the last is counted.
+        wait_for(lambda: metric(server.url, accepted) + sum(r.done() for r in requests) >= 4)
         children = psutil.Process(server.process.pid).children()
         assert server.stop() == 0
         answers = [future.result() for future in requests]
@@ -305,11 +312,12 @@ def open_failing(broken: Path) -> None:
     vars(open_models)["open_first"] = first
 
 
-def test_a_worker_that_cannot_start_is_tried_again_while_the_others_answer(run, launch, tmp_path):
+def test_a_worker_that_cannot_start_is_tried_again_while_the_others_answer(
+    run, start_server, tmp_path
+):
     broken = tmp_path / "broken"
-    process = launch(run, before=partial(open_failing, broken), workers=2)
-    url = process.first_line().split()[0]
-    server = Server(process=process, url=url, grpc="", ready_after_s=0)
+    server = start_server(run, before=partial(open_failing, broken), workers=2)
+    process, url = server.process, server.url
     first, second = processes(server)
     broken.touch()
     first.kill()
@@ -319,7 +327,7 @@ def test_a_worker_that_cannot_start_is_tried_again_while_the_others_answer(run, 
         assert statuses_and_labels(url, 2) == {(200, "sport")}
         return httpx.get(f"{url}/readyz").json()["status"]
 
-    wait_for(lambda: readiness() == "ready; worker 0 has failed to start 3 times")
+    wait_for(lambda: readiness() == "ready; worker 0 has failed to start; failures: 3")
     second.kill()  # it can be started again
     second.wait(60)
     wait_for(lambda: others_answer(url))
@@ -329,7 +337,33 @@ def test_a_worker_that_cannot_start_is_tried_again_while_the_others_answer(run, 
     process.send_signal(signal.SIGTERM)
     done = process.finish(120)
     assert done.returncode == 0
-    assert "worker 0 has failed to start 3 times\nanother worker 0 is started in 4 s" in done.stderr
+    for failures, pause_s in ((1, 1), (3, 4)):
+        line = f"worker 0 has failed to start; failures: {failures}"
+        assert f"{line}\nanother worker 0 is started in {pause_s} s" in done.stderr
+
+
+def test_only_errors_of_the_temporary_folder_are_reported_as_such(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    Path(tempfile.tempdir).mkdir()
+    message = r"^the files of the workers cannot be created in a temporary folder: AF_UNIX path"
+    with pytest.raises(ConfigError, match=message) as caught, private_folder():
+        pass
+    assert caught.value.hint == "set TMPDIR to a writable folder with free space and a short path"
+    monkeypatch.undo()
+    with pytest.raises(PermissionError, match="of the server"), private_folder() as folder:
+        raise PermissionError(errno.EACCES, "of the server")
+    assert not folder.exists()
+
+
+def test_a_change_that_cannot_be_recorded_on_a_full_disk_is_one_line(tmp_path):
+    files = WorkerFolder(folder=tmp_path, workers=2)
+    (tmp_path / f"unloaded.json.{os.getpid()}").symlink_to("/dev/full")
+    error = files.changed(Change.UNLOAD, "topics")
+    message = "model topics: a worker that is started later cannot know the change: No space left"
+    assert str(error).startswith(message)
+    assert error.hint == f"free space in {tmp_path}, and send the request again"
+    assert files.changed(Change.UNLOAD, "topics") is None
+    assert files.unloaded() == {"topics"}
 
 
 def test_a_stopped_worker_is_replaced_within_5_s(run, start_server):
@@ -589,38 +623,17 @@ def test_a_deleted_version_does_not_end_the_server_of_others(shelf, start_server
     assert server.stop() == 0
 
 
-class BrokenEngine(Closeable):
-    """An engine that fails in worker 1 while a file exists."""
-
-    def __init__(self, engine: Engine, broken: Path) -> None:
-        self._engine, self._broken = engine, broken
-
-    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
-        check_device(self._broken)
-        return self._engine.infer(encodings)
-
-    def close(self) -> None:
-        self._engine.close()
-
-
 def check_device(broken: Path, worker: int = 1) -> None:
     if broken.exists() and Path("/proc/self/comm").read_text() == f"pipe-worker-{worker}\n":
         raise RuntimeError("an illegal memory access was encountered")  # noqa: TRY003, EM101
 
 
-def wrap_engines(wrap: Callable[[Engine], Engine]) -> None:
-    """Let the predictors of this process use wrapped engines."""
-
-    def first(*arguments, **options):
-        record, engine = open_first(*arguments, **options)
-        return record, wrap(engine)
-
-    vars(open_models)["open_first"] = first
-    vars(open_models)["open_proven"] = lambda *arguments, **options: first(*arguments, **options)[1]
-
-
 def open_broken(broken: Path) -> None:
-    wrap_engines(lambda engine: BrokenEngine(engine, broken))
+    def infer(engine: Engine, encodings: Sequence[Encoding]) -> Outputs:
+        check_device(broken)
+        return engine.infer(encodings)
+
+    wrap_engines(infer)
     proven = vars(open_models)["open_proven"]
 
     def again(*arguments, **options):
@@ -650,32 +663,15 @@ def test_a_worker_without_an_engine_is_replaced(run, start_server, tmp_path):
     assert server.stop() == 0
 
 
-class StuckEngine(Closeable):
-    """An engine that never ends in worker 0 while a file exists."""
-
-    def __init__(self, engine: Engine, stuck: Path) -> None:
-        self._engine, self._stuck = engine, stuck
-
-    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
-        first = Path("/proc/self/comm").read_text() == "pipe-worker-0\n"
-        while first and self._stuck.exists():
-            threading.Event().wait(0.1)
-        return self._engine.infer(encodings)
-
-    def close(self) -> None:
-        self._engine.close()
-
-
-def open_stuck(stuck: Path) -> None:
-    wrap_engines(lambda engine: StuckEngine(engine, stuck))
-
-
-def test_a_worker_with_a_stuck_engine_is_replaced_and_the_others_answer(run, launch, tmp_path):
+def test_a_worker_with_a_stuck_engine_is_replaced_and_the_others_answer(
+    run, start_server, tmp_path
+):
     stuck = tmp_path / "stuck"
     settings = ["queue.stuck_s=1", "queue.instances=1"]
-    process = launch(run, settings=settings, before=partial(open_stuck, stuck), workers=2)
-    url = process.first_line().split()[0]
-    server = Server(process=process, url=url, grpc="", ready_after_s=0)
+    server = start_server(
+        run, *settings, before=partial(wait_while_it_exists, stuck, "pipe-worker-0"), workers=2
+    )
+    process, url = server.process, server.url
     first, second = processes(server)
     answered, done = Counter[int](), threading.Event()
 
@@ -705,23 +701,15 @@ def test_a_worker_with_a_stuck_engine_is_replaced_and_the_others_answer(run, lau
     assert "is stuck: a batch has taken 2." in process.finish(120).stderr
 
 
-class HarmfulEngine(Closeable):
-    """An engine that ends its process when it computes a text of ten tokens or more."""
+def open_harmful() -> None:
+    """Let engines end their process when they compute a text of ten tokens or more."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+    def infer(engine: Engine, encodings: Sequence[Encoding]) -> Outputs:
         if max(map(len, encodings)) >= 10:
             os.kill(os.getpid(), signal.SIGKILL)
-        return self._engine.infer(encodings)
+        return engine.infer(encodings)
 
-    def close(self) -> None:
-        self._engine.close()
-
-
-def open_harmful() -> None:
-    wrap_engines(HarmfulEngine)
+    wrap_engines(infer)
 
 
 def others_answer(url: str) -> bool:
@@ -732,10 +720,9 @@ def others_answer(url: str) -> bool:
         return False
 
 
-def test_a_harmful_request_ends_one_worker_and_the_others_answer(run, launch):
-    process = launch(run, before=open_harmful, workers=2)
-    url = process.first_line().split()[0]
-    server = Server(process=process, url=url, grpc="", ready_after_s=0)
+def test_a_harmful_request_ends_one_worker_and_the_others_answer(run, start_server):
+    server = start_server(run, before=open_harmful, workers=2)
+    process, url = server.process, server.url
     with pytest.raises(httpx.TransportError):
         httpx.post(f"{url}{PREDICT}", json={"texts": ["goal " * 12]}, timeout=120)
     wait_for(lambda: others_answer(url))
@@ -767,10 +754,9 @@ def small_folder(short_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", short_path], check=True)
 
 
-def test_a_full_temporary_folder_ends_no_worker_and_none_is_lost(run, launch, small_folder):
-    process = launch(run, workers=2, before=partial(set_temporary_folder, small_folder))
-    url = process.first_line().split()[0]
-    server = Server(process=process, url=url, grpc="", ready_after_s=0)
+def test_a_full_temporary_folder_ends_no_worker_and_none_is_lost(run, start_server, small_folder):
+    server = start_server(run, workers=2, before=partial(set_temporary_folder, small_folder))
+    process, url = server.process, server.url
     with suppress(OSError), (small_folder / "fill").open("wb", buffering=0) as stream:
         while stream.write(bytes(4096)):
             pass

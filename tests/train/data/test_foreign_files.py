@@ -51,6 +51,13 @@ def test_a_format_is_recognised_by_its_content(tmp_path, content, name, kind):
         check_format(str(place))
 
 
+def test_a_folder_with_the_name_of_weights_is_no_file(tmp_path):
+    (tmp_path / "x.bin" / "archive").mkdir(parents=True)
+    (tmp_path / "config.json").write_bytes(b"{}")
+    with pytest.raises(ConfigError, match="a config and no weights"):
+        check_format(str(tmp_path))
+
+
 def test_a_checkpoint_of_lightning_is_not_one_of_tensorflow(tmp_path):
     path = tmp_path / "last.ckpt"
     with zipfile.ZipFile(path, "w") as file:

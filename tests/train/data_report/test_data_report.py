@@ -147,10 +147,13 @@ def test_every_row_of_a_small_file_is_tokenized(tmp_path):
     rows = [("one", "a"), ("one " * 9, "a"), ("two", "b"), ("one " * 8, "a")]
     report = report_of(sources(tmp_path, train=rows), encoder)
     train = report.splits["train"]
-    assert (train.tokenized, train.tokens) == (4, (1, 8, 8))
+    assert (train.tokenized, train.tokens) == (4, (1, 9, 9))  # before truncation
     assert (train.truncated, train.truncated_rate) == (1, 0.25)  # the last row fits exactly
-    assert train.unknown_rate == pytest.approx(1 / 18)
-    finding = "train: 1 row (25.0%) longer than max_length and truncated"
+    assert train.unknown_rate == pytest.approx(1 / 19)
+    finding = (
+        "train: 1 row (25.0%) longer than max_length and truncated: model.max_length = 16 "
+        "truncates at most 1 % of the rows, for 1.06 times the tokens"
+    )
     assert finding in report.findings
     assert "<td>1 (25.00%)</td>" in data_section(report)
 

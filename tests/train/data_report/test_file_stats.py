@@ -45,4 +45,8 @@ def test_percentiles_equal_those_of_the_sorted_lengths():
         histogram.add(lengths[start : start + 100])
     ordered = sorted(lengths)
     assert histogram.percentiles() == (ordered[499], ordered[949], ordered[998])
-    assert (histogram.rows, histogram.total) == (999, sum(lengths))
+    assert histogram.rows == 999
+    assert histogram.total_up_to(200) == sum(min(length, 200) for length in lengths)
+    assert histogram.above(200) == sum(length > 200 for length in lengths)
+    limit = histogram.limit_for(0.01)
+    assert histogram.above(limit) <= 9 < histogram.above(limit - 1)

@@ -79,7 +79,7 @@ def of_metric(metric):
     return {"truth": RARE, "task": TASK.model_copy(update={"metric": metric})}
 
 
-LINEAR = "a linear baseline trained on the same rows: test accuracy"
+LINEAR = "a linear SVM, trained on the same rows: test accuracy"
 BETTER = f"The model beats {LINEAR}"
 UNDECIDED = f"The model is not significantly better than {LINEAR}"
 NOTHING = "The model learned nothing useful: it is not better than predicting '"
@@ -120,6 +120,13 @@ CASES = {
         True,
         "the score on dev has not risen since step 10 of 90: the model overfits or has too few",
     ),
+    "collapsed to the common label": (
+        lambda: judged(ZEROS, other=ZEROS, **of_metric(Metric.MACRO_F1)),
+        "nothing",
+        f"{NOTHING}a' for every row",
+        True,
+        "the same label for every row: 94 % of the rows have one label; set train.class_weights",
+    ),
     "too short": (
         lambda: judged(constant(0), history=TRIAL),
         "nothing",
@@ -137,14 +144,14 @@ CASES = {
     "imbalanced, by F1": (
         lambda: judged(RARE_LOGITS, other=ZEROS, **of_metric(Metric.MACRO_F1)),
         "better",
-        "The model beats a linear baseline",
+        "The model beats a linear SVM",
         False,
         None,
     ),
     "imbalanced, by F1 of the rare label": (
         lambda: judged(RARE_LOGITS, other=ZEROS, **of_metric(Metric.F1)),
         "better",
-        "The model beats a linear baseline",
+        "The model beats a linear SVM",
         False,
         None,
     ),
