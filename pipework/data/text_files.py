@@ -45,9 +45,8 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
     """
     try:
         with ExitStack() as stack:
-            stream: IO[bytes] = path.open("rb")
-            if path.is_fifo():
-                stream = io.BytesIO(_pipe_content(path))
+            is_pipe = path.is_fifo()
+            stream = io.BytesIO(_pipe_content(path)) if is_pipe else path.open("rb")
             yield stack.enter_context(_unpacked(stack.enter_context(stream), path))
     except UNREADABLE as error:
         message = f"{path} cannot be read: {failure_reason(error)}"

@@ -82,12 +82,6 @@ FILES = {
         " --set data.train=t.gz --set data.format=tsv",
         "t.gz",
     ),
-    "a folder as file": data(
-        TRAIN,
-        ".: expected a folder for each label, found 2 files",
-        " --set data.train=.",
-        "train.tsv",
-    ),
     "Latin-1": data(
         TRAIN.encode() + "déjà vu\tweather\n".encode("latin-1"),
         "train.tsv:18: not UTF-8 (byte 1: invalid continuation byte)",
@@ -130,7 +124,7 @@ TABLES = {
         {"text": 1.5, "label": "a"}, "train.jsonl:2: expected a string at 'text', found float"
     ),
     "json with a list of labels": jsonl(
-        {"text": "a", "label": ["a", "b"]}, "train.jsonl:2: expected one label, found 2"
+        {"text": "a", "label": ["a", "b"]}, "train.jsonl:2: expected one label, found 2: ['a', 'b']"
     ),
     "json with half a character": jsonl(
         '{"text": "\\ud800", "label": "a"}',
@@ -219,7 +213,7 @@ CHECKS = {
         "check train.tsv --rows no/out.csv",
         "no/out.csv cannot be written: expected a file path in an existing folder",
     ),
-    "check of a folder": refused("check .", ".: no file format is known for the suffix ''"),
+    "check of a folder": refused("check .", ".: expected a folder for each label, found 3 files"),
     "check of a config and a file": refused(
         "check config.toml dev.tsv", "config.toml: no file format is known for the suffix '.toml'"
     ),

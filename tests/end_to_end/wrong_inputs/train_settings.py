@@ -192,7 +192,9 @@ SETTINGS = {
     "labels that the rows lack": settings(
         'task.labels=["a", "b"]', "train.tsv:2 has label 'weather', which the model lacks"
     ),
-    "an absent file of labels": settings("task.labels=labels.txt", "labels.txt is not a file"),
+    "an absent file of labels": settings(
+        "task.labels=labels.txt", "labels.txt cannot be read: No such file or directory"
+    ),
     "an empty file of labels": settings(
         "task.labels=labels.txt",
         "expected 2 or more distinct labels, found 0: ()",
@@ -239,10 +241,13 @@ SETTINGS = {
     ),
     "an empty separator": settings(
         'task.kind=multi_label & data.separator=""',
-        "config.toml: data: expected a data.separator of at least one character",
+        "config.toml: data: expected a data.separator and a data.delimiter of at least one "
+        "character",
     ),
     "an unknown format": outside(
-        "data.format=xml", "'csv', 'tsv', 'jsonl', 'semeval', 'text' or 'documents'"
+        "data.format=xml",
+        "'csv', 'tsv', 'jsonl', 'json', 'parquet', 'arrow', 'fasttext', 'folder', "
+        "'semeval', 'text' or 'documents'",
     ),
     "texts without labels": settings(
         "data.format=text",

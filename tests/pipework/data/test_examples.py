@@ -70,7 +70,11 @@ def test_with_column_numbers_a_declared_header_is_skipped(tmp_path):
             '{"label": "1"}\n',
             r"a\.jsonl:1: expected a value at 'text' \(the default name\), found nothing",
         ),
-        ("a.jsonl", "[1]\n", r"a\.jsonl:1: expected an object, found list"),
+        (
+            "a.jsonl",
+            "[1]\n",
+            r"a\.jsonl:1: expected a value at .text. .the default name., found nothing",
+        ),
         ("a.tsv", "", "is empty"),
         ("a.xml", "", "no file format is known for the suffix"),
         ("a.tsv", b"text\tlabel\n\xff\xfe\t1\n", r"a\.tsv:2: not UTF-8"),
