@@ -6,9 +6,12 @@ from pathlib import Path
 from pipework.data.examples import Source
 from pipework.data.other_files import unlabelled_source
 from pipework.data.readers import MAX_FIELD, Columns, Format
-from pipework.run_folder.manifest import ReadOptions, TrainingReadOptions
+from pipework.errors import DataError
+from pipework.run_folder.manifest import Dialect, ReadOptions, TrainingReadOptions
 from pipework.serve.bulk.input_files import LINE
 from pipework.serve.bulk.stored_files import PARQUET, StoredFile
+
+WHOLE = (Format.JSON, Format.ARROW, Format.FASTTEXT, Format.FOLDER)  # read by one process
 
 
 def file_source(stored: StoredFile, training: ReadOptions, columns: str | None) -> Source:
@@ -29,8 +32,20 @@ def file_source(stored: StoredFile, training: ReadOptions, columns: str | None) 
     if suffix == ".txt" and columns is None and is_text_list(stored, source.columns):
         listed = replace(source.columns, text=LINE)
         return replace(source, columns=listed, format=Format.TEXT)
+    _check_format(source)
     named = replace(source, columns=source.columns.named())
     return named if suffix in (PARQUET, ".jsonl") else source
+
+
+def _check_format(source: Source) -> None:
+    """Check that a file can be cut into parts at the ends of its records."""
+    if source.format not in WHOLE and source.dialect == Dialect():
+        return
+    message = (
+        f"{source.path}: a bulk job reads csv with commas, tsv, jsonl and parquet in UTF-8, and "
+        "the model was trained on data with another format, delimiter, quoting or encoding"
+    )
+    raise DataError(message, "convert the input, or score it with pipe predict --file")
 
 
 def is_text_list(stored: StoredFile, columns: Columns) -> bool:

@@ -5,7 +5,9 @@ import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
+from pipework.errors import DataError
 from tests.serve.bulk.test_job import score
 
 
@@ -31,3 +33,16 @@ def test_a_list_of_texts_has_its_own_column_name(run, tmp_path):
     assert pq.read_table(tmp_path / "list/parts")["text"].to_pylist() == ["goal", "rain, sun"]
     score(named, tmp_path / "table.txt", tmp_path / "table")
     assert pq.read_table(tmp_path / "table/parts")["sentence"].to_pylist() == ["goal"]
+
+
+@pytest.mark.parametrize(
+    "reading", [{"dialect": {"delimiter": ";"}}, {"dialect": {"encoding": "cp1252"}}]
+)
+def test_a_file_with_another_dialect_is_refused(run, tmp_path, reading):
+    other = Path(shutil.copytree(run, tmp_path / "run"))
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["data"]["reading"] |= reading
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / "table.tsv").write_text("rain\tgoal\n")
+    with pytest.raises(DataError, match="was trained on data with another format, delimiter"):
+        score(other, tmp_path / "table.tsv", tmp_path / "out")

@@ -52,8 +52,7 @@ def test_rows_of_jsonl(reader):
     assert rows == [(1, "rain"), (6, "7")]
     assert kept == [["[1]"], [None]]
     assert [line for line, _ in rejects] == [2, 3, 4, 5]
-    assert rejects[0][1] == rejects[2][1] == "expected a string at 'text', found NoneType"
-    assert rejects[1][1] == "expected an object, found list"
+    assert {reason for _, reason in rejects[:3]} == {"expected a string at 'text', found NoneType"}
 
 
 def test_rows_of_tsv_and_text(reader):
