@@ -3,11 +3,15 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 
+from pipework.data.readers import Format
 from pipework.errors import DataError
+from pipework.run_folder.manifest import Dialect, TrainingReadOptions
+from pipework.serve.bulk.file_sources import file_source
 from tests.serve.bulk.test_job import score
 
 
@@ -35,14 +39,11 @@ def test_a_list_of_texts_has_its_own_column_name(run, tmp_path):
     assert pq.read_table(tmp_path / "table/parts")["sentence"].to_pylist() == ["goal"]
 
 
-@pytest.mark.parametrize(
-    "reading", [{"dialect": {"delimiter": ";"}}, {"dialect": {"encoding": "cp1252"}}]
-)
-def test_a_file_with_another_dialect_is_refused(run, tmp_path, reading):
-    other = Path(shutil.copytree(run, tmp_path / "run"))
-    manifest = json.loads((other / "manifest.json").read_text())
-    manifest["data"]["reading"] |= reading
-    (other / "manifest.json").write_text(json.dumps(manifest))
-    (tmp_path / "table.tsv").write_text("rain\tgoal\n")
+@pytest.mark.parametrize("changes", [{"delimiter": ";"}, {"encoding": "cp1252"}])
+def test_a_file_with_another_dialect_is_refused(changes):
+    training = TrainingReadOptions.of_inputs(("text",)).model_copy(update={"suffix": ".tsv"})
+    table = SimpleNamespace(name="table.tsv")
+    assert file_source(table, training, None).format is Format.TSV
+    other = training.model_copy(update={"dialect": Dialect(**changes)})
     with pytest.raises(DataError, match="was trained on data with another format, delimiter"):
-        score(other, tmp_path / "table.tsv", tmp_path / "out")
+        file_source(table, other, None)
