@@ -2,11 +2,13 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 from pipework.data.entities import Spans, check_spans, parse_marked_text, parse_spans
 from pipework.data.readers import (
@@ -207,10 +209,11 @@ class Source:
         options = self.read_options()
         if options.format in WITHOUT_COLUMNS:  # the fields have their places
             options = options.model_copy(update={"text_pair": None, "entities": None})
-        rows = read_rows(self.path, options)
-        return (
-            self._example(row, marked=options.marked) for row in rows if not self._skips(row.label)
-        )
+        # An error keeps the rows in its traceback, which would leave the file open.
+        with closing(cast("Generator[RawRow]", read_rows(self.path, options))) as rows:
+            for row in rows:
+                if not self._skips(row.label):
+                    yield self._example(row, marked=options.marked)
 
     def _skips(self, label: object) -> bool:
         """Return whether a row is left out, because it has no label."""
