@@ -32,10 +32,10 @@ def finalize(trained: TrainedRun) -> Manifest:
         baseline = linear_baseline(sources, trained.task, run.progress)
     verdict = judge(scored.judged, baseline, _history(trained))
     lines = (verdict.sentence, *verdict.findings)
-    best = f"best dev {scored.task.metric} at step {best_step}: {scored.evaluation.score:.4f}"
-    before = trained.state.best
-    if before is not None and f"{before.score:.4f}" not in best:
-        best += f" in float32, {before.score:.4f} with train.precision={settings.precision}"
+    score_now = f"{scored.evaluation.score:.4f}"
+    if trained.state.best is not None:
+        score_now = both_scores(score_now, f"{trained.state.best.score:.4f}", settings.precision)
+    best = f"best dev {scored.task.metric} at step {best_step}: {score_now}"
     for line in (best, *lines):
         run.logger.log_text(line)
     manifest = _manifest(trained, scored, model, baseline, verdict)
@@ -47,6 +47,13 @@ def finalize(trained: TrainedRun) -> Manifest:
         for line in lines:
             run.progress.note(line)
     return manifest
+
+
+def both_scores(score: str, in_training: str, precision: str) -> str:
+    """Return the score of a checkpoint, and the score in training if rounding made it differ."""
+    if score == in_training:
+        return score
+    return f"{score} in float32, {in_training} in training with train.precision={precision}"
 
 
 def _history(trained: TrainedRun) -> TrainingHistory:

@@ -4,6 +4,7 @@ The settings of an import replace what the config says.
 """
 
 from pathlib import Path
+from unicodedata import category
 
 from transformers import PreTrainedConfig
 
@@ -15,6 +16,8 @@ from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.task import Task
 from pipework.train.config.data import TaskSettings
 from pipework.train.model.families import output_activation
+
+JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 
 
 def check_labels(name: str, config: PreTrainedConfig) -> None:
@@ -69,8 +72,9 @@ def source_task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> 
 
 
 def _is_label(name: str) -> bool:
-    # Emoji are joined by characters of the category Cf, and blanks may be non-breaking.
-    return name == name.strip() != "" and len(name.splitlines()) == 1 and "\0" not in name
+    # Emoji and letters may be joined, and blanks may be non-breaking.
+    visible = "".join(char for char in name if char not in JOINERS and category(char) != "Zs")
+    return name == name.strip() != "" and visible.isprintable()
 
 
 def named_labels(settings: TaskSettings, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -143,33 +143,28 @@ def format_from_suffix(path: Path) -> Format:
     return SUFFIXES[suffix]
 
 
-def read_rows(path: Path, options: ReadOptions) -> Iterator[RawRow]:  # noqa: PLR0911
+def read_rows(path: Path, options: ReadOptions) -> Iterator[RawRow]:
     """Return the rows of a file in order.
 
     Raises:
         DataError: the file is missing or not in its encoding, or a row does not match the format;
             the message starts with file:line.
     """
-    encoding = options.dialect.encoding
-    match Format(options.format):
-        case Format.JSONL | Format.JSON | Format.PARQUET | Format.ARROW:
-            return _fields(path, options)
-        case Format.FASTTEXT:
-            return _fasttext(path, options)
-        case Format.FOLDER:
-            return _folder(path, options)
-        case Format.SEMEVAL:
-            return _semeval(path, encoding, labelled=options.label is not None)
-        case Format.TEXT:
-            return _text(path, encoding)
-        case Format.DOCUMENTS:
-            return _documents(path, encoding)
-        case Format.CSV | Format.TSV:
-            return _table(path, options)
+    readers = {
+        Format.CSV: _table,
+        Format.TSV: _table,
+        Format.FASTTEXT: _fasttext,
+        Format.FOLDER: _folder,
+        Format.SEMEVAL: _semeval,
+        Format.TEXT: _text,
+        Format.DOCUMENTS: _documents,
+    }
+    return readers.get(Format(options.format), _fields)(path, options)
 
 
 def _split_lines(path: Path, options: ReadOptions) -> Generator[tuple[int, list[str]]]:
-    dialect, is_csv = options.dialect, options.format == "csv"
+    dialect = options.dialect
+    is_csv = options.format == "csv"
     delimiter = dialect.delimiter or ("," if is_csv else "\t")
     lines = numbered_lines(path, dialect.encoding)
     if is_csv if dialect.quoting is None else dialect.quoting:
@@ -344,8 +339,9 @@ def _folder(path: Path, options: ReadOptions) -> Iterator[RawRow]:
             yield RawRow(line=next(number), text="\n".join(lines), label=label)
 
 
-def _semeval(path: Path, encoding: str | None, *, labelled: bool) -> Iterator[RawRow]:
-    lines = numbered_lines(path, encoding)
+def _semeval(path: Path, options: ReadOptions) -> Iterator[RawRow]:
+    lines = numbered_lines(path, options.dialect.encoding)
+    labelled = options.label is not None
     for blank, group in groupby(lines, key=lambda line: not line[1].strip()):
         if not blank:
             yield _semeval_record(path, list(group), labelled=labelled)
@@ -364,13 +360,13 @@ def _semeval_record(path: Path, lines: Sequence[tuple[int, str]], *, labelled: b
     return RawRow(line=lines[0][0], text=sentence[1], label=rest[0] if labelled else None)
 
 
-def _text(path: Path, encoding: str | None) -> Iterator[RawRow]:
-    lines = numbered_lines(path, encoding)
+def _text(path: Path, options: ReadOptions) -> Iterator[RawRow]:
+    lines = numbered_lines(path, options.dialect.encoding)
     return (RawRow(line=line, text=text) for line, text in lines if text.strip())
 
 
-def _documents(path: Path, encoding: str | None) -> Iterator[RawRow]:
-    lines = numbered_lines(path, encoding)
+def _documents(path: Path, options: ReadOptions) -> Iterator[RawRow]:
+    lines = numbered_lines(path, options.dialect.encoding)
     for blank, group in groupby(lines, key=lambda line: not line[1].strip()):
         while not blank and (part := list(islice(group, MAX_SEGMENTS))):
             yield RawRow(line=part[0][0], text="\n".join(text for _, text in part))

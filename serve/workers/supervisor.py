@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from pipework.errors import ConfigError, NotReadyError
+from pipework.progress import counted
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import read_keys
 from pipework.serve.http.shutdown import signal_handlers
@@ -196,7 +197,9 @@ class _Supervisor:
                 self._files.keep_counters(number, crashed=worker.exit_code != 0)
                 self._check_any(worker)
                 if worker.failures:
-                    message = f"{worker.name} has failed to start; failures: {worker.failures}"
+                    message = (
+                        f"{worker.name} has failed to start {counted(worker.failures, 'time')}"
+                    )
                     log.error("%s", message)
                     with suppress(OSError):  # a full disk
                         replace(self._files.failure(number), message)
@@ -215,7 +218,7 @@ class _Supervisor:
     def _check_any(self, ended: ChildProcess) -> None:
         """Check that not all workers have failed several times: one may serve or start again."""
         if all(worker.failures >= MAX_FAILURES for worker in self._workers):
-            message = f"{ended.name} ended before it was ready; failures: {ended.failures}"
+            message = f"{ended.name} ended {counted(ended.failures, 'time')} before it was ready"
             raise ended.error or NotReadyError(message, "see its log")
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ import pytest
 from pipework.errors import CheckFailedError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
+from pipework.train.finalize import both_scores
 from pipework.train.run import train
 from tests.train.learning import NoteRecorder, learn
 
@@ -27,3 +28,18 @@ def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small
     assert "learned nothing useful" in manifest.data.verdict
     assert "train.max_steps ended the run after 6 of 150 steps" in manifest.data.findings[-1]
     assert manifest.data.verdict in recorder.lines
+
+
+def test_fp16_on_a_cpu_prints_a_warning(small, tmp_path):
+    recorder = NoteRecorder()
+    learn(small("train.precision=fp16", "train.max_steps=1"), tmp_path / "run", recorder)
+    assert any(
+        line.startswith("train.precision=fp16 is emulated on a CPU") for line in recorder.lines
+    )
+
+
+def test_a_score_that_differs_from_training_has_both_precisions():
+    assert both_scores("0.7740", "0.7740", "bf16") == "0.7740"
+    assert both_scores("0.7740", "0.7680", "bf16") == (
+        "0.7740 in float32, 0.7680 in training with train.precision=bf16"
+    )

@@ -20,7 +20,7 @@ from pipework.tasks.task import Task
 UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
 
 
-def named_labels(path: Path) -> tuple[str, ...]:
+def read_labels(path: Path) -> tuple[str, ...]:
     """Return the labels in a file with a name per line.
 
     Raises:

@@ -10,7 +10,7 @@ from pipework.data.examples import Source
 from pipework.errors import ConfigError
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.settings import Settings, load_settings
-from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings, named_labels
+from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings, read_labels
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.config.train import PretrainSettings, TrainSettings, TuneSettings
 
@@ -188,7 +188,7 @@ class Config(Settings):
         """Return the data files, or parts of them, by split name."""
         labels = self.task.labels
         if isinstance(labels, Path):
-            labels = named_labels(labels)
+            labels = read_labels(labels)
         return self.data.splits(self.task.kind, labels or ())
 
 

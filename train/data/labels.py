@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipework.data.examples import Source
 from pipework.errors import ConfigError
-from pipework.train.config.data import named_labels
+from pipework.train.config.data import read_labels
 
 
 def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> tuple[str, ...]:
@@ -21,7 +21,7 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
     if task.fixed_labels is not None:
         return task.fixed_labels
     if isinstance(configured, Path):
-        labels = named_labels(configured)
+        labels = read_labels(configured)
     elif configured is not None:
         labels = configured
     elif isinstance(source.columns.label, tuple):

@@ -96,7 +96,7 @@ def _rows(name: str, source: Source, progress: Progress) -> Iterator[tuple[_Row,
     """Yield the rows of a file that have a piece, with the keys of their bands, [K]."""
     for chunk in chunks(source.rows(), CHUNK):
         texts = [_folded(example) for example in chunk]
-        for example, text, keys_K in zip(chunk, texts, _band_keys(texts), strict=True):
+        for example, text, keys_K in zip(chunk, texts, band_keys(texts), strict=True):
             if len(text) >= PIECE:
                 yield _Row(split=name, line=example.line, text=text), keys_K
         progress.advance(len(chunk))
@@ -107,7 +107,7 @@ def _folded(example: Example) -> bytes:
     return " ".join(text.casefold().split()).encode("utf-8", "surrogatepass")
 
 
-def _band_keys(texts: Sequence[bytes]) -> Keys:
+def band_keys(texts: Sequence[bytes]) -> Keys:
     """Return a key for each band of each text, uint64 [B, K]."""
     sizes_B = np.array([len(text) + PIECE for text in texts])  # with zeros between the texts
     starts_B = np.cumsum(sizes_B) - sizes_B

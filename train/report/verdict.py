@@ -228,19 +228,18 @@ def _outcome(
 
 
 def _imbalance(rows: ScoredRows, scored: Evaluation, outcome: Outcome) -> Iterable[str]:
+    metrics = (Metric.ACCURACY, Metric.MICRO_F1)  # high for a constant prediction
     labels_NC = rows.task.predicted_labels(rows.outputs.values)
     if labels_NC.any() and (labels_NC == labels_NC[0]).all():
         counts = np.unique(rows.truth, axis=0, return_counts=True)[1]
         share = counts.max() / counts.sum()
-        finding = "the model predicts the same label for every row"
+        finding = "the model predicts the same labels for every row"
         if share > IMBALANCED / len(counts):
-            finding += (
-                f": {100 * share:.0f} % of the rows have one label; set train.class_weights to "
-                "balanced and task.metric to macro_f1 or matthews"
-            )
+            metric = " and task.metric to macro_f1" if scored.metric in metrics else ""
+            finding += f": {100 * share:.0f} % of the rows have the same labels; set "
+            finding += f"train.class_weights to balanced{metric}"
         yield finding
     matthews = scored.scores.get(Metric.MATTHEWS, 0.0)
-    metrics = (Metric.ACCURACY, Metric.MICRO_F1)
     if outcome is Outcome.NOTHING and scored.metric in metrics and matthews > USEFUL_MATTHEWS:
         yield (
             f"the labels are imbalanced, and Matthews is {matthews:.3f}: set task.metric to "

@@ -47,3 +47,16 @@ def test_labels_have_the_ids_of_the_logits():
     wrong = BertConfig(id2label={1: "a", 2: "b"})
     with pytest.raises(ConfigError, match="id2label has the ids"):
         check_labels("source", wrong)
+
+
+@pytest.mark.parametrize(
+    "name", ["\U0001f468\u200d\U0001f33e", "à\u00a0b", "\u0645\u06cc\u200c\u062e", 0]
+)
+def test_emoji_joined_letters_non_breaking_spaces_and_numbers_are_labels(name):
+    assert source_task("source", config((name, "b")), TaskSettings()).labels == (str(name), "b")
+
+
+@pytest.mark.parametrize("name", ["", " a", "a\u00a0", "a\nb", "a\0", "\x1b[31m", "a\u202eb", "b"])
+def test_control_characters_outer_spaces_and_repeated_names_are_no_labels(name):
+    with pytest.raises(ConfigError, match="expected distinct labels in a line"):
+        source_task("source", config((name, "b")), TaskSettings())

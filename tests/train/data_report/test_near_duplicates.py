@@ -9,7 +9,7 @@ import pytest
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.progress import NullProgress
-from pipework.train.data_report.near_duplicates import BANDS, HASHES, _band_keys, near_duplicates
+from pipework.train.data_report.near_duplicates import BANDS, HASHES, band_keys, near_duplicates
 
 WORDS = ["".join(letters) for letters in product("bdfgklmnprst", "aeiou", "bdfgklmnprst")]
 LINE = "scores on dev may be too high (data.near_duplicates = 0.8, 0 for no check)"
@@ -77,7 +77,7 @@ def test_similar_texts_are_candidates_with_the_expected_probability():
             {text[start : start + 8] for start in range(len(text) - 7)} for text in (first, second)
         ]
         share = len(pieces[0] & pieces[1]) / len(pieces[0] | pieces[1])
-        keys = _band_keys([first.encode(), second.encode()])
+        keys = band_keys([first.encode(), second.encode()])
         hits.append(bool((keys[0] == keys[1]).any()))
         expected.append(1 - (1 - share**HASHES) ** BANDS)
     assert np.mean(hits) == pytest.approx(np.mean(expected), abs=0.05)

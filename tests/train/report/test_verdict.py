@@ -125,7 +125,7 @@ CASES = {
         "nothing",
         f"{NOTHING}a' for every row",
         True,
-        "the same label for every row: 94 % of the rows have one label; set train.class_weights",
+        "same labels for every row: 94 % of the rows have the same labels; set train.class_weights",
     ),
     "too short": (
         lambda: judged(constant(0), history=TRIAL),
