@@ -50,7 +50,9 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
             yield stack.enter_context(_unpacked(stack.enter_context(stream), path))
     except UNREADABLE as error:
         message = f"{path} cannot be read: {failure_reason(error)}"
-        raise DataError(message, "check the path and its permissions") from error
+        refused = isinstance(error, OSError) and error.errno is not None  # by the operating system
+        hint = "check the path and its permissions" if refused else "it is damaged: restore it"
+        raise DataError(message, hint) from error
 
 
 def _unpacked(stream: IO[bytes], path: Path) -> IO[bytes]:
