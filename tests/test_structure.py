@@ -27,7 +27,7 @@ OVER_BUDGET = {
     "serve": 2_613,
     "benchmarks": 107,
     "benchmarks/studies": 849,
-    "tests": 12_518,
+    "tests": 12_522,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 

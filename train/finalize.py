@@ -32,10 +32,9 @@ def finalize(trained: TrainedRun) -> Manifest:
         baseline = linear_baseline(sources, trained.task, run.progress)
     verdict = judge(scored.judged, baseline, _history(trained))
     lines = (verdict.sentence, *verdict.findings)
-    score_now = f"{scored.evaluation.score:.4f}"
-    if trained.state.best is not None:
-        score_now = both_scores(score_now, f"{trained.state.best.score:.4f}", settings.precision)
-    best = f"best dev {scored.task.metric} at step {best_step}: {score_now}"
+    in_training = trained.state.best or scored.evaluation
+    scores = both_scores(scored.evaluation.score, in_training.score, settings.precision)
+    best = f"best dev {scored.task.metric} at step {best_step}: {scores}"
     for line in (best, *lines):
         run.logger.log_text(line)
     manifest = _manifest(trained, scored, model, baseline, verdict)
@@ -49,11 +48,11 @@ def finalize(trained: TrainedRun) -> Manifest:
     return manifest
 
 
-def both_scores(score: str, in_training: str, precision: str) -> str:
+def both_scores(score: float, in_training: float, precision: str) -> str:
     """Return the score of a checkpoint, and the score in training if rounding made it differ."""
-    if score == in_training:
-        return score
-    return f"{score} in float32, {in_training} in training with train.precision={precision}"
+    if f"{score:.4f}" == f"{in_training:.4f}":
+        return f"{score:.4f}"
+    return f"{score:.4f} in float32, {in_training:.4f} in training, train.precision={precision}"
 
 
 def _history(trained: TrainedRun) -> TrainingHistory:

@@ -3,8 +3,8 @@
 The settings of an import replace what the config says.
 """
 
+import re
 from pathlib import Path
-from unicodedata import category
 
 from transformers import PreTrainedConfig
 
@@ -16,8 +16,6 @@ from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.task import Task
 from pipework.train.config.data import TaskSettings
 from pipework.train.model.families import output_activation
-
-JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 
 
 def check_labels(name: str, config: PreTrainedConfig) -> None:
@@ -59,10 +57,8 @@ def source_task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> 
         message = f"{name!r} applies an activation to its logits, expected this for one score only"
         raise ConfigError(message, "remove activation_fn from config.json")
     settings = settings.model_copy(update={"kind": kind})  # for the metric
-    names = tuple(
-        "" if config.id2label[index] is None else str(config.id2label[index])
-        for index in range(config.num_labels)
-    )
+    found = (config.id2label[index] for index in range(config.num_labels))
+    names = tuple("" if name is None else str(name) for name in found)
     labels = task.fixed_labels or named_labels(settings, names)
     return task(
         labels=labels,
@@ -72,8 +68,7 @@ def source_task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> 
 
 
 def _is_label(name: str) -> bool:
-    # Emoji and letters may be joined, and blanks may be non-breaking.
-    visible = "".join(char for char in name if char not in JOINERS and category(char) != "Zs")
+    visible = re.sub("[\u200c\u200d\u00a0\u202f\u3000]", "", name)  # joiners, other blanks
     return name == name.strip() != "" and visible.isprintable()
 
 

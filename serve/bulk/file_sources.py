@@ -39,13 +39,12 @@ def file_source(stored: StoredFile, training: ReadOptions, columns: str | None) 
 
 def _check_format(source: Source) -> None:
     """Check that a file can be cut into parts at the ends of its records."""
-    if source.format not in WHOLE and source.dialect == Dialect():
-        return
-    message = (
-        f"{source.path}: a bulk job reads csv with commas, tsv, jsonl and parquet in UTF-8, and "
-        "the model was trained on data with another format, delimiter, quoting or encoding"
-    )
-    raise DataError(message, "convert the input, or score it with pipe predict --file")
+    if source.format in WHOLE or source.dialect != Dialect():
+        message = (
+            f"{source.path}: a bulk job reads csv with commas, tsv, jsonl and parquet in UTF-8, and"
+            " the model was trained on data with another format, delimiter, quoting or encoding"
+        )
+        raise DataError(message, "convert the input, or score it with pipe predict --file")
 
 
 def is_text_list(stored: StoredFile, columns: Columns) -> bool:

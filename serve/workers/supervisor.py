@@ -197,9 +197,7 @@ class _Supervisor:
                 self._files.keep_counters(number, crashed=worker.exit_code != 0)
                 self._check_any(worker)
                 if worker.failures:
-                    message = (
-                        f"{worker.name} has failed to start {counted(worker.failures, 'time')}"
-                    )
+                    message = f"{worker.name} failed to start {counted(worker.failures, 'time')}"
                     log.error("%s", message)
                     with suppress(OSError):  # a full disk
                         replace(self._files.failure(number), message)

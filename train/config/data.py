@@ -21,11 +21,7 @@ UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Return the labels in a file with a name per line.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Return the labels in a file with a name per line. Raises DataError if it is unreadable."""
     return tuple(text.strip() for _, text in numbered_lines(path) if text.strip())
 
 

@@ -8,8 +8,10 @@ Shapes: B rows of a chunk, K bands, P bytes of all texts.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -36,28 +38,6 @@ class _Row:
     text: bytes
 
 
-@dataclass(kw_only=True, eq=False)
-class _Index:
-    """The rows of the later files by the keys of their bands."""
-
-    threshold: float
-    rows: dict[int, list[_Row]] = field(default_factory=lambda: defaultdict(list))
-
-    def add(self, row: _Row, keys_K: Keys) -> None:
-        for key in keys_K.tolist():
-            self.rows[key].append(row)
-
-    def similar(self, row: _Row, keys_K: Keys, splits: Sequence[str]) -> Iterator[_Row]:
-        """Yield the rows of splits that are nearly the same as another row."""
-        candidates = {
-            id(found): found for key in keys_K.tolist() for found in self.rows.get(key, ())
-        }
-        for found in candidates.values():
-            other = found.split in splits and found.text != row.text
-            if other and _jaccard(row.text, found.text) >= self.threshold:
-                yield found
-
-
 def near_duplicates(
     sources: Mapping[str, Source], rows: Mapping[str, int], threshold: float, progress: Progress
 ) -> Iterator[str]:
@@ -72,34 +52,53 @@ def near_duplicates(
         progress: receives the number of compared rows.
     """
     names = list(sources)
-    index = _Index(threshold=threshold)
-    for name in names[1:]:
-        with progress.stage(f"compare {name}", rows[name], "rows"):
-            for row, keys_K in _rows(name, sources[name], progress):
-                index.add(row, keys_K)
+    keyed = {name: partial(_rows, name, sources[name], rows[name], progress) for name in names}
+    index = _index(chain.from_iterable(keyed[name]() for name in names[1:]))
     for position, name in enumerate(names[:-1], start=1):
-        pairs: dict[str, dict[int, Pair]] = defaultdict(dict)
-        with progress.stage(f"compare {name}", rows[name], "rows"):
-            for row, keys_K in _rows(name, sources[name], progress):
-                for found in index.similar(row, keys_K, names[position:]):
+        pairs: dict[str, dict[int, Pair]] = {later: {} for later in names[position:]}
+        for row, keys_K in keyed[name]():
+            for found in _similar(row, [index.get(key, []) for key in keys_K.tolist()], threshold):
+                if found.split in pairs:
                     pairs[found.split].setdefault(id(found), (row.line, found.line))
         for later, lines in pairs.items():
-            first, second = next(iter(lines.values()))
-            yield (
-                f"{counted(len(lines), 'row')} of {later} nearly the same as a row of {name}, such "
-                f"as lines {second} and {first}: scores on {later} may be too high "
-                f"(data.near_duplicates = {threshold:g}, 0 for no check)"
-            )
+            if lines:
+                yield _finding(name, later, [*lines.values()], threshold)
 
 
-def _rows(name: str, source: Source, progress: Progress) -> Iterator[tuple[_Row, Keys]]:
+def _index(rows: Iterable[tuple[_Row, Keys]]) -> dict[int, list[_Row]]:
+    """Return rows by the keys of their bands."""
+    index: dict[int, list[_Row]] = defaultdict(list)
+    for row, keys_K in rows:
+        for key in keys_K.tolist():
+            index[key].append(row)
+    return index
+
+
+def _finding(earlier: str, later: str, lines: Sequence[Pair], threshold: float) -> str:
+    first, second = lines[0]
+    return (
+        f"{counted(len(lines), 'row')} of {later} nearly the same as a row of {earlier}, such as "
+        f"lines {second} and {first}: scores on {later} may be too high "
+        f"(data.near_duplicates = {threshold:g}, 0 for no check)"
+    )
+
+
+def _rows(name: str, source: Source, count: int, progress: Progress) -> Iterator[tuple[_Row, Keys]]:
     """Yield the rows of a file that have a piece, with the keys of their bands, [K]."""
-    for chunk in chunks(source.rows(), CHUNK):
-        texts = [_folded(example) for example in chunk]
-        for example, text, keys_K in zip(chunk, texts, band_keys(texts), strict=True):
-            if len(text) >= PIECE:
-                yield _Row(split=name, line=example.line, text=text), keys_K
-        progress.advance(len(chunk))
+    with progress.stage(f"compare {name}", count, "rows"):
+        for chunk in chunks(source.rows(), CHUNK):
+            texts = [_folded(example) for example in chunk]
+            for example, text, keys_K in zip(chunk, texts, band_keys(texts), strict=True):
+                if len(text) >= PIECE:
+                    yield _Row(split=name, line=example.line, text=text), keys_K
+            progress.advance(len(chunk))
+
+
+def _similar(row: _Row, candidates: Sequence[Sequence[_Row]], threshold: float) -> Iterator[_Row]:
+    """Yield each candidate that is nearly the same as a row once."""
+    for found in {id(found): found for found in chain.from_iterable(candidates)}.values():
+        if found.text != row.text and _jaccard(row.text, found.text) >= threshold:
+            yield found
 
 
 def _folded(example: Example) -> bytes:
@@ -129,8 +128,7 @@ def band_keys(texts: Sequence[bytes]) -> Keys:
 
 def _pieces(text: bytes) -> Keys:
     """Return all pieces of a text as numbers."""
-    windows = sliding_window_view(np.frombuffer(text, np.uint8), PIECE)
-    return np.ascontiguousarray(windows).view(np.uint64).ravel()
+    return sliding_window_view(np.frombuffer(text, np.uint8), PIECE).copy().view(np.uint64).ravel()
 
 
 def _jaccard(first: bytes, second: bytes) -> float:

@@ -98,8 +98,7 @@ class Loop:
         self.stepper = Stepper(spec.step, settings, rates, run.world)
         if settings.precision is TrainPrecision.FP16 and run.world.device.type == "cpu":
             self._progress.note(
-                "train.precision=fp16 is emulated on a CPU and much slower than fp32: set it to "
-                "auto, bf16 or fp32"
+                "fp16 is emulated on a CPU, and slow: set train.precision to auto, bf16 or fp32"
             )
 
     def run(self, state: TrainState, stop: StopSignal) -> TrainState:

@@ -232,12 +232,11 @@ def _imbalance(rows: ScoredRows, scored: Evaluation, outcome: Outcome) -> Iterab
     labels_NC = rows.task.predicted_labels(rows.outputs.values)
     if labels_NC.any() and (labels_NC == labels_NC[0]).all():
         counts = np.unique(rows.truth, axis=0, return_counts=True)[1]
-        share = counts.max() / counts.sum()
         finding = "the model predicts the same labels for every row"
-        if share > IMBALANCED / len(counts):
+        if counts.max() > IMBALANCED * counts.mean():
+            share = f"{100 * counts.max() / counts.sum():.0f} % of the rows have the same labels"
             metric = " and task.metric to macro_f1" if scored.metric in metrics else ""
-            finding += f": {100 * share:.0f} % of the rows have the same labels; set "
-            finding += f"train.class_weights to balanced{metric}"
+            finding += f": {share}; set train.class_weights to balanced{metric}"
         yield finding
     matthews = scored.scores.get(Metric.MATTHEWS, 0.0)
     if outcome is Outcome.NOTHING and scored.metric in metrics and matthews > USEFUL_MATTHEWS:

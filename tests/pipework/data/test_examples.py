@@ -34,11 +34,6 @@ def test_byte_order_mark_and_crlf_are_removed(tmp_path, name):
     assert rows == [Example(text="x", label="y")]
 
 
-def test_only_a_line_feed_ends_a_line(tmp_path):
-    text = "one\u2028still one\x0band\x85too"
-    assert read(tmp_path / "a.tsv", f"{text}\t1\n", NUMBERS)[0].text == text
-
-
 def test_with_column_numbers_the_first_line_is_a_row(tmp_path):
     assert len(read(tmp_path / "a.txt", "x\t0\ny\t1\n", NUMBERS)) == 2
 

@@ -261,11 +261,7 @@ REFUSED = {
     "XML": ("f.xml", "<a/>", "convert it to csv, jsonl or parquet"),
     "parquet in a .csv file": ("f.csv", b"PAR1", 'set data.format = "parquet"'),
     "a damaged parquet file": ("f.parquet", b"PAR1", "cannot be read as parquet"),
-    "a damaged gzip file": (
-        "f.csv.gz",
-        gzip.compress(CSV.encode())[:-9],
-        "it is damaged: restore it",
-    ),
+    "a damaged gzip file": ("f.csv.gz", gzip.compress(CSV.encode())[:-9], "it is damaged"),
     "a folder of files": (
         "",
         lambda path: (path / "a.txt").write_text("a"),

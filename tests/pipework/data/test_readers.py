@@ -82,13 +82,6 @@ def test_the_hint_names_no_encoding_that_is_a_guess(tmp_path):
     assert caught.value.hint.startswith("set data.encoding to its encoding: cp1252 of Excel")
 
 
-def test_a_csv_field_may_be_long(tmp_path):
-    path = tmp_path / "f.csv"
-    path.write_text(f"text,label\n{'word ' * 100_000},a\n")
-    (row,) = read_rows(path, Format.CSV, Columns(), header=True)
-    assert len(row.text) == 500_000
-
-
 @pytest.mark.parametrize("name", ["text", "label"])
 def test_a_repeated_column_name_is_refused(tmp_path, name):
     path = tmp_path / "f.csv"
@@ -119,8 +112,6 @@ def test_the_hint_for_an_unknown_suffix_has_the_known_ones(tmp_path):
 @pytest.mark.parametrize(
     ("name", "header", "hint"),
     [
-        ("rows.csv", "text\tlabel", 'tabs: set data.format = "tsv", or rename the file to .tsv'),
-        ("rows.csv", "text;label", "separated by semicolons: set data.delimiter = "),
         ("rows.tsv", "text,label", 'commas: set data.format = "csv", or rename the file to .csv'),
         ("rows.tsv", "text", "set data.columns.label, or --columns of pipe eval, to a column name"),
         ("rows.tsv", "body", "data.columns.text, or --columns of pipe predict, eval and bench, to"),

@@ -13,8 +13,3 @@ def test_only_a_line_feed_ends_a_line(tmp_path):
 def test_bytes_that_are_not_utf_8_are_reported_with_their_line():
     with pytest.raises(DataError, match=r"here:2: not UTF-8 \(byte 1"):
         list(decoded_lines([b"fine\n", b"a\xff\n"], "here"))
-
-
-def test_a_missing_file_is_reported(tmp_path):
-    with pytest.raises(DataError, match="cannot be read: No such file"):
-        list(numbered_lines(tmp_path / "none"))
