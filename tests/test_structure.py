@@ -21,13 +21,13 @@ def load():
 REPORT = load()
 # What is still above the budgets. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 866,
-    "train": 1_127,
-    "export": 1_915,
+    "pipework": 864,
+    "train": 1_124,
+    "export": 1_914,
     "serve": 2_610,
     "benchmarks": 107,
     "benchmarks/studies": 849,
-    "tests": 12_488,
+    "tests": 12_484,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
