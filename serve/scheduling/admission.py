@@ -88,14 +88,30 @@ class Admission:
         client = self._clients.get(options.client)
         return client is not None and self._exceeds(client, self._settings.client_share)
 
+    def has_reserve(self, options: RequestOptions) -> bool:
+        """Whether a full queue accepts an interactive request in addition to those of one client.
+
+        A client that was alone may hold all of the queue, in tokenization and in engines, where
+        nothing can be displaced. The others together may hold what its share would leave them.
+        """
+        largest = self._largest()
+        if largest is None or largest == options.client or options.bulk:
+            return False
+        held, total = self._clients[largest], self.total
+        others = Held(requests=total.requests - held.requests, tokens=total.tokens - held.tokens)
+        return not self._exceeds(others, 1.0 - self._settings.client_share)
+
     def dominant(self) -> str | None:
         """Return the client that holds most of a long queue that others use too, or None."""
         if self.has_room() or time.monotonic() - self._shared_s > SHARED_S:
             return None
-        largest = max(self._clients, key=lambda name: self._clients[name].requests, default=None)
+        largest = self._largest()
         if largest is None or self._clients[largest].requests < DOMINANT * self.total.requests:
             return None
         return largest
+
+    def _largest(self) -> str | None:
+        return max(self._clients, key=lambda name: self._clients[name].requests, default=None)
 
     def _exceeds(self, held: Held, share: float) -> bool:
         settings = self._settings

@@ -215,7 +215,7 @@ class Scheduler(Closeable):
         if not self._admission.is_full():
             return None
         displaced = self._queue.displaceable(options)
-        if displaced is None:
+        if displaced is None and not self._admission.has_reserve(options):
             raise self._busy_error(FULL)
         return displaced
 

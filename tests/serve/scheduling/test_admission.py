@@ -84,6 +84,17 @@ def test_a_client_has_the_queue_alone_and_a_share_while_others_wait(
         assert future.result(TIMEOUT_S).outputs.values[0, 1] == 2
 
 
+def test_others_are_accepted_while_nothing_of_one_client_can_be_displaced() -> None:
+    clients = [GREEDY] * 4 + [RequestOptions(client=name) for name in "ab"]
+    with Scheduler([HeldEngine()], QueueSettings(requests=4)) as scheduler:
+        for options in clients:
+            scheduler.reserve(options)  # in tokenization
+        for refused in (GREEDY, POLITE, RequestOptions(client="a", bulk=True)):
+            with pytest.raises(TooBusyError):
+                scheduler.reserve(refused)
+        scheduler.enqueue([], dropped=clients)
+
+
 def test_a_client_with_its_share_displaces_nobody(scheduler: Scheduler) -> None:
     thirds = [RequestOptions(client=name) for name in "abc"] * 3
     assert [len(accepted(scheduler, options, 1)) for options in thirds] == [1] * 8 + [0]
