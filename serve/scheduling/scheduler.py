@@ -298,7 +298,7 @@ class Scheduler(Closeable):
                     return batches, crash
                 if not batch:
                     break
-                self._started(batch)
+                self._started(tokens(batch))
                 in_flight = InFlightBatch(engine, batch)
                 deliveries.close()
                 try:
@@ -318,9 +318,9 @@ class Scheduler(Closeable):
                     return batches, _EngineFailedError(message)
         return batches, None
 
-    def _started(self, batch: Batch) -> None:
+    def _started(self, batch_tokens: int) -> None:
         with self._lock:
-            limit_s = self._settings.stuck_s or self._totals.limit_s(tokens(batch))
+            limit_s = self._settings.stuck_s or self._totals.limit_s(batch_tokens)
             running = RunningBatch(started_s=time.monotonic(), limit_s=limit_s)
             self._running_batches[threading.get_ident()] = running
 
@@ -351,16 +351,12 @@ class Scheduler(Closeable):
         """Check an engine if it is time; after a wrong result, fail the queued requests."""
         if recheck is None or self.fault or recheck.left_s:
             return
-        thread = threading.get_ident()
-        with self._lock:  # for the watchdog
-            limit_s = self._settings.stuck_s or self._totals.limit_s(recheck.checks.tokens)
-            started = RunningBatch(started_s=time.monotonic(), limit_s=limit_s)
-            self._running_batches[thread] = started
+        self._started(recheck.checks.tokens)  # for the watchdog
         try:
             wrong = recheck.run()
         finally:
             with self._lock:
-                del self._running_batches[thread]
+                del self._running_batches[threading.get_ident()]
         if not wrong:
             return
         log.error("%s; requests are refused until the model is opened again", wrong)
