@@ -15,7 +15,7 @@ from pipework.serve.triton.repository_sync import RepositorySync, describe_entry
 from pipework.serve.triton.server import Ports, ServerOptions, TritonServer
 from pipework.settings import Settings
 
-FOLLOWED = ("models", "grace_s")  # the settings that a tritonserver follows
+FOLLOWED = ("models", "grace_s", "security.public_grpc")  # settings of a tritonserver
 OWN_SERVER_HINT = "use pipework's own server: omit --backend triton"
 
 
@@ -41,7 +41,9 @@ def serve_triton(
         strict=False,  # serve the other versions if one cannot be loaded
         exit_s=settings.grace_s,
     )
-    ports = Ports(host=address.host, http=address.port, grpc=address.grpc_port)
+    grpc_host = address.grpc_host(public=settings.security.public_grpc)
+    host, http, grpc = address.host, address.port, address.grpc_port
+    ports = Ports(host=host, grpc_host=grpc_host, http=http, grpc=grpc)
     with exit_on_signal(), TritonServer(repository, ports, options) as server:
         first = server.index()
         if not any(entry.state is State.READY for entry in first):
@@ -85,11 +87,10 @@ def check_settings(settings: ServeSettings) -> None:
     if os.environ.get("PIPEWORK_API_KEYS"):
         message = "PIPEWORK_API_KEYS is set, but tritonserver does not check API keys"
         raise ConfigError(message, OWN_SERVER_HINT)
-    others = settings.model_copy(update={name: getattr(ServeSettings(), name) for name in FOLLOWED})
-    changed = [*_changed_settings(others, ServeSettings())]
-    if changed:
-        message = f"--backend triton does not support the setting {changed[0]}"
-        raise ConfigError(message, OWN_SERVER_HINT)
+    for name in _changed_settings(settings, ServeSettings()):
+        if not name.startswith(FOLLOWED):
+            message = f"--backend triton does not support the setting {name}"
+            raise ConfigError(message, OWN_SERVER_HINT)
 
 
 def _changed_settings(settings: Settings, defaults: Settings, prefix: str = "") -> Iterator[str]:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,9 +41,10 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (where the python backend passes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ports:
-    """Host and ports of a tritonserver; port 0 means any free port."""
+    """Hosts and ports of a tritonserver; port 0 means any free port."""
 
     host: str = "127.0.0.1"
+    grpc_host: str = "127.0.0.1"
     http: int = 0
     grpc: int = 0
     metrics: int = 0
@@ -58,20 +59,20 @@ class Ports:
         """
         with ExitStack() as held:  # keeps all ports until the last is chosen, so that they differ
             http = _bound(self.host, self.http, "--port", held)
-            grpc = _bound(self.host, self.grpc, "--grpc-port", held)
+            grpc = _bound(self.grpc_host, self.grpc, "--grpc-port", held)
             metrics = self.metrics
             if self.http and not metrics:
                 with suppress(ConfigError):
                     metrics = _bound(self.host, self.http + METRICS_OFFSET, "--port", held)
             if metrics != self.http + METRICS_OFFSET:
                 metrics = _bound(self.host, metrics, "--port", held)
-        return Ports(host=self.host, http=http, grpc=grpc, metrics=metrics)
+        return replace(self, http=http, grpc=grpc, metrics=metrics)
 
     def options(self) -> list[str]:
         """Return the command line options of tritonserver."""
         return [
             *(f"--http-address={self.host}", f"--http-port={self.http}"),
-            *(f"--grpc-address={self.host}", f"--grpc-port={self.grpc}"),
+            *(f"--grpc-address={self.grpc_host}", f"--grpc-port={self.grpc}"),
             *(f"--metrics-address={self.host}", f"--metrics-port={self.metrics}"),
         ]
 
@@ -139,7 +140,7 @@ class TritonServer(Closeable):
         installation = installation or Installation.find()
         ports, self._options = (ports or Ports()).chosen(), options or ServerOptions()
         self.url = f"http://{ports.host}:{ports.http}"
-        self.grpc = f"{ports.host}:{ports.grpc}"
+        self.grpc = f"{ports.grpc_host}:{ports.grpc}"
         self.metrics = f"http://{ports.host}:{ports.metrics}/metrics"
         self._name, self._ended = f"pipework-triton-{uuid4().hex}", False
         self._folder = TemporaryDirectory(prefix=self._name)

@@ -43,7 +43,9 @@ def test_a_given_port_that_is_taken_is_reported():
 def test_the_ports_are_options_of_tritonserver():
     options = Ports(host="0.0.0.0", http=1, grpc=2, metrics=3).options()
     assert {"--http-port=1", "--grpc-port=2", "--metrics-port=3"} <= {*options}
-    assert sum(option.endswith("-address=0.0.0.0") for option in options) == 3
+    addresses = {option for option in options if option.endswith("-address=0.0.0.0")}
+    assert addresses == {"--http-address=0.0.0.0", "--metrics-address=0.0.0.0"}
+    assert "--grpc-address=127.0.0.1" in options
 
 
 @pytest.mark.parametrize("control", [True, False])

@@ -160,7 +160,10 @@ def test_a_folder_that_is_not_a_repository_is_refused_with_the_export_command(
 
 
 def test_a_setting_that_triton_does_not_support_is_refused(monkeypatch):
-    check_settings(ServeSettings(grace_s=3, models=RepositorySettings(control=True)))
+    public = SecuritySettings(public_grpc=True)
+    check_settings(
+        ServeSettings(grace_s=3, models=RepositorySettings(control=True), security=public)
+    )
     with pytest.raises(ConfigError, match=r"does not support the setting limits\.texts"):
         check_settings(ServeSettings(limits=LimitSettings(texts=3)))
     with pytest.raises(ConfigError, match=r"the setting security\.keys_file") as raised:
