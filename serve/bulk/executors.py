@@ -36,6 +36,7 @@ RAY_URL = "ray://"
 CLIENT_PORT = 10001  # of a Ray client server, if the URL has none
 AHEAD = 2  # work items for each task that can run: one runs, and one is in the queue
 RETRIES = 10  # of a work item whose worker or node ends
+ATTEMPTS = 3  # to connect
 WAIT_S = 60.0
 CHECKED = set[str]()  # digests of the plans of jobs that a worker has checked
 Outcome = FinishedItem | DataError  # the entry of an item, or why its bytes cannot be read
@@ -209,7 +210,7 @@ def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401
     handler = signal.getsignal(signal.SIGTERM)
     try:
         with warnings.catch_warnings(action="ignore"):  # the error has the same message
-            ray.init(address, log_to_driver=False, logging_level="WARNING")
+            _init(ray, address)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         first, *lines = str(error).strip().splitlines()
         reason = f"{first} {lines[-1]}" if lines and first.endswith(":") else first
@@ -222,6 +223,22 @@ def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401
     finally:
         if main:  # Ray replaces it
             signal.signal(signal.SIGTERM, handler)
+
+
+def _init(ray: Any, address: str | None) -> None:  # noqa: ANN401
+    """Connect, again if the client server lost the process that it started for this client.
+
+    The server forks while threads of gRPC run. Ray 2.60 loses up to a tenth of its children, by
+    SIGABRT or SIGSEGV before they begin.
+    """
+    for attempts_left in reversed(range(ATTEMPTS)):
+        try:
+            ray.init(address, log_to_driver=False, logging_level="WARNING")
+        except ConnectionAbortedError:
+            if not attempts_left:
+                raise
+        else:
+            return
 
 
 def _slots(ray: Any, gpus: int) -> list[tuple[int, int]]:  # noqa: ANN401

@@ -49,11 +49,12 @@ rows = scored[["id", "predicted_label", "error"]].compute().to_dict("records")
 }
 
 CLUSTER = """
-import json, os, sys, threading, time
+import json, os, subprocess, sys, threading, time
 from pathlib import Path
 
 import ray
 from ray.cluster_utils import Cluster
+import psutil  # of Ray
 
 from pipework.machine import cpu_limit
 from pipework.progress import NullProgress
@@ -79,6 +80,17 @@ def end_node(cluster, node):
     result["finished_at_kill"] = finished()
 
 
+def end_first_server():
+    while True:
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if "--mode=specific-server" in words and f"--address={cluster.address}" in words:
+                process.kill()
+                result["server_killed"] = True
+                return
+        time.sleep(0.05)
+
+
 if __name__ == "__main__":
     port = int(sys.argv[1])
     head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": port}
@@ -96,8 +108,8 @@ if __name__ == "__main__":
     result |= {"again": again.skipped, "nodes": len(cluster.list_all_nodes())}
     words = [sys.executable, "-P", "-m", "pipework.cli", "predict", "run", "--in", "in"]
     words += ["--out", "client", "--on", f"ray://127.0.0.1:{port}"]
-    import subprocess
-
+    first = threading.Thread(target=end_first_server, daemon=True)
+    first.start()
     command = subprocess.run(words, capture_output=True, text=True)
     result |= {"code": command.returncode, "out": command.stdout, "error": command.stderr}
     cluster.shutdown()
@@ -149,7 +161,7 @@ if __name__ == "__main__":
 
 
 def run_program(
-    python: str, program: str, folder: Path, *words: object, timeout_s: float = 240
+    python: str, program: str, folder: Path, *words: object, timeout_s: float = 480
 ) -> None:
     """Run a program in a folder; its workers find pipework, too."""
     (folder / "program.py").write_text(program)
@@ -158,9 +170,10 @@ def run_program(
     # a socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ray:
         paths = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python, "RAY_TMPDIR": ray}
-        # A client server starts a process for each client: seconds, and more on a busy machine.
-        started = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": str(timeout_s)}
-        environment = {**os.environ, **paths, **started}
+        # Seconds that a Ray client server waits for its process, and for a client to come back.
+        waits = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "20"}
+        waits["RAY_CLIENT_RECONNECT_GRACE_PERIOD"] = "1"
+        environment = {**os.environ, **paths, **waits}
         environment.pop("RAY_ADDRESS", None)
         try:
             subprocess.run(command, cwd=folder, env=environment, check=True, timeout=timeout_s)
@@ -235,6 +248,7 @@ def test_a_job_on_a_ray_cluster_survives_a_killed_node(cluster_python, make_run,
     expected = parts(tmp_path / "here")
     assert len(expected) == 12
     assert parts(tmp_path / "out") == expected
+    assert result["server_killed"]
     assert (result["code"], result["error"].count("error:")) == (0, 0), result["error"]
     assert "scored: client, 9,723 rows in 12 work items (0 were finished before)" in result["out"]
     assert parts(tmp_path / "client") == expected
