@@ -24,10 +24,10 @@ OVER_BUDGET = {
     "pipework": 864,
     "train": 1_124,
     "export": 1_914,
-    "serve": 2_622,
+    "serve": 2_641,
     "benchmarks": 107,
     "benchmarks/studies": 849,
-    "tests": 12_495,
+    "tests": 12_514,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
