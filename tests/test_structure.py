@@ -27,7 +27,7 @@ OVER_BUDGET = {
     "serve": 2_641,
     "benchmarks": 107,
     "benchmarks/studies": 849,
-    "tests": 12_514,
+    "tests": 12_529,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
