@@ -106,7 +106,9 @@ class SourceReference:
 
     def special_tokens(self) -> tuple[str, ...]:
         """Return the special tokens, which the source also finds inside texts."""
-        return tuple(filter(None, map(str, self._tokenizer.all_special_tokens)))
+        added = self._tokenizer.added_tokens_decoder.values()
+        found = {str(token) for token in added if token.special}
+        return tuple({*found, *map(str, self._tokenizer.all_special_tokens)} - {""})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +138,11 @@ def compare_with_source(
     named["longer than max_length"] = _longer(examples[0], imported.encoder.max_length)
     special = reference.special_tokens()
     _check_task_tokens(examples, reference.task_tokens())
-    compared = {name: row for name, row in named.items() if not _contains(row, special)}
+    compared = {
+        name: row
+        for name, row in named.items()
+        if not _contains(row, special) and reference.token_ids(row)
+    }
     encodings = imported.encoder.encode([*compared.values()])
     with progress.stage("running the source", len(compared), "rows"):
         try:

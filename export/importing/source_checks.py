@@ -84,7 +84,7 @@ def check_family(name: str, config: PreTrainedConfig) -> None:
         message = f"{name!r} is quantised (quantization_config in config.json)"
         raise ConfigError(message, "import the weights before quantisation; pipe export makes int8")
     causal = config.model_type in CAUSAL.keys() - MASKED.keys() - BIDIRECTIONAL
-    if config.is_encoder_decoder or causal:
+    if config.is_encoder_decoder:
         raise not_an_encoder(name, config)
     pad, size = config.pad_token_id, int(getattr(config, "vocab_size", None) or 0)
     if pad is not None and size and not 0 <= pad < size:
@@ -152,7 +152,5 @@ def longest_input(classifier: Classifier, tokenizer_limit: int) -> int | None:
     limits = [tokenizer_limit]
     positions = int(getattr(classifier.config, "max_position_embeddings", None) or 0)
     if positions > 0:  # XLNet has none
-        if not hasattr(classifier.encoder, "embeddings"):
-            raise not_an_encoder(classifier.config.name_or_path, classifier.config)
         limits.append(positions - first_position(classifier.encoder))
     return min((limit for limit in limits if limit < UNLIMITED), default=None)

@@ -22,6 +22,8 @@ from pipework.run_folder.manifest import Manifest
 from pipework.text.special_tokens import PairTemplate
 from pipework.text.word_cache import TextTemplate, WordCache, separable
 
+# The ids of an input without any token, for a tokenizer that adds no special tokens to texts (GPT-2).
+NO_TOKENS = np.zeros(1, np.int32)
 MARKS = ("$", "#")  # around e1 and e2, as in R-BERT (https://arxiv.org/abs/1905.08284)
 
 
@@ -188,6 +190,8 @@ class TextEncoder:
     def _encoding(
         self, ids: NDArray[np.int32], type_ids: NDArray[np.int8], truncated: bool
     ) -> Encoding:
+        if not ids.size:
+            ids, type_ids = NO_TOKENS, NO_TOKENS.astype(np.int8)
         return Encoding(
             ids=ids, type_ids=type_ids if self.has_type_ids else None, truncated=truncated
         )

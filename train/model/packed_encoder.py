@@ -73,7 +73,7 @@ class PackedEncoder:
 def first_position(encoder: PreTrainedModel) -> int:
     """Return the position id of the first token of a text."""
     # RoBERTa and similar families start after the position id that is reserved for padding.
-    table = getattr(encoder.embeddings, "position_embeddings", None)
+    table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
     return 0 if padding is None else int(padding) + 1
 
