@@ -19,7 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+)
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.studies.pipe_serve import running_server
@@ -27,6 +32,8 @@ from pipework.benchmarks.studies.records.grid_results import Cell, GridResult
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
 from pipework.benchmarks.studies.tiny_encoders import (
     EncoderFamily,
+    Family,
+    ImportedFamily,
     sample_examples,
     tiny,
     tokenizer_for,
@@ -47,12 +54,19 @@ from pipework.train.model.packed_encoder import PACKABLE
 LABELS = ("sport", "money", "weather")
 LENGTH = 64
 GRAPH_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# Without these names, the tokenizers of some families add tokens of their own.
+SPECIAL_NAMES = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "bos_token": "[CLS]",
+    "eos_token": "[SEP]",
+}
 SAVE = "save"  # the step of the other library
 SETTINGS = ExportSettings(speed_s=0)
 
 
 def save_classifier(
-    folder: Path, family: EncoderFamily = EncoderFamily.BERT, labels: int = 3, **config: object
+    folder: Path, family: Family = EncoderFamily.BERT, labels: int = 3, **config: object
 ) -> Path:
     """Save a model and its tokenizer as transformers does; `config` changes its config."""
     tokenizer = tokenizer_for(family, [example.text for example in sample_examples()])
@@ -67,26 +81,28 @@ def save_classifier(
     AutoModelForSequenceClassification.from_config(sizes).save_pretrained(folder)
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        pad_token="[PAD]",  # noqa: S106
+        **SPECIAL_NAMES if family in ImportedFamily else {"pad_token": "[PAD]"},
         model_max_length=LENGTH,
         model_input_names=[
-            name
-            for name in GRAPH_INPUTS
-            if name != "token_type_ids" or getattr(sizes, "type_vocab_size", 2) != 1
+            name for name in GRAPH_INPUTS if name != "token_type_ids" or _has_types(family, sizes)
         ],
     )
     wrapped.save_pretrained(folder)
     return folder
 
 
-def save_pickle(folder: Path, family: EncoderFamily) -> None:
+def _has_types(family: Family, config: PreTrainedConfig) -> bool:
+    return family in EncoderFamily and getattr(config, "type_vocab_size", 2) != 1
+
+
+def save_pickle(folder: Path, family: Family) -> None:
     """Save the weights as pytorch_model.bin."""
     model = AutoModelForSequenceClassification.from_pretrained(save_classifier(folder, family))
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
-def save_cross_encoder(folder: Path, family: EncoderFamily) -> None:
+def save_cross_encoder(folder: Path, family: Family) -> None:
     """Save a cross-encoder whose score is a sigmoid."""
     activation = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     save_classifier(folder, family, labels=1, sentence_transformers=activation)
@@ -126,7 +142,7 @@ def save_graph(
     return model
 
 
-def save_adapter(folder: Path, family: EncoderFamily) -> None:
+def save_adapter(folder: Path, family: Family) -> None:
     """Save a LoRA adapter with its own head, and its base without a head in the folder `base`."""
     base = save_classifier(folder / "base", family)
     model = AutoModelForSequenceClassification.from_pretrained(base)
@@ -150,7 +166,7 @@ def save_adapter(folder: Path, family: EncoderFamily) -> None:
     adapted.save_pretrained(str(folder))
 
 
-def save_setfit(folder: Path, family: EncoderFamily) -> None:
+def save_setfit(folder: Path, family: Family) -> None:
     """Save a sentence encoder with the mean state of the tokens, and a logistic regression."""
     save_classifier(folder, family)
     encoder = AutoModel.from_pretrained(folder)
@@ -172,11 +188,11 @@ def save_setfit(folder: Path, family: EncoderFamily) -> None:
         (folder / name).write_text(json.dumps(fields), encoding="utf-8")
 
 
-def _save_graph(folder: Path, family: EncoderFamily, *, dynamo: bool) -> None:
+def _save_graph(folder: Path, family: Family, *, dynamo: bool) -> None:
     save_graph(save_classifier(folder, family), dynamo=dynamo)
 
 
-SOURCES: Mapping[str, Callable[[Path, EncoderFamily], object]] = {
+SOURCES: Mapping[str, Callable[[Path, Family], object]] = {
     "safetensors": save_classifier,
     "pytorch_model.bin": save_pickle,
     "ONNX": partial(_save_graph, dynamo=False),
@@ -185,6 +201,7 @@ SOURCES: Mapping[str, Callable[[Path, EncoderFamily], object]] = {
     "LoRA adapter": save_adapter,
     "SetFit": save_setfit,
 }
+IMPORTED_AS = {"safetensors", "cross-encoder", "LoRA adapter"}  # families that are not trained here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +219,7 @@ class ImportCheck:
     reason: str | None = None
 
 
-def measure(family: EncoderFamily, source: str) -> Iterator[ImportCheck]:
+def measure(family: Family, source: str) -> Iterator[ImportCheck]:
     """Yield the checks of one family from one kind of source."""
     with tempfile.TemporaryDirectory(prefix="pipework-imports-") as name:
         folder, run = Path(name) / "source", Path(name) / "run"
@@ -241,7 +258,7 @@ def _reason(error: Exception, folder: str) -> str:
     return first.replace(folder, "").strip()
 
 
-def _layouts(family: EncoderFamily) -> list[Layout]:
+def _layouts(family: Family) -> list[Layout]:
     return [layout for layout in Layout if layout is Layout.PADDED or family in PACKABLE]
 
 
@@ -288,7 +305,8 @@ def _values(prediction: Prediction) -> list[float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all combinations and store the result; return the exit code."""
     parser = study_parser("imports", __doc__)
-    parser.add_argument("--families", nargs="+", choices=[*EncoderFamily], default=[*EncoderFamily])
+    families = {str(family): family for family in (*EncoderFamily, *ImportedFamily)}
+    parser.add_argument("--families", nargs="+", choices=families, default=[*families])
     parser.add_argument("--sources", nargs="+", choices=[*SOURCES], default=[*SOURCES])
     options = parser.parse_args(arguments)
 
@@ -297,7 +315,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def measured(note: Callable[[str], None]) -> GridResult:
         cells: list[Cell] = []
         for family, source in product(options.families, options.sources):
-            checks = [*measure(EncoderFamily(family), source)]
+            if families[family] in ImportedFamily and source not in IMPORTED_AS:
+                continue
+            checks = [*measure(families[family], source)]
             cells.append(cell_of(family, source, checks))
             last = checks[-1]
             note(f"{family}, {source}: {last.reason or f'{cells[-1].value:.1e}'}")

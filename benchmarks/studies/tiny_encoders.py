@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedTokenizerFast
 
 from pipework.data.examples import Example, Source
@@ -24,6 +24,7 @@ DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("dropout", "attention_dropout"),
 )
+FFN_DIMS = ("encoder_ffn_dim", "decoder_ffn_dim")
 SPECIAL_IDS = {
     "pad_token_id": 0,
     "bos_token_id": 2,
@@ -50,12 +51,38 @@ class EncoderFamily(StrEnum):
     REMBERT = "rembert"
 
 
+class ImportedFamily(StrEnum):
+    """Families that are imported as trained classifiers: decoders, and encoders with a decoder."""
+
+    QWEN2 = "qwen2"
+    QWEN3 = "qwen3"
+    LLAMA = "llama"
+    MISTRAL = "mistral"
+    GEMMA = "gemma"
+    GPT2 = "gpt2"
+    BART = "bart"
+    MBART = "mbart"
+    EUROBERT = "eurobert"
+
+
+Family = EncoderFamily | ImportedFamily
+START, BOTH = "[CLS] $A", "[CLS] $A [SEP]"
+TEMPLATES: dict[Family, str] = {  # Qwen and GPT-2 add no special tokens
+    **dict.fromkeys((ImportedFamily.LLAMA, ImportedFamily.MISTRAL, ImportedFamily.GEMMA), START),
+    **dict.fromkeys((ImportedFamily.BART, ImportedFamily.MBART, ImportedFamily.EUROBERT), BOTH),
+}
+GROUPED_ATTENTION = (
+    *(ImportedFamily.QWEN2, ImportedFamily.QWEN3, ImportedFamily.LLAMA),
+    *(ImportedFamily.MISTRAL, ImportedFamily.GEMMA, ImportedFamily.EUROBERT),
+)
+
+
 def sample_examples() -> list[Example]:
     """Return the first rows of the sample, which include every topic."""
     return list(islice(SOURCE.rows(), ROWS))
 
 
-def tiny(family: EncoderFamily, vocab_size: int) -> PreTrainedConfig:
+def tiny(family: Family, vocab_size: int) -> PreTrainedConfig:
     """Return a config with two layers, width 32 and no dropout."""
     config = AutoConfig.for_model(
         family, vocab_size=vocab_size, initializer_range=INIT_STD, **(SPECIAL_IDS | _sizes(family))
@@ -66,7 +93,7 @@ def tiny(family: EncoderFamily, vocab_size: int) -> PreTrainedConfig:
     return config
 
 
-def _sizes(family: EncoderFamily) -> dict[str, object]:
+def _sizes(family: Family) -> dict[str, object]:
     """Return sizes under the family's option names, and options of its published models."""
     if family is EncoderFamily.DISTILBERT:
         return {"dim": WIDTH, "n_layers": 2, "n_heads": 2, "hidden_dim": 2 * WIDTH}
@@ -74,7 +101,7 @@ def _sizes(family: EncoderFamily) -> dict[str, object]:
         return {"d_model": WIDTH, "n_layer": 2, "n_head": 2, "d_inner": 2 * WIDTH}
     depth = {"num_hidden_layers": 2, "num_attention_heads": 2}
     width: dict[str, object] = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, **depth}
-    own: dict[EncoderFamily, dict[str, object]] = {
+    own: dict[Family, dict[str, object]] = {
         EncoderFamily.ALBERT: {"embedding_size": WIDTH // 2},
         EncoderFamily.ELECTRA: {"embedding_size": WIDTH // 2},
         EncoderFamily.REMBERT: {
@@ -94,12 +121,26 @@ def _sizes(family: EncoderFamily) -> dict[str, object]:
             "share_att_key": True,
             "position_biased_input": False,
         },
+        ImportedFamily.GPT2: {"n_embd": WIDTH, "n_layer": 2, "n_head": 2},
+        ImportedFamily.BART: _decoder_sizes(),
+        ImportedFamily.MBART: _decoder_sizes(),
+        **{
+            family: {"head_dim": WIDTH // 2, "num_key_value_heads": 1}
+            for family in GROUPED_ATTENTION
+        },
     }
     return width | own.get(family, {})
 
 
-def tokenizer_for(family: EncoderFamily, texts: Sequence[str]) -> Tokenizer:
+def _decoder_sizes() -> dict[str, object]:
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_layers": 2}
+    return {**heads, **dict.fromkeys(FFN_DIMS, 2 * WIDTH)}
+
+
+def tokenizer_for(family: Family, texts: Sequence[str]) -> Tokenizer:
     """Return a tokenizer trained on texts, with special tokens in the family's positions."""
+    if family in ImportedFamily:
+        return _byte_level(TEMPLATES.get(family, ""), texts)
     settings = ModelSettings(preset=Preset.TINY, vocab_size=400)
     tokenizer = learn_wordpiece(settings, lambda: texts)
     if family is EncoderFamily.MPNET:  # its code uses padding id 1 regardless of the config
@@ -108,6 +149,25 @@ def tokenizer_for(family: EncoderFamily, texts: Sequence[str]) -> Tokenizer:
         ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
         tokenizer.post_processor = processors.TemplateProcessing(
             single="$A [SEP] [CLS]:2", pair="$A [SEP] $B:1 [SEP]:1 [CLS]:2", special_tokens=ends
+        )
+    return tokenizer
+
+
+def _byte_level(template: str, texts: Sequence[str]) -> Tokenizer:
+    """Return a byte-level tokenizer; without a template it adds no special tokens to a text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet),
+    )
+    if template:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=template,
+            pair=f"{template} {template.replace('$A', '$B')}",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
         )
     return tokenizer
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import TOLERANCES
-from pipework.export.importing.source_checks import open_tokenizer
+from pipework.export.importing.source_checks import is_decoder, open_tokenizer
 from pipework.export.importing.source_model import SourceModel
 from pipework.export.rows.edge_cases import edge_examples
 from pipework.progress import Progress, counted
@@ -23,7 +23,7 @@ from pipework.scoring.logit_diff import Comparison
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder
-from pipework.train.data.tokenizer import library_errors, summary
+from pipework.train.data.tokenizer import SPECIAL_TOKENS, library_errors, summary
 from pipework.train.model.families import output_activation
 
 COMPARED_ROWS = 1000
@@ -60,6 +60,7 @@ class SourceReference:
         self._model = source.reopen().eval()
         config = source.classifier.config
         self._activation = output_activation(config) or torch.nn.Identity()
+        self.is_decoder = is_decoder(config)
         # The last position of XLNet has the summary of the text.
         self._padding_side = "left" if config.model_type == "xlnet" else None
 
@@ -102,13 +103,14 @@ class SourceReference:
         """Return the special tokens besides those of the family, such as [E1]."""
         names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
         family = {str(getattr(self._tokenizer, f"{name}_token", None)) for name in names}
+        family |= {*SPECIAL_TOKENS}
         return tuple(token for token in self.special_tokens() if token not in family)
 
     def special_tokens(self) -> tuple[str, ...]:
         """Return the special tokens, which the source also finds inside texts."""
         added = self._tokenizer.added_tokens_decoder.values()
-        found = {str(token) for token in added if token.special}
-        return tuple({*found, *map(str, self._tokenizer.all_special_tokens)} - {""})
+        tokens = [str(token) for token in added if token.special]
+        return tuple(dict.fromkeys([*tokens, *map(str, self._tokenizer.all_special_tokens)]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +140,10 @@ def compare_with_source(
     named["longer than max_length"] = _longer(examples[0], imported.encoder.max_length)
     special = reference.special_tokens()
     _check_task_tokens(examples, reference.task_tokens())
-    compared = {
-        name: row
-        for name, row in named.items()
-        if not _contains(row, special) and reference.token_ids(row)
-    }
+    compared = {name: row for name, row in named.items() if not _contains(row, special)}
+    with_special_tokens = len(named) - len(compared)
+    if reference.is_decoder:  # without special tokens, the source cannot read an empty text
+        compared = {name: row for name, row in compared.items() if reference.token_ids(row)}
     encodings = imported.encoder.encode([*compared.values()])
     with progress.stage("running the source", len(compared), "rows"):
         try:
@@ -150,7 +151,7 @@ def compare_with_source(
             _check_batches(imported.task, reference, [*compared.values()], encodings, expected_NC)
         except library_errors() as error:
             message = f"the source cannot be run on every input: {summary(error)}"
-            hint = "expected an encoder that takes any text, and a tokenizer that adds its tokens"
+            hint = "expected a model that takes any text, and a tokenizer that adds its tokens"
             raise ConfigError(message, hint) from error
     found_NC = infer_all(imported.engine, encodings, progress).values
     comparison = Comparison(
@@ -167,7 +168,7 @@ def compare_with_source(
     return SourceComparison(
         rows=len(compared),
         max_abs=float(comparison.max_differences.max()),
-        with_special_tokens=len(named) - len(compared),
+        with_special_tokens=with_special_tokens,
     )
 
 

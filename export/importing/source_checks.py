@@ -22,6 +22,7 @@ from pipework.progress import counted
 from pipework.train.config.model import ModelSettings
 from pipework.train.data.tokenizer import checkpoint_tokenizer
 from pipework.train.model.classifier import Classifier
+from pipework.train.model.families import ENCODER_DECODERS
 from pipework.train.model.packed_encoder import first_position
 from pipework.train.model.tensorflow_weights import find_index
 
@@ -75,7 +76,7 @@ class TokenizerFiles:
 
 
 def check_family(name: str, config: PreTrainedConfig) -> None:
-    """Check that a config is of an encoder with weights that are floats, and has a valid pad token.
+    """Check the family of a config, that its weights are floats, and its pad token.
 
     Raises:
         ConfigError: it is not.
@@ -83,10 +84,13 @@ def check_family(name: str, config: PreTrainedConfig) -> None:
     if getattr(config, "quantization_config", None):
         message = f"{name!r} is quantised (quantization_config in config.json)"
         raise ConfigError(message, "import the weights before quantisation; pipe export makes int8")
-    causal = config.model_type in CAUSAL.keys() - MASKED.keys() - BIDIRECTIONAL
-    if config.is_encoder_decoder:
-        raise not_an_encoder(name, config)
+    if config.is_encoder_decoder and config.model_type not in ENCODER_DECODERS:
+        message = f"{name!r} has an encoder and a decoder, of the family {config.model_type}"
+        raise ConfigError(message, f"supported with both: {', '.join(sorted(ENCODER_DECODERS))}")
     pad, size = config.pad_token_id, int(getattr(config, "vocab_size", None) or 0)
+    if pad is None and is_decoder(config):
+        message = f"{name!r} has no pad_token_id in config.json, which separates texts of a batch"
+        raise ConfigError(message, "set it to the id of the pad token of the tokenizer")
     if pad is not None and size and not 0 <= pad < size:
         message = f"{name!r} has the pad_token_id {pad} in config.json, expected 0 to {size - 1}"
         raise ConfigError(message, "set it to the id of the pad token of the tokenizer")
@@ -127,11 +131,9 @@ def _common_prefix(missing: Sequence[str], unexpected: Collection[str]) -> str:
     return ""
 
 
-def not_an_encoder(name: str, config: PreTrainedConfig) -> ConfigError:
-    """Return the error for a family without the modules of an encoder."""
-    message = f"{name!r} is of the family {config.model_type}, expected an encoder such as bert"
-    hint = "supported: encoders of transformers that have the module `embeddings`"
-    return ConfigError(message, hint)
+def is_decoder(config: PreTrainedConfig) -> bool:
+    """Return whether a family has causal attention, and its head reads the last token."""
+    return config.model_type in CAUSAL.keys() - MASKED.keys() - BIDIRECTIONAL
 
 
 def open_tokenizer(name: str) -> PreTrainedTokenizerBase:

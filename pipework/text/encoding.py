@@ -22,7 +22,7 @@ from pipework.run_folder.manifest import Manifest
 from pipework.text.special_tokens import PairTemplate
 from pipework.text.word_cache import TextTemplate, WordCache, separable
 
-# The ids of an input without any token, for a tokenizer that adds no special tokens to texts (GPT-2).
+# The ids of an input without any token: some tokenizers add no special tokens (GPT-2).
 NO_TOKENS = np.zeros(1, np.int32)
 MARKS = ("$", "#")  # around e1 and e2, as in R-BERT (https://arxiv.org/abs/1905.08284)
 

@@ -85,11 +85,25 @@ class Classifier(nn.Module):
         if self.head is not None:
             states_BTH = self.states(input_ids, attention_mask, token_type_ids)
             return self.from_states(states_BTH, attention_mask, entity_spans)
+        if self.config.model_type in families.ENCODER_DECODERS:
+            return self._of_last_states(self.states(input_ids, attention_mask), attention_mask)
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         logits: torch.Tensor = self.model(
             input_ids=input_ids, attention_mask=attention_mask, **types
         ).logits
         return self._outputs(logits, attention_mask)
+
+    def _of_last_states(
+        self, states_BTH: torch.Tensor, attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the logits of BART's head, which reads the last token of a text.
+
+        BART itself searches the token by its id, and fails for a text without it.
+        """
+        last_B = attention_mask.sum(dim=1) - 1
+        index_B1H = last_B[:, None, None].expand(-1, 1, int(self.config.hidden_size))
+        states_BH = states_BTH.gather(1, index_B1H).squeeze(1)
+        return self._outputs(self.model.classification_head(states_BH), attention_mask)
 
     def states(
         self,

@@ -14,6 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from pipework.errors import ConfigError
 from pipework.text.padding import Padding
 
+ENCODER_DECODERS = {"bart", "mbart"}  # whose head reads the decoder's state of the last token
 XLNET_PAD_TYPE = 3  # the type id that XLNet's tokenizer uses for padding
 INITIALIZED = "_is_hf_initialized"  # transformers skips weights with this mark
 # The config attributes from which the heads in transformers read their dropout.

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from pipework.benchmarks.studies.imports import LABELS, save_classifier
-from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, ImportedFamily
 from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, DataError, RunFolderError
 from pipework.export.config import ExportSettings, ImportSettings
@@ -58,13 +58,13 @@ SPEED = ExportSettings(speed_s=0)
 # Of the families with equal inputs and states, the first.
 DIFFERENT_FAMILIES = (
     *(EncoderFamily.BERT, EncoderFamily.MODERNBERT, EncoderFamily.ROBERTA),
-    *(EncoderFamily.DEBERTA, EncoderFamily.XLNET),
+    *(EncoderFamily.DEBERTA, EncoderFamily.XLNET, ImportedFamily.QWEN3, ImportedFamily.BART),
 )
 FAMILIES = [
     *repeated(DIFFERENT_FAMILIES),
     *(
         pytest.param(family, marks=pytest.mark.slow)
-        for family in EncoderFamily
+        for family in (*EncoderFamily, *ImportedFamily)
         if family not in DIFFERENT_FAMILIES
     ),
 ]
@@ -103,6 +103,16 @@ def test_every_family_answers_as_its_source(family, tmp_path):
         (record,) = export(run, NullProgress(), [onnx(layout)], settings=SPEED)
         assert record.proven
         assert record.parity.scores is None
+
+
+def test_a_decoder_whose_tokenizer_adds_no_tokens_reads_an_empty_text(tmp_path):
+    source, run = save_classifier(tmp_path / "source", ImportedFamily.GPT2), tmp_path / "run"
+    imported(source, run)
+    export(run, NullProgress(), [onnx(Layout.PADDED)], settings=SPEED)
+    empty, rain = (found for _, found in predict_run(run, [Example(text=""), Example(text="rain")]))
+    (expected,) = pipeline("text-classification", model=str(source))("rain")
+    assert rain.scores[expected["label"]] == pytest.approx(expected["score"], abs=1e-5)
+    assert sum(empty.scores.values()) == pytest.approx(1)
 
 
 def test_the_import_predicts_as_a_pipeline_of_transformers(classifier_folder, tmp_path):
