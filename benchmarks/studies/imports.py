@@ -27,17 +27,11 @@ from transformers import (
 )
 
 from pipework.benchmarks.results_schema.provenance import provenance
+from pipework.benchmarks.studies import tiny_encoders
 from pipework.benchmarks.studies.pipe_serve import running_server
 from pipework.benchmarks.studies.records.grid_results import Cell, GridResult
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
-from pipework.benchmarks.studies.tiny_encoders import (
-    EncoderFamily,
-    Family,
-    ImportedFamily,
-    sample_examples,
-    tiny,
-    tokenizer_for,
-)
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, Family, sample_examples
 from pipework.client import Client
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings, ImportSettings
@@ -69,8 +63,8 @@ def save_classifier(
     folder: Path, family: Family = EncoderFamily.BERT, labels: int = 3, **config: object
 ) -> Path:
     """Save a model and its tokenizer as transformers does; `config` changes its config."""
-    tokenizer = tokenizer_for(family, [example.text for example in sample_examples()])
-    sizes = tiny(family, tokenizer.get_vocab_size())
+    tokenizer = tiny_encoders.tokenizer_for(family, [example.text for example in sample_examples()])
+    sizes = tiny_encoders.tiny(family, tokenizer.get_vocab_size())
     sizes.num_labels = labels
     if labels == len(LABELS):
         sizes.id2label = dict(enumerate(LABELS))
@@ -81,7 +75,7 @@ def save_classifier(
     AutoModelForSequenceClassification.from_config(sizes).save_pretrained(folder)
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        **SPECIAL_NAMES if family in ImportedFamily else {"pad_token": "[PAD]"},
+        **SPECIAL_NAMES if family in tiny_encoders.ImportedFamily else {"pad_token": "[PAD]"},
         model_max_length=LENGTH,
         model_input_names=[
             name for name in GRAPH_INPUTS if name != "token_type_ids" or _has_types(family, sizes)
@@ -305,7 +299,7 @@ def _values(prediction: Prediction) -> list[float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all combinations and store the result; return the exit code."""
     parser = study_parser("imports", __doc__)
-    families = {str(family): family for family in (*EncoderFamily, *ImportedFamily)}
+    families = {str(family): family for family in (*EncoderFamily, *tiny_encoders.ImportedFamily)}
     parser.add_argument("--families", nargs="+", choices=families, default=[*families])
     parser.add_argument("--sources", nargs="+", choices=[*SOURCES], default=[*SOURCES])
     options = parser.parse_args(arguments)
@@ -315,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def measured(note: Callable[[str], None]) -> GridResult:
         cells: list[Cell] = []
         for family, source in product(options.families, options.sources):
-            if families[family] in ImportedFamily and source not in IMPORTED_AS:
+            if families[family] in tiny_encoders.ImportedFamily and source not in IMPORTED_AS:
                 continue
             checks = [*measure(families[family], source)]
             cells.append(cell_of(family, source, checks))
