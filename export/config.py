@@ -193,6 +193,8 @@ class ImportSettings(Settings):
         force: whether a model is imported that is worse on labelled rows than a constant
             prediction.
         allow_unused: weights and config keys of the encoder that transformers may ignore.
+        adapter_base: the folder or hub id of the base model of an adapter, instead of the one in
+            adapter_config.json.
     """
 
     task: TaskSettings = TaskSettings()
@@ -201,3 +203,4 @@ class ImportSettings(Settings):
     max_length: Annotated[int, Field(ge=3)] | None = None
     force: bool = False
     allow_unused: tuple[str, ...] = ()
+    adapter_base: str | None = None

@@ -1,4 +1,8 @@
-"""LoRA adapters of peft (Hu et al. 2021, https://arxiv.org/abs/2106.09685) on a base model."""
+"""Adapters of peft on a base model, of the types that can be merged into its weights.
+
+LoRA is https://arxiv.org/abs/2106.09685 (Hu et al. 2021), IA3 is https://arxiv.org/abs/2205.05638
+(Liu et al. 2022), LoHa and LoKr are https://arxiv.org/abs/2309.14859 (Yeh et al. 2023).
+"""
 
 import json
 import warnings
@@ -7,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from torch import nn
 from transformers import PreTrainedModel
@@ -14,9 +19,11 @@ from transformers.utils import cached_file
 
 from pipework.errors import ConfigError
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 HEADS = ("classifier", "score", "out_proj", "head", "logits_proj")  # names in transformers
-LORA = ".lora_"
+TYPES = ("LORA", "IA3", "LOHA", "LOKR")
+MERGED = (".lora_", ".ia3_", ".hada_", ".lokr_")  # in the names of weights that are merged
+BASE = "base_model_name_or_path"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +34,7 @@ class Adapter:
         name: its folder or hub id.
         base: the folder or hub id of the base model.
         labels: the number of rows of the head.
+        type: the method, as peft names it.
         weights: the names of its weights: matrices that are added to weights of the base, and
             weights that replace weights of the base, such as the head.
     """
@@ -34,41 +42,47 @@ class Adapter:
     name: str
     base: str
     labels: int
+    type: str
     weights: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str) -> "Adapter | None":
+    def of(cls, name: str, base: str | None = None) -> "Adapter | None":
         """Return the adapter of a source; None if it is a whole model.
 
+        Args:
+            name: a folder or hub id.
+            base: replaces the base model that the adapter names.
+
         Raises:
-            ConfigError: it is not a LoRA adapter for sequence classification, or has no head.
+            ConfigError: it is not an adapter for sequence classification, or has no head.
         """
         path = find_file(name, CONFIG)
         if path is None:
+            if base is not None:
+                message = f"adapter_base is set, and {name!r} has no {CONFIG}"
+                raise ConfigError(message, "remove adapter_base: the source is not an adapter")
             return None
         fields = json.loads(path.read_bytes())
-        found = (fields.get("peft_type"), fields.get("task_type"))
-        if found != ("LORA", "SEQ_CLS"):
-            message = f"{name!r} is an adapter of type {found[0]} for {found[1]}"
-            raise ConfigError(message, "expected LORA for SEQ_CLS: merge it, then import the model")
-        weights = find_file(name, WEIGHTS)
-        if weights is None:
-            message = f"{name!r} has no {WEIGHTS}"
-            raise ConfigError(message, "save the adapter with safetensors")
-        with safe_open(weights, framework="pt") as stored:
-            shapes = {key: tuple(stored.get_slice(key).get_shape()) for key in stored.keys()}  # noqa: SIM118  (no mapping)
+        kind, task = fields.get("peft_type"), fields.get("task_type")
+        if kind not in TYPES or task != "SEQ_CLS":
+            message = f"{name!r} is an adapter of type {kind} for {task}"
+            hint = f"expected {', '.join(TYPES)} for SEQ_CLS: merge it, then import the model"
+            raise ConfigError(message, hint)
+        shapes = _shapes(name)
         rows = [shapes[key][0] for key in shapes if _is_head(key) and key.endswith("weight")]
         if not rows:
             message = f"{name!r} has no classification head, only layers of the encoder"
             raise ConfigError(message, 'train it with modules_to_save=["classifier"]')
-        base = fields.get("base_model_name_or_path")
+        base = base or fields.get(BASE)
         if not base:
-            message = f"{name!r}: {CONFIG} has no base_model_name_or_path"
-            raise ConfigError(message, "add the folder or hub id of the base model")
+            message = f"{name!r}: {CONFIG} has no {BASE}"
+            raise ConfigError(message, "--set adapter_base=MODEL, a folder or hub id")
+        beside = Path(name) / base  # peft resolves a relative path in the current folder only
         return cls(
             name=name,
-            base=str(base),
+            base=str(beside if beside.is_dir() and not Path(base).is_dir() else base),
             labels=min(rows),
+            type=kind,
             weights=tuple(sorted(shapes)),
         )
 
@@ -78,7 +92,9 @@ class Adapter:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # peft uses names of older transformers
-            adapted: nn.Module = PeftModel.from_pretrained(model, self.name).eval()
+            adapted: PeftModel = PeftModel.from_pretrained(model, self.name).eval()
+        # peft looks up the embeddings of the base under this name.
+        adapted.peft_config["default"].base_model_name_or_path = self.base
         return adapted
 
     def merge(self, model: PreTrainedModel) -> tuple[PreTrainedModel, set[str]]:
@@ -94,7 +110,7 @@ class Adapter:
         """Return what transformers reported for the base, without the adapter's own weights."""
 
         def own(name: str) -> bool:
-            return any(LORA not in key and key.endswith(f".{name}") for key in self.weights)
+            return any(key.endswith(f".{name}") and not _is_merged(key) for key in self.weights)
 
         missing, mismatched = loading["missing_keys"], loading["mismatched_keys"]
         return {
@@ -129,5 +145,21 @@ def find_revision(name: str) -> str | None:
     return None if path is None else path.parent.name
 
 
+def _shapes(name: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the stored weights of an adapter, by name."""
+    if path := find_file(name, WEIGHTS):
+        with safe_open(path, framework="pt") as stored:
+            return {key: tuple(stored.get_slice(key).get_shape()) for key in stored.keys()}  # noqa: SIM118  (no mapping)
+    if path := find_file(name, PICKLE):
+        stored = torch.load(path, map_location="meta", weights_only=True)
+        return {key: tuple(values.shape) for key, values in stored.items()}
+    message = f"{name!r} has neither {WEIGHTS} nor {PICKLE}"
+    raise ConfigError(message, "save the adapter again: save_pretrained of peft")
+
+
 def _is_head(key: str) -> bool:
-    return any(part in HEADS for part in key.split(".")) and LORA not in key
+    return any(part in HEADS for part in key.split(".")) and not _is_merged(key)
+
+
+def _is_merged(key: str) -> bool:
+    return any(mark in key for mark in MERGED)

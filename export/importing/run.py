@@ -71,6 +71,7 @@ def import_source(
         settings.task,
         trust_remote_code=trust_remote_code,
         allow_unused=settings.allow_unused,
+        adapter_base=settings.adapter_base,
     )
     rows = ImportRows.open(files, settings, source)
     task = source.task
@@ -112,12 +113,17 @@ def open_any(
     *,
     trust_remote_code: bool = False,
     allow_unused: Collection[str] = (),
+    adapter_base: str | None = None,
 ) -> SourceModel:
     """Open a source of any kind; see `open_source`."""
-    if is_setfit(name):
+    if adapter_base is None and is_setfit(name):
         return open_setfit(name, settings, allow_unused)
     return open_source(
-        name, settings, trust_remote_code=trust_remote_code, allow_unused=allow_unused
+        name,
+        settings,
+        trust_remote_code=trust_remote_code,
+        allow_unused=allow_unused,
+        adapter_base=adapter_base,
     )
 
 

@@ -1,6 +1,6 @@
 """Check family, weights and tokenizer of a source, and find the maximum length of its inputs."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,10 +109,6 @@ def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) ->
         message = f"{name!r}: {weight} has the shape {[*found]}, the config needs {[*expected]}"
         raise ConfigError(message, "check that config.json belongs to the weights")
     if missing := sorted(map(str, loading["missing_keys"])):
-        prefix = _common_prefix(missing, loading.get("unexpected_keys", ()))
-        if prefix:
-            message = f"{name!r}: the names of its weights start with {prefix!r}"
-            raise ConfigError(message, "save the model itself, without the module that wraps it")
         message = f"{name!r}: {counted(len(missing), 'weight')} missing, such as {missing[0]}"
         hint = f"if its head was never trained: pipe train CONFIG --set model.name={name}"
         raise ConfigError(message, hint)
@@ -122,13 +118,12 @@ def check_weights(name: str, model: PreTrainedModel, loading: dict[str, Any]) ->
             raise ConfigError(message, "the training failed: use an earlier checkpoint")
 
 
-def _common_prefix(missing: Sequence[str], unexpected: Collection[str]) -> str:
-    """Return the start of the stored names of all missing weights, or ""."""
-    prefixes = [name.removesuffix(missing[0]) for name in unexpected if name.endswith(missing[0])]
-    for prefix in prefixes:
-        if {prefix + name for name in missing} <= {*unexpected}:
-            return prefix
-    return ""
+def wrapper_prefix(loading: Mapping[str, Any]) -> str:
+    """Return the prefix of the stored names of all missing weights, such as "module.", or ""."""
+    missing, unexpected = sorted(map(str, loading["missing_keys"])), {*loading["unexpected_keys"]}
+    stored = (name for name in unexpected if missing and name.endswith(missing[0]))
+    prefixes = (name.removesuffix(missing[0]) for name in stored)
+    return next((p for p in prefixes if {p + name for name in missing} <= unexpected), "")
 
 
 def is_decoder(config: PreTrainedConfig) -> bool:

@@ -1,13 +1,14 @@
 """Open a sequence classifier that another program saved, with strict checks.
 
 Supported sources are the folders and hub ids that `AutoModelForSequenceClassification` opens, the
-cross-encoders of sentence-transformers, TensorFlow 1 checkpoints of BERT and ALBERT, and LoRA
+cross-encoders of sentence-transformers, TensorFlow 1 checkpoints of BERT and ALBERT, and
 adapters and ONNX graphs of such a model.
 
 Shapes: N texts, C classes, T tokens of a text.
 """
 
 import json
+import re
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ from pipework.export.importing.source_checks import (
     check_family,
     check_weights,
     longest_input,
+    wrapper_prefix,
 )
 from pipework.export.importing.source_model import SourceModel, published_model
 from pipework.export.importing.source_task import check_labels, source_task
@@ -60,6 +62,7 @@ def open_source(
     *,
     trust_remote_code: bool = False,
     allow_unused: Collection[str] = (),
+    adapter_base: str | None = None,
 ) -> SourceModel:
     """Open a folder or a hub id.
 
@@ -68,6 +71,7 @@ def open_source(
         settings: overrides of the kind of task, its labels and its metric.
         trust_remote_code: whether to run code of the source.
         allow_unused: parts of the encoder that may be ignored, see `check_unused`.
+        adapter_base: the base model of an adapter, instead of the one that it names.
 
     Raises:
         ConfigError: the source cannot be opened, has no classification head, its config, weights
@@ -75,21 +79,30 @@ def open_source(
     """
     silence_transformers()
     with opening(name):
-        return _open(name, settings, trust_remote_code, allow_unused)
+        adapter = Adapter.of(name, adapter_base)
+        return _open(name, adapter, settings, trust_remote_code, allow_unused)
 
 
 def _open(
-    name: str, settings: TaskSettings, trust_remote_code: bool, allow_unused: Collection[str]
+    name: str,
+    adapter: Adapter | None,
+    settings: TaskSettings,
+    trust_remote_code: bool,
+    allow_unused: Collection[str],
 ) -> SourceModel:
-    with opening(name):
-        adapter, graph = Adapter.of(name), OnnxSource.of(name)
+    graph = OnnxSource.of(name)
     weights = name if adapter is None else adapter.base
     code = _custom_code(weights, trust_remote_code, whole=adapter is None and graph is None)
     config = _config(weights, adapter, code)
+    prefix = ""
     if code is not None:
         model, loading = code.load(config)
+    elif graph is not None:
+        model, loading = graph.load(config)
     else:
-        model, loading = _load(weights, config) if graph is None else graph.load(config)
+        model, loading = _load(weights, config)
+        if prefix := wrapper_prefix(loading):
+            model, loading = _load(weights, config, prefix)
     if adapter is not None:
         model, unmatched = adapter.merge(model)
         loading = adapter.without_head(loading)
@@ -112,7 +125,7 @@ def _open(
         classifier=classifier,
         tokenizer=files.tokenizer,
         tokenizer_name=tokenizer_name,
-        reopen=partial(_reopen, weights, adapter, code) if graph is None else graph.open,
+        reopen=(partial(_reopen, weights, adapter, code, prefix) if graph is None else graph.open),
         task=task,
         type_ids=(
             files.type_ids
@@ -123,6 +136,7 @@ def _open(
         published=published,
         findings=(
             *((CONVERTED,) if find_index(weights) is not None else ()),
+            *((f"the names of its weights were read without {prefix!r}",) if prefix else ()),
             *unused,
         ),
         custom_code={} if code is None else code.executed_files(),
@@ -162,12 +176,26 @@ def _copy_activation(name: str, config: PreTrainedConfig) -> None:
         config.sentence_transformers = {"activation_fn": fields.get("activation_fn")}
 
 
-def _load(name: str, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
+def _load(
+    name: str, config: PreTrainedConfig, prefix: str = ""
+) -> tuple[PreTrainedModel, dict[str, Any]]:
     with opening(name):
-        return load(AutoModelForSequenceClassification, name, config)
+        model, loading = load(AutoModelForSequenceClassification, name, config, **_without(prefix))
+    if prefix:  # transformers would add the prefix again where it saves this model
+        new = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+        new.load_state_dict(model.state_dict())
+        return new, loading
+    return model, loading
 
 
-def _reopen(name: str, adapter: Adapter | None, code: CustomCode | None) -> torch.nn.Module:
+def _without(prefix: str) -> dict[str, dict[str, str]]:
+    """Return the arguments of `from_pretrained` that remove a prefix from the stored names."""
+    return {"key_mapping": {f"^{re.escape(prefix)}": ""}} if prefix else {}
+
+
+def _reopen(
+    name: str, adapter: Adapter | None, code: CustomCode | None, prefix: str
+) -> torch.nn.Module:
     if code is not None:
         return code.open()
     with opening(name):
@@ -180,6 +208,7 @@ def _reopen(name: str, adapter: Adapter | None, code: CustomCode | None) -> torc
                 config=config,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=adapter is not None,
+                **_without(prefix),
             )
         else:
             model, _ = _load(name, _config(name, adapter))
@@ -196,8 +225,10 @@ def _check_architecture(name: str, config: PreTrainedConfig) -> None:
 def _kind(
     name: str, config: PreTrainedConfig, adapter: Adapter | None, graph: OnnxSource | None
 ) -> SourceKind:
-    if adapter is not None or graph is not None:
-        return SourceKind.LORA if graph is None else SourceKind.ONNX
+    if graph is not None:
+        return SourceKind.ONNX
+    if adapter is not None:
+        return SourceKind.LORA if adapter.type == "LORA" else SourceKind.ADAPTER
     if find_index(name) is not None:
         return SourceKind.TENSORFLOW
     own = ("sentence_transformers", "sbert_ce_default_activation_function")

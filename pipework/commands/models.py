@@ -35,7 +35,7 @@ def import_(
     """Make a run folder from the checkpoint of another program, and prove that it is the same.
 
     SOURCE is a sequence classifier of transformers, its ONNX graph, a TensorFlow 1 checkpoint, a
-    LoRA adapter, a SetFit classifier, or a cross-encoder of sentence-transformers. With labelled
+    peft adapter, a SetFit classifier, or a cross-encoder of sentence-transformers. With labelled
     rows (csv, tsv or jsonl with the columns text, text_pair and label) the model and its engines
     are scored.
     """

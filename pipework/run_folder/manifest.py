@@ -238,6 +238,7 @@ class SourceKind(StrEnum):
     TRANSFORMERS = "transformers"
     CROSS_ENCODER = "cross-encoder"
     LORA = "LoRA adapter"
+    ADAPTER = "adapter"  # of another type
     SETFIT = "SetFit"
     ONNX = "ONNX graph"
     TENSORFLOW = "TensorFlow 1"

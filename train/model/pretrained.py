@@ -103,7 +103,7 @@ def open_pretrained(
 
 
 def load(
-    kind: type[Any], name: str, config: PreTrainedConfig, **options: bool
+    kind: type[Any], name: str, config: PreTrainedConfig, **options: bool | dict[str, str]
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load the weights of PyTorch or TensorFlow 1 in float32.
 

@@ -1,4 +1,4 @@
-"""Imports of LoRA adapters that peft saved."""
+"""Imports of adapters that peft saved."""
 
 import shutil
 import sys
@@ -6,12 +6,13 @@ import warnings
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 from pipework.benchmarks.studies.imports import LABELS
 from pipework.export.config import ExportSettings
+from pipework.export.importing.adapters import MERGED
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
@@ -21,24 +22,27 @@ from tests.export.importing.conftest import edit_json
 NAMES = '["sport", "money", "weather", "other"]'
 
 
-@pytest.fixture(scope="module")
-def adapter_folder(classifier_folder, tmp_path_factory):
-    """An adapter with a head of four labels, on an encoder without a head."""
-    folder = tmp_path_factory.mktemp("adapter")
+def save_adapter(folder, classifier_folder, settings, **options):
+    """Save an adapter with a head of four labels, on an encoder without a head."""
     base = shutil.copytree(classifier_folder, folder / "base")
     AutoModel.from_pretrained(base).save_pretrained(base)
     model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=4)
-    settings = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of peft's use of transformers
         adapted = get_peft_model(model, settings)
     torch.manual_seed(1)
     with torch.no_grad():
         for name, weights in adapted.named_parameters():
-            if "lora_" in name:
+            if any(mark in name for mark in MERGED):
                 weights.normal_(0, 0.3)
-    adapted.save_pretrained(folder / "adapter")
+    adapted.save_pretrained(folder / "adapter", **options)
     return folder / "adapter"
+
+
+@pytest.fixture(scope="module")
+def adapter_folder(classifier_folder, tmp_path_factory):
+    settings = LoraConfig(task_type="SEQ_CLS", r=4, target_modules=["query", "value"])
+    return save_adapter(tmp_path_factory.mktemp("adapter"), classifier_folder, settings)
 
 
 @pytest.fixture
@@ -62,6 +66,42 @@ def test_an_adapter_is_merged_into_its_base(adapter_folder, tmp_path):
     assert not any("lora" in name for name, _ in merged.named_parameters())
     (record,) = export(run, NullProgress(), settings=ExportSettings(speed_s=0))
     assert record.proven
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (IA3Config, {"feedforward_modules": []}),
+        (LoHaConfig, {"r": 4}),
+        (LoKrConfig, {"r": 4}),
+    ],
+)
+def test_other_types_of_adapters_are_merged(kind, options, classifier_folder, tmp_path):
+    settings = kind(task_type="SEQ_CLS", target_modules=["query", "value"], **options)
+    adapter = save_adapter(tmp_path, classifier_folder, settings, safe_serialization=False)
+    done = pipe("import", adapter, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert f"{adapter}: adapter, 4 labels" in done.stderr
+    assert read_manifest(tmp_path / "run").imported.max_abs < 1e-5
+    merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run/checkpoint")
+    name = "bert.encoder.layer.0.attention.self.value.weight"
+    before = load_file(classifier_folder / "model.safetensors")[name]
+    assert (merged.state_dict()[name] - before).abs().max() > 1e-3
+
+
+def test_the_base_can_be_set_or_lie_beside_the_adapter(copy, classifier_folder, tmp_path):
+    path = copy / "adapter_config.json"
+    edit_json(path, base_model_name_or_path="../base")
+    shutil.copytree(classifier_folder, tmp_path / "base")
+    done = pipe("import", copy, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    edit_json(path, base_model_name_or_path="none/base")
+    base = f"adapter_base={classifier_folder}"
+    done = pipe("import", copy, "--out", tmp_path / "other", "--set", base)
+    assert done.returncode == 0, done.stderr
+    done = pipe("import", classifier_folder, "--out", tmp_path / "third", "--set", base)
+    assert done.returncode == 2
+    assert "adapter_base is set, and" in done.stderr
 
 
 def test_weights_of_an_adapter_that_match_nothing_are_refused(copy, tmp_path):
@@ -108,8 +148,8 @@ def without_head(folder):
     ("fault", "message"),
     [
         (
-            lambda folder: edit_json(folder / "adapter_config.json", peft_type="IA3"),
-            "is an adapter of type IA3 for SEQ_CLS",
+            lambda folder: edit_json(folder / "adapter_config.json", peft_type="VERA"),
+            "is an adapter of type VERA for SEQ_CLS",
         ),
         (
             lambda folder: edit_json(folder / "adapter_config.json", base_model_name_or_path=None),
@@ -124,7 +164,7 @@ def without_head(folder):
         ),
         (
             lambda folder: (folder / "adapter_model.safetensors").unlink(),
-            "has no adapter_model.safetensors",
+            "has neither adapter_model.safetensors nor adapter_model.bin",
         ),
     ],
 )

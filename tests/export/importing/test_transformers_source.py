@@ -16,6 +16,7 @@ from transformers import (
 
 from pipework.benchmarks.studies.imports import save_classifier
 from pipework.errors import PipeError
+from pipework.run_folder.manifest import read_manifest
 from tests.commands import pipe
 from tests.export.importing.conftest import edit_json
 
@@ -183,11 +184,6 @@ def pad_token_outside(folder):
     edit_json(folder / "config.json", pad_token_id=-1)
 
 
-def wrapped_weights(folder):
-    weights = weights_of(folder)
-    write_weights(folder, {f"module.{name}": values for name, values in weights.items()})
-
-
 def nothing(folder):
     del folder
 
@@ -214,7 +210,6 @@ FAULTS = [
     (decoder, "has no pad_token_id in config.json, which separates texts of a batch", ()),
     (t5, "has an encoder and a decoder, of the family t5", ()),
     (pad_token_outside, "has the pad_token_id -1 in config.json, expected 0 to 399", ()),
-    (wrapped_weights, "the names of its weights start with 'module.'", ()),
     (encoder_decoder, "has an encoder and a decoder, of the family bert", ()),
     (encoder_decoder_adapter, "has an encoder and a decoder, of the family bert", ()),
     (damaged_activation, "cannot be opened: Expecting property name", ()),
@@ -269,3 +264,15 @@ def test_options_of_the_program_in_a_config_change_nothing(classifier_folder, tm
     edit_json(source / "config.json", **option)
     done = pipe("import", source, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model."])
+def test_weights_of_a_wrapped_module_are_read(prefix, classifier_folder, tmp_path):
+    source = shutil.copytree(classifier_folder, tmp_path / "source")
+    write_weights(source, {prefix + name: values for name, values in weights_of(source).items()})
+    done = pipe("import", source, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    manifest = read_manifest(tmp_path / "run")
+    assert f"the names of its weights were read without {prefix!r}" in manifest.data.findings
+    stored, expected = weights_of(tmp_path / "run/checkpoint"), weights_of(classifier_folder)
+    assert all(torch.equal(stored[name], values) for name, values in expected.items())
