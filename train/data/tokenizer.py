@@ -187,7 +187,13 @@ def checkpoint_tokenizer(settings: ModelSettings, name: str) -> Tokenizer:
         if is_out_of_memory(error):
             raise
         message = f"the tokenizer of checkpoint {name!r} cannot be opened: {summary(error)}"
+        if "tiktoken" in message:  # the library tries it last for a file of another package
+            message = f"the tokenizer of checkpoint {name!r} is a SentencePiece model"
+            hint = "pip install 'pipework[sentencepiece]'"
         raise ConfigError(message, hint) from error
+    if not tokenizer.is_fast:
+        message = f"checkpoint {name!r} has a {type(tokenizer).__name__}, which is Python code"
+        raise ConfigError(message, "expected a tokenizer that transformers saves as tokenizer.json")
     backend: Tokenizer = tokenizer.backend_tokenizer
     return backend
 

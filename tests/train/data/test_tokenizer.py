@@ -1,11 +1,21 @@
+import json
+import shutil
+import sys
+
 import pytest
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import BertTokenizerFast
 
 from pipework.data.examples import Columns, Example, Source
 from pipework.errors import ConfigError
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import SAMPLE, ModelSettings
-from pipework.train.data.tokenizer import SPECIAL_TOKENS, learn_wordpiece, make_tokenizer
+from pipework.train.data.tokenizer import (
+    SPECIAL_TOKENS,
+    checkpoint_tokenizer,
+    learn_wordpiece,
+    make_tokenizer,
+)
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "猫坐在垫子上", "狗坐在门口", "猫和狗"] * 4
 TINY = ModelSettings(preset="tiny", vocab_size=3000)
@@ -118,3 +128,62 @@ def test_a_file_that_is_not_a_bert_vocabulary_is_rejected(tmp_path):
 def test_a_folder_without_tokenizer_is_reported(tmp_path):
     with pytest.raises(ConfigError, match=r"no tokenizer found in checkpoint"):
         make_tokenizer(ModelSettings(name=str(tmp_path)), SOURCE)
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(tmp_path_factory):
+    """A SentencePiece model of 40 pieces, as ALBERT's with [CLS], [SEP] and [MASK]."""
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    texts, prefix = folder / "texts.txt", folder / "spiece"
+    texts.write_text("the cat sat on the mat\nthe dog ran to the cat\nno cat ran on a mat\n" * 20)
+    SentencePieceTrainer.train(
+        input=str(texts),
+        model_prefix=str(prefix),
+        vocab_size=40,
+        hard_vocab_limit=False,
+        pad_id=-1,
+        control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+        minloglevel=2,
+    )
+    return prefix.with_suffix(".model")
+
+
+def save_tokenizer(folder, model, name, kind):
+    shutil.copy(model, folder / name)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "offset", "ends"),
+    [
+        ("XLMRobertaTokenizer", "sentencepiece.bpe.model", 1, ("<s>", "</s>")),
+        ("DebertaV2Tokenizer", "spm.model", 0, ("[CLS]", "[SEP]")),
+        ("AlbertTokenizer", "spiece.model", 0, ("[CLS]", "[SEP]")),
+        ("CamembertTokenizer", "sentencepiece.bpe.model", 4, ("<s>", "</s>")),
+    ],
+)
+def test_a_sentencepiece_model_is_read(kind, name, offset, ends, sentencepiece_model, tmp_path):
+    save_tokenizer(tmp_path, sentencepiece_model, name, kind)
+    tokenizer = checkpoint_tokenizer(ModelSettings(name=str(tmp_path)), str(tmp_path))
+    pieces = SentencePieceProcessor(model_file=str(sentencepiece_model))
+    for text in "the cat ran to the mat", "a  dog sat":
+        found = tokenizer.encode(text)
+        assert (found.tokens[0], found.tokens[-1]) == ends
+        assert found.ids[1:-1] == [piece + offset for piece in pieces.encode(text)]
+
+
+def test_a_missing_sentencepiece_is_named(sentencepiece_model, tmp_path, monkeypatch):
+    save_tokenizer(tmp_path, sentencepiece_model, "spiece.model", "AlbertTokenizer")
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(ConfigError, match="is a SentencePiece model") as caught:
+        checkpoint_tokenizer(ModelSettings(name=str(tmp_path)), str(tmp_path))
+    assert caught.value.hint == "pip install 'pipework[sentencepiece]'"
+
+
+def test_a_tokenizer_of_python_code_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("the 9\ncat 5\n")
+    (tmp_path / "bpe.codes").write_text("#version: 0.2\nt h 10\n")
+    fields = {"tokenizer_class": "BertweetTokenizer"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields))
+    with pytest.raises(ConfigError, match="has a BertweetTokenizer, which is Python code"):
+        checkpoint_tokenizer(ModelSettings(name=str(tmp_path)), str(tmp_path))
