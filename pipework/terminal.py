@@ -22,7 +22,7 @@ from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.evaluation import ClassReport, Evaluation, SplitMetrics
 from pipework.tasks.kinds import Metric
 from pipework.tasks.task import Task
-from pipework.train.data_report.data_report import DataReport
+from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import tables
 
 DEFAULTS = EngineSettings()

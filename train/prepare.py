@@ -10,7 +10,6 @@ from tokenizers import Tokenizer
 from pipework.data.examples import Source
 from pipework.errors import ConfigError
 from pipework.progress import Progress
-from pipework.scoring.evaluation import label_array
 from pipework.tasks.registry import task_type
 from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
@@ -22,9 +21,10 @@ from pipework.train.data.disk_cache import (
     digest_values,
     source_content,
 )
-from pipework.train.data.labels import class_labels
+from pipework.train.data.labels import check_labels, class_labels
 from pipework.train.data.tokenizer import check_unknown_rate, make_tokenizer
-from pipework.train.data_report.data_report import DataReport, cached_report
+from pipework.train.data_report.data_report import cached_report
+from pipework.train.data_report.records import DataReport
 from pipework.train.distill.teacher import Teacher, open_teachers
 from pipework.train.loop.loop import TrainingRun
 
@@ -60,6 +60,7 @@ def prepare(config: Config, progress: Progress) -> PreparedRun:
     """
     source = config.sources()["train"]
     labels = _labels(config, source, progress)
+    check_labels(labels, config.sources(), configured=config.task.labels is not None)
     kind = config.task.kind
     metric, positive = config.task.metric_for(labels), config.task.positive_for(labels)
     task = task_type(kind)(labels=labels, metric=metric, positive=positive)
@@ -109,14 +110,13 @@ def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
 def checked_data_report(
     run: TrainingRun, prepared: PreparedRun, encoder: TextEncoder
 ) -> DataReport:
-    """Return the data report after checks of targets, test labels and the share of unknown tokens.
+    """Return the data report after checks of targets and the share of unknown tokens.
 
     Its findings are logged.
 
     Raises:
         ConfigError: all targets of a regression are equal, or too many tokens are unknown, so the
             vocabulary does not match the texts.
-        DataError: test has a label that the task lacks.
     """
     report = run.world.lead(lambda: _checked_report(run, prepared, encoder))
     for finding in report.findings:
@@ -133,9 +133,6 @@ def _checked_report(run: TrainingRun, prepared: PreparedRun, encoder: TextEncode
     if values is not None and values.smallest == values.largest:
         message = f"expected different targets in train, found {values.smallest:g} in every row"
         raise ConfigError(message, "check data.columns.label")
-    if "test" in sources and report.splits["test"].labels.keys() - {*task.labels}:
-        # Raises the error that names the first such row.
-        label_array([*sources["test"].rows()], task, str(sources["test"].path))
     rate = report.splits["train"].unknown_rate
     if rate is not None:
         settings = run.config.model

@@ -19,7 +19,7 @@ from pipework.run_folder.manifest import (
 from pipework.tasks.task import TargetScale, Task
 from pipework.text.padding import Padding
 from pipework.train.data.disk_cache import data_file_digest
-from pipework.train.data_report.data_report import DataReport
+from pipework.train.data_report.records import DataReport
 from pipework.train.loop import resume
 from pipework.train.loop.loop import TrainingRun
 from pipework.train.model import checkpoint

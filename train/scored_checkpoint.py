@@ -14,8 +14,8 @@ from pipework.tasks.evaluation import Evaluation, SplitMetrics
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder, token_digest
-from pipework.train.data_report.data_report import DataReport
 from pipework.train.data_report.leaks import leaked_rows
+from pipework.train.data_report.records import DataReport
 from pipework.train.inputs import TokenSets
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.loop import TrainingRun

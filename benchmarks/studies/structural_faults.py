@@ -2,16 +2,23 @@
 
 `python -m pipework.benchmarks.studies.structural_faults --runs RUN...` exports BERT runs
 with each fault of `planted_faults` as each engine, into copies of the run folders. These exports
-must be refused; a correct exporter must pass.
+must be refused; a correct exporter must pass. A process for each CPU exports with one thread; only
+engines with a fault of their own, which can depend on the number of threads, use all CPUs.
 """
 
+import os
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from itertools import product
+from concurrent.futures import ProcessPoolExecutor
+from itertools import chain, repeat
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+
+import torch
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.studies.planted_faults import (
@@ -42,6 +49,7 @@ VARIANTS = tuple(
 )
 LOWER = tuple(variant for variant in VARIANTS if variant.precision is not Precision.FP32)
 NONE = "none"
+EXPORTERS = {NONE: NO_FAULT, **FAULTS, **LOWERED_FAULTS, **ENGINE_FAULTS}
 OUTCOME = re.compile(
     r"^(?P<engine>\S+) failed the parity check( \((?P<limits>.*?)\)|: the (?P<node>node) )"
     r"|^the (?P<tokens>token ids) of the dev rows differ|^$"
@@ -60,11 +68,9 @@ class FailureNotes(NullProgress):
             self.errors[parts[1]] = parts[2]
 
 
-def plant(
-    run: Path, fault: str, exporter: FaultyExporter, variants: Sequence[Variant]
-) -> Iterator[Cell]:
-    """Export a copy of a run with a fault, as each engine."""
-    notes = FailureNotes()
+def plant(run: Path, fault: str, variants: Sequence[Variant]) -> list[Cell]:
+    """Export a copy of a run with a fault of `EXPORTERS`, as each engine."""
+    notes, exporter = FailureNotes(), EXPORTERS[fault]
     with tempfile.TemporaryDirectory(prefix="pipework-fault-") as name:
         copy = Path(name) / "run"
         shutil.copytree(run, copy, ignore=shutil.ignore_patterns("engines"))
@@ -76,22 +82,27 @@ def plant(
                 export(copy, notes, variants, settings=SETTINGS, builder=exporter)
         except CheckFailedError as error:  # of the last engine, or of the whole export
             notes.errors = {variant.label: str(error) for variant in variants} | notes.errors
-    for variant in variants:
-        message = notes.errors.get(variant.label, "")
-        match = OUTCOME.search(message)
-        if match is None:  # the fault breaks the export itself
-            raise CheckFailedError(message, f"correct the fault {fault!r} of this study")
-        column, packed = column_of(variant)
-        limits = match["limits"] or match["tokens"] or match["node"]
-        earlier = match["engine"] not in {None, variant.label}
-        refused = "graph refused" if earlier else "refused"
-        yield Cell(
-            row=(run.name, fault),
-            column=column,
-            packed=packed,
-            text=refused if limits else "passed",
-            reason=limits,
-        )
+    return [
+        _outcome(run, fault, variant, notes.errors.get(variant.label, "")) for variant in variants
+    ]
+
+
+def _outcome(run: Path, fault: str, variant: Variant, message: str) -> Cell:
+    """Return the outcome of an engine from the error of its export, or ""."""
+    match = OUTCOME.search(message)
+    if match is None:  # the fault breaks the export itself
+        raise CheckFailedError(message, f"correct the fault {fault!r} of this study")
+    column, packed = column_of(variant)
+    limits = match["limits"] or match["tokens"] or match["node"]
+    earlier = match["engine"] not in {None, variant.label}
+    refused = "graph refused" if earlier else "refused"
+    return Cell(
+        row=(run.name, fault),
+        column=column,
+        packed=packed,
+        text=refused if limits else "passed",
+        reason=limits,
+    )
 
 
 def exported_together(exporter: FaultyExporter) -> list[tuple[Variant, ...]]:
@@ -99,6 +110,39 @@ def exported_together(exporter: FaultyExporter) -> list[tuple[Variant, ...]]:
     if exporter.wrong_call is not None:
         return [LOWER, *((variant,) for variant in VARIANTS if variant not in LOWER)]
     return [LOWER if exporter.lowered else VARIANTS]
+
+
+def plant_all(run: Path, progress: Progress) -> Iterator[Cell]:
+    """Export a run with each fault."""
+    exports = [
+        (fault, variants)
+        for fault, exporter in EXPORTERS.items()
+        for variants in exported_together(exporter)
+    ]
+    alone = [export for export in exports if EXPORTERS[export[0]].wrong_call is not None]
+    pooled = [export for export in exports if export not in alone]
+    processes, cpus = get_context("spawn"), sorted(os.sched_getaffinity(0))
+    free = processes.SimpleQueue()
+    for cpu in cpus:
+        free.put(cpu)
+    with (
+        progress.stage(run.name, len(exports), "exports"),
+        ProcessPoolExecutor(len(cpus), processes, _use_one_cpu, (free,)) as pool,
+    ):
+        done = chain(
+            pool.map(plant, repeat(run), *zip(*pooled, strict=True)),
+            (plant(run, fault, variants) for fault, variants in alone),
+        )
+        for cells in done:
+            progress.advance(1)
+            for cell in cells:
+                progress.note(f"{run.name}, {cell.row[1]}, {cell.column}: {cell.text}")
+            yield from cells
+
+
+def _use_one_cpu(free: "SimpleQueue[int]") -> None:
+    os.sched_setaffinity(0, {free.get()})
+    torch.set_num_threads(1)
 
 
 @report_errors
@@ -109,13 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     def measured(progress: Progress) -> GridResult:
-        outcomes: list[Cell] = []
-        exporters = {NONE: NO_FAULT, **FAULTS, **LOWERED_FAULTS, **ENGINE_FAULTS}
-        for run, (fault, exporter) in product(options.runs, exporters.items()):
-            for variants in exported_together(exporter):
-                for outcome in plant(run, fault, exporter, variants):
-                    outcomes.append(outcome)
-                    progress.note(f"{run.name}, {fault}, {outcome.column}: {outcome.text}")
+        outcomes = [cell for run in options.runs for cell in plant_all(run, progress)]
         return GridResult(
             experiment="faults",
             names=("run", "fault"),

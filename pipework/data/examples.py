@@ -215,6 +215,16 @@ class Source:
                 if not self._skips(row.label):
                     yield self._example(row, marked=options.marked)
 
+    def skipped_rows(self) -> int:
+        """Return the number of rows of the file that are left out, because they have no label.
+
+        Raises:
+            DataError: as `rows`.
+        """
+        if self.columns.label is None or not (self.skip_unlabelled or self.no_label):
+            return 0
+        return sum(self._skips(row.label) for row in read_rows(self.path, self.read_options()))
+
     def _skips(self, label: object) -> bool:
         """Return whether a row is left out, because it has no label."""
         if self.columns.label is None or not (self.skip_unlabelled or self.no_label):

@@ -14,7 +14,8 @@ def test_a_test_label_that_train_lacks_is_reported_before_the_training(small, tm
     message = r"test\.tsv:10 has label '2', which the model lacks"
     with pytest.raises(DataError, match=message) as caught:
         train(config, tmp_path / "run", NullProgress())
-    assert caught.value.hint == "known labels: 0, 1"
+    out = 'add it to task.labels, or leave it out: data.no_label = ["2"]'
+    assert caught.value.hint == f"known labels: 0, 1; {out}"
     assert not (tmp_path / "run").exists()
 
 

@@ -1,10 +1,14 @@
 """Determine the classes of a task and their order, equal in every run and process."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipework.data.examples import Source
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, DataError
+from pipework.tasks.labels import resolve_label
 from pipework.train.config.data import read_labels
+
+LISTED = 10  # labels in a message
 
 
 def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> tuple[str, ...]:
@@ -36,3 +40,30 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
         message = f"expected {minimum} or more distinct labels, found {len(labels)}: {labels[:10]}"
         raise ConfigError(message, "set task.labels, or check data.columns.label")
     return labels
+
+
+def check_labels(labels: Sequence[str], sources: Mapping[str, Source], *, configured: bool) -> None:
+    """Check that all labels in the files are classes of the task.
+
+    Args:
+        labels: the classes.
+        sources: the files by split name.
+        configured: whether the classes are not those of the train file.
+
+    Raises:
+        DataError: a row has another label, or cannot be read.
+    """
+    index = {label: position for position, label in enumerate(labels)}
+    listed = ", ".join([*labels[:LISTED], *["..."][: len(labels) > LISTED]])
+    for split, source in sources.items():
+        if source.task.fixed_labels is not None or (split == "train" and not configured):
+            continue
+        known = {*labels}
+        for row in source.rows():
+            new = [name for name in row.labels if name not in known]
+            for name in new:
+                if resolve_label(name, index) is None:
+                    message = f"{source.path}:{row.line} has label {name!r}, which the model lacks"
+                    out = f'add it to task.labels, or leave it out: data.no_label = ["{name}"]'
+                    raise DataError(message, f"known labels: {listed}; {out}")
+            known.update(new)

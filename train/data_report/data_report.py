@@ -3,11 +3,10 @@
 Texts are compared without regard to case and white space.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import combinations, groupby, islice
+from itertools import combinations
 from math import ceil
 from pathlib import Path
 
@@ -17,88 +16,24 @@ from numpy.typing import NDArray
 from pipework.data.examples import Source
 from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError
-from pipework.progress import Progress, counted
-from pipework.record import Record
+from pipework.progress import Progress
 from pipework.settings import SUFFIXES
 from pipework.tasks.registry import task_type
-from pipework.tasks.regression import DECIMAL
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.data import ColumnSettings, DataSettings
 from pipework.train.config.run_config import load_config, recipes
 from pipework.train.data.disk_cache import cache_key, cached_text, source_content
-from pipework.train.data.labels import class_labels
+from pipework.train.data.labels import check_labels, class_labels
 from pipework.train.data.tokenizer import make_tokenizer
 from pipework.train.data_report.file_stats import FileStats
+from pipework.train.data_report.findings import findings
 from pipework.train.data_report.leaks import check_leaks_file, write_leaks
 from pipework.train.data_report.near_duplicates import near_duplicates
+from pipework.train.data_report.records import DataReport, SharedRows, SplitReport, ValueStats
 
-UNKNOWN_RATE = 0.05
-TRUNCATED_RATE = 0.05
 ENOUGH_RATE = 0.01  # of the rows may be longer than a proposed max_length
 STEP = 8  # tokens, to which a proposed max_length is rounded up
-RARE_LABEL = 0.1
-MANY_LABELS = 0.5  # labels per row above which the column is rather an id or a text
-FEW_ROWS = 20  # too few to judge the number of labels
 UNLIMITED = 1 << 30  # tokens: a max_length that never truncates
-
-
-class ValueStats(Record):
-    """Statistics of the targets of a regression."""
-
-    smallest: float
-    median: float
-    largest: float
-    mean: float
-
-
-class SplitReport(Record):
-    """Statistics of a file: rows by label, lengths, duplicates.
-
-    `values` replaces `labels` for a regression. `characters` and, with a tokenizer, `tokens` are
-    the 50th, 95th and 100th percentiles of the lengths. In a large file only `tokenized` rows,
-    evenly spaced, are tokenized: `tokens` (before truncation), `truncated` and `unknown_rate` cover
-    only these. `truncated` rows are longer than the maximum length; at most 1 % are longer than
-    `enough_tokens`, which costs `enough_cost` times the tokens of the maximum length. `header` is
-    the label of the first row, if it looks like a header. `dropped` rows are left out by
-    data.drop_leaked.
-    """
-
-    rows: int
-    labels: dict[str, int]
-    values: ValueStats | None
-    characters: tuple[int, int, int]
-    tokenized: int
-    tokens: tuple[int, int, int] | None
-    truncated: int | None
-    enough_tokens: int | None
-    enough_cost: float | None
-    unknown_rate: float | None
-    empty: int
-    duplicates: int
-    conflicting: int
-    header: str | None = None
-    dropped: int = 0
-
-    @property
-    def truncated_rate(self) -> float | None:
-        """The share of the tokenized rows that are truncated."""
-        return None if self.truncated is None else self.truncated / max(self.tokenized, 1)
-
-
-class SharedRows(Record):
-    """The number of rows of a later file whose text is also in an earlier file."""
-
-    earlier: str
-    later: str
-    rows: int
-
-
-class DataReport(Record):
-    """Statistics of all files, rows shared between files, and findings as sentences."""
-
-    splits: dict[str, SplitReport]
-    shared: tuple[SharedRows, ...]
-    findings: tuple[str, ...]
 
 
 def cached_report(
@@ -155,7 +90,9 @@ def data_report(
         SharedRows(earlier=first, later=second, rows=_common(texts[first][0], *texts[second]))
         for first, second in combinations(sources, 2)
     )
-    return DataReport(splits=splits, shared=shared, findings=tuple(_findings(splits, shared)))
+    return DataReport(
+        splits=splits, shared=shared, findings=tuple(findings(splits, shared, labels or ()))
+    )
 
 
 def _common(
@@ -186,7 +123,11 @@ def _split(stats: FileStats, source: Source, limit: int, *, duplicates: int) -> 
         duplicates=duplicates,
         conflicting=stats.conflicting(),
         header=stats.header() if _may_have_header(source) else None,
+        headers=stats.headers,
         dropped=_dropped(source, stats.characters.rows),
+        skipped=0 if source.part is not None and source.part.held_out else source.skipped_rows(),
+        defects=dict(stats.defects),
+        same_tokens=stats.same_tokens(),
     )
 
 
@@ -215,89 +156,6 @@ def _values(values_N: NDArray[np.float64]) -> ValueStats | None:
     )
 
 
-def _findings(splits: Mapping[str, SplitReport], shared: Sequence[SharedRows]) -> Iterable[str]:
-    for name, split in splits.items():
-        if split.dropped:
-            yield f"{name}: {counted(split.dropped, 'row')} left out: also in dev or test"
-        yield from _split_findings(name, split)
-    yield from _label_findings(splits)
-    for pair in shared:
-        advice = ", data.drop_leaked drops them" if pair.earlier == "train" else ""
-        if pair.rows:
-            yield (
-                f"{counted(pair.rows, 'row')} of {pair.later} also in {pair.earlier}: "
-                f"scores on {pair.later} are too high (pipe check --rows FILE lists them{advice})"
-            )
-    first, *others = splits
-    for name in others:
-        new = sorted(splits[name].labels.keys() - splits[first].labels.keys())
-        if new:
-            yield f"{name} has labels that {first} lacks: {', '.join(new[:5])}"
-
-
-def _label_findings(splits: Mapping[str, SplitReport]) -> Iterable[str]:
-    """Yield findings about a wrong column of labels, a wrong kind of task, and spellings."""
-    name, train = next(iter(splits.items()))
-    count, numeric = len(train.labels), all(map(DECIMAL.fullmatch, train.labels))
-    if train.rows >= FEW_ROWS and count > MANY_LABELS * train.rows:
-        advice = ', or set task.kind = "regression" if the labels are values' if numeric else ""
-        yield (
-            f"{name}: {count:,} different labels in {train.rows:,} rows: the column may be an id "
-            f"or a text: check data.columns.label{advice}"
-        )
-    elif numeric and count > 2:  # noqa: PLR2004  (two numbers are rather classes)
-        lowest, highest = (choose(train.labels, key=float) for choose in (min, max))
-        yield (
-            f"{name}: the {count} labels are numbers from {lowest} to {highest}, learned as "
-            'classes without an order: if they are values, set task.kind = "regression"'
-        )
-    rows = sum((Counter(split.labels) for split in splits.values()), Counter())
-    groups = (list(group) for _, group in groupby(sorted(rows, key=_folded), _folded))
-    for labels in islice((group for group in groups if len(group) > 1), 5):
-        names = " and ".join(f"{label!r} ({counted(rows[label], 'row')})" for label in labels)
-        yield f"the labels {names} differ only by case or spaces: correct them in the data"
-
-
-def _folded(label: str) -> str:
-    return "".join(label.casefold().split())
-
-
-def _split_findings(name: str, split: SplitReport) -> Iterable[str]:
-    if split.header is not None:
-        yield (
-            f"{name}: the first line may be a header, because no other row has the label "
-            f"{split.header!r}: set data.header = true"
-        )
-    if split.duplicates:
-        yield f"{name}: {counted(split.duplicates, 'row')} with the text of an earlier row"
-    if split.conflicting:
-        yield f"{name}: {counted(split.conflicting, 'text')} with different labels"
-    if split.empty:
-        yield f"{name}: {counted(split.empty, 'row')} with an empty text"
-    if split.unknown_rate is not None and split.unknown_rate > UNKNOWN_RATE:
-        yield (
-            f"{name}: {split.unknown_rate:.1%} of the tokens are unknown in the vocabulary: "
-            "check its language"
-        )
-    if (split.truncated_rate or 0) > TRUNCATED_RATE:
-        yield (
-            f"{name}: {_share(split)} longer than max_length and truncated: model.max_length = "
-            f"{split.enough_tokens} truncates at most 1 % of the rows, for {split.enough_cost:.2f} "
-            "times the tokens"
-        )
-    mean = sum(split.labels.values()) / max(len(split.labels), 1)
-    rare = [label for label, count in split.labels.items() if count < RARE_LABEL * mean]
-    if rare:
-        yield f"{name}: labels with less than 10 % of the mean count: {', '.join(rare[:5])}"
-
-
-def _share(split: SplitReport) -> str:
-    rate = f"({split.truncated_rate:.1%})"
-    if split.tokenized < split.rows:
-        return f"{split.truncated} of {split.tokenized:,} tokenized rows {rate}"
-    return f"{counted(split.truncated or 0, 'row')} {rate}"
-
-
 def is_config(name: str) -> bool:
     """Return whether a name is a recipe or a settings file."""
     return name in recipes() or Path(name).suffix in SUFFIXES
@@ -317,6 +175,7 @@ def check_config(
     config = load_config(name, overrides)
     sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
+    check_labels(labels, sources, configured=config.task.labels is not None)
     tokenizer = make_tokenizer(config.model, sources["train"])
     # Pretraining splits long texts instead of truncating them.
     length = config.model.max_length if task_type(config.task.kind).predicts else UNLIMITED

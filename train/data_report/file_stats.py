@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source, chunks, folded_text
+from pipework.data.readers import Columns
 from pipework.progress import Progress
 from pipework.tasks.labels import Label, resolve_label
 from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.train.data.token_cache import no_rows, row_bytes
+from pipework.train.data_report.text_defects import count_defects
 
 CHUNK = 4096
 TOKENIZED_ROWS = 200_000
@@ -76,22 +78,30 @@ class FileStats:
         unknown: number of unknown tokens in these rows, or None for a tokenizer without an unknown
             token.
         empty: number of rows with an empty text.
+        defects: number of rows by kind of damage, see `text_defects`.
+        headers: number of rows that repeat the names of the columns.
         first: the label of the first row, if it has one label.
     """
 
-    def __init__(self, names: Sequence[str] | None, task: type[Task]) -> None:
+    def __init__(
+        self, names: Sequence[str] | None, task: type[Task], columns: Columns | None = None
+    ) -> None:
         """Create empty statistics; `names` are the classes, if the file holds their indices."""
         self.labels: Counter[str] = Counter()
         self.characters = Lengths()
         self.tokens = Lengths()
         self.unknown: int | None = None
         self.empty = 0
+        self.defects = Counter[str]()
+        self.headers = 0
         self.first: str | None = None
         self._names = names
         self._index = {label: position for position, label in enumerate(names or ())}
         self._task = task
+        self._header = columns and (columns.text, columns.label)
         self._texts: list[NDArray[np.int64]] = []
         self._keys: list[NDArray[np.int64]] = []
+        self._tokens: list[tuple[int, int]] = []  # hashes of tokens and text
 
     @classmethod
     def of(
@@ -106,7 +116,7 @@ class FileStats:
         Raises:
             DataError: a row cannot be read, or the file has no rows.
         """
-        stats = cls(names, source.task)
+        stats = cls(names, source.task, source.columns)
         size, stride = _size(source), 0
         rest = size
         with progress.stage(f"read {source.path.name}", size, "bytes"):
@@ -129,6 +139,8 @@ class FileStats:
         """Add the lengths, texts and labels of more rows."""
         self.characters.add([len(row.text) + len(row.text_pair or "") for row in chunk_B])
         self.empty += sum(not row.text or row.text.isspace() for row in chunk_B)
+        self.defects += count_defects([f"{row.text}\n{row.text_pair or ''}" for row in chunk_B])
+        self.headers += sum((row.text, row.label) == self._header for row in chunk_B)
         self._texts.append(np.fromiter(map(folded_text, chunk_B), np.int64, len(chunk_B)))
         if self._task.has_values:
             values_B = [NAN if row.label is None else float(str(row.label)) for row in chunk_B]
@@ -145,6 +157,8 @@ class FileStats:
         """Add the token counts of rows."""
         encodings = encoder.encode(chunk_B)
         self.tokens.add([len(encoding) for encoding in encodings])
+        hashes_B = (hash(encoding.ids.tobytes()) for encoding in encodings)
+        self._tokens += zip(hashes_B, map(folded_text, chunk_B), strict=True)
         if encoder.unknown_id is not None:
             ids = np.concatenate([encoding.ids for encoding in encodings])
             self.unknown = (self.unknown or 0) + int((ids == encoder.unknown_id).sum())
@@ -154,6 +168,11 @@ class FileStats:
         rows, labels = self.characters.rows, len(self.labels)
         alone = self.first is not None and self.labels[self.first] == 1
         return self.first if alone and rows > HEADER_ROWS * labels else None
+
+    def same_tokens(self) -> int:
+        """Return the number of tokenized texts with the tokens of another text."""
+        texts = Counter(tokens for tokens, _ in {*self._tokens})
+        return sum(count for count in texts.values() if count > 1)
 
     def values(self) -> NDArray[np.float64]:
         """Return the targets of a regression, float64 [N]; NaN for a row without target."""

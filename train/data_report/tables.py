@@ -6,7 +6,7 @@ from functools import partial
 from html import escape
 
 from pipework.html import page
-from pipework.train.data_report.data_report import DataReport, SplitReport, ValueStats
+from pipework.train.data_report.records import DataReport, SplitReport, ValueStats
 
 MOST_LABELS = 50  # on a page
 ROWS: tuple[tuple[str, Callable[[SplitReport], str]], ...] = (

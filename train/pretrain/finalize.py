@@ -3,7 +3,7 @@
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Data, Manifest
 from pipework.tasks.evaluation import Evaluation
-from pipework.train.data_report.data_report import DataReport
+from pipework.train.data_report.records import DataReport
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World
 from pipework.train.loop.loop import TrainingRun

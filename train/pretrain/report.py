@@ -7,7 +7,7 @@ from pipework.html import page as frame
 from pipework.run_folder.manifest import Manifest
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Loss, Metric
-from pipework.train.data_report.data_report import DataReport
+from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import data_section
 from pipework.train.pretrain.corpus import Corpus
 from pipework.train.report.curves import Curves, read_curves

@@ -19,7 +19,7 @@ from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Loss, Metric
-from pipework.train.data_report.data_report import DataReport
+from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import data_section
 from pipework.train.report.curves import PAGE, Curves, read_curves
 from pipework.train.report.linear_baseline import LinearBaseline

@@ -3,12 +3,6 @@
 import pytest
 
 from pipework.benchmarks.results_schema.provenance import provenance
-from pipework.benchmarks.studies.planted_faults import (
-    ENGINE_FAULTS,
-    FAULTS,
-    LOWERED_FAULTS,
-    NO_FAULT,
-)
 from pipework.benchmarks.studies.records.grid_results import Cell, GridResult
 from pipework.benchmarks.studies.structural_faults import NONE, VARIANTS, plant
 
@@ -17,10 +11,10 @@ pytestmark = pytest.mark.study
 
 def test_a_fault_is_refused_and_a_correct_export_passes(trained_run):
     fp32, int8 = VARIANTS[0], VARIANTS[4]
-    (correct,) = plant(trained_run, NONE, NO_FAULT, [fp32])
+    (correct,) = plant(trained_run, NONE, [fp32])
     assert (correct.text, correct.reason) == ("passed", None)
     fault = "one class shifted by 0.18"
-    refused, graph = plant(trained_run, fault, FAULTS[fault], [fp32, int8])
+    refused, graph = plant(trained_run, fault, [fp32, int8])
     assert "max_abs" in refused.reason
     assert "max_abs" in graph.reason
     assert (refused.text, graph.text) == ("refused", "graph refused")
@@ -30,17 +24,17 @@ def test_a_fault_is_refused_and_a_correct_export_passes(trained_run):
 def test_a_fault_of_the_conversion_or_of_the_engine_is_refused(trained_run):
     int8 = VARIANTS[4]
     noise = "noise of 0.01, after the conversion"
-    (outcome,) = plant(trained_run, noise, LOWERED_FAULTS[noise], [int8])
+    (outcome,) = plant(trained_run, noise, [int8])
     assert (outcome.text, outcome.reason) == ("refused", "node")
     texts = "wrong for 17 texts"
-    (outcome,) = plant(trained_run, texts, ENGINE_FAULTS[texts], [int8])
+    (outcome,) = plant(trained_run, texts, [int8])
     assert outcome.text == "refused"
     assert "spread" in outcome.reason
 
 
 def test_another_tokenizer_is_refused_before_any_engine_is_built(trained_run):
     fault = "upper case kept by the tokenizer"
-    for outcome in plant(trained_run, fault, FAULTS[fault], VARIANTS):
+    for outcome in plant(trained_run, fault, VARIANTS):
         assert (outcome.reason, outcome.text) == ("token ids", "refused")
 
 

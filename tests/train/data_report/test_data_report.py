@@ -89,14 +89,87 @@ def test_labels_that_are_probably_ids_or_values_are_reported(tmp_path, labels, f
     assert list(report.findings) == findings
 
 
+DIFFERENCE = "differ only by case, spaces or invisible characters: correct them in the data"
+
+
 def test_labels_that_differ_by_case_or_spaces_are_reported(tmp_path):
     train = [("a", "Very good"), ("b", "very good"), ("c", "bad"), ("d", "very good")]
     report = report_of(sources(tmp_path, train=train, dev=[("e", "verygood"), ("f", "bad ")]))
     names = "'Very good' (1 row) and 'very good' (2 rows) and 'verygood' (1 row)"
     assert report.findings == (
-        f"the labels {names} differ only by case or spaces: correct them in the data",
+        f"the labels {names} {DIFFERENCE}",
         "dev has labels that train lacks: verygood",
     )
+
+
+def test_labels_in_two_unicode_forms_are_reported(tmp_path):
+    train = [("a", "caf\u00e9"), ("b", "cafe\u0301"), ("c", "bad"), ("d", "b\u200bad")]
+    text = "\n".join(report_of(sources(tmp_path, train=train)).findings)
+    assert "the labels 'bad' (1 row) and 'b\\u200bad' (1 row) differ only by" in text
+    assert "the labels 'cafe\\u0301' (1 row) and 'caf\u00e9' (1 row) differ only by" in text
+
+
+@pytest.mark.parametrize(
+    ("damaged", "finding"),
+    [
+        ("Tom &amp; Jerry", "1 row with HTML entities, such as &amp;: decode them"),
+        ("5 &#8364; a day", "1 row with HTML entities"),
+        ("a caf\u00c3\u00a9 in town", "1 row with UTF-8 that was decoded as Windows-1252"),
+        ("it\u00e2\u20ac\u2122s late", "1 row with UTF-8 that was decoded as Windows-1252"),
+        ('he said ""no"" twice', "1 row with doubled quotes"),
+        ("text", "1 row that repeats the header: remove such rows"),
+    ],
+)
+def test_damaged_texts_are_reported(damaged, finding, tmp_path):
+    plain = ["R&D & more", "S\u00c3O \u00abPaulo\u00bb", 'a "quoted" word', "caf\u00e9", "label"]
+    rows = [(text, "ab"[number % 2]) for number, text in enumerate(plain)]
+    damages = ("HTML", "Windows", "doubled", "header")
+    assert not any(
+        word in found
+        for found in report_of(sources(tmp_path, train=rows)).findings
+        for word in damages
+    )
+    label = "label" if damaged == "text" else "a"
+    (found,) = (
+        found
+        for found in report_of(sources(tmp_path, train=[*rows, (damaged, label)])).findings
+        if any(word in found for word in damages)
+    )
+    assert found.startswith(f"train: {finding}")
+
+
+def test_texts_that_the_tokenizer_makes_equal_are_reported(tmp_path):
+    encoder = encoder_of(tmp_path / "t.json", ["ou", "la"])
+    train = [("ou la", "a"), ("OU  la", "a"), ("la x", "b"), ("la y", "a"), ("la", "b")]
+    report = report_of(sources(tmp_path, train=train), encoder)
+    assert "train: 2 texts with the tokens of another text: lower-casing, or unknown" in "\n".join(
+        report.findings
+    )
+
+
+def test_labels_without_rows_and_labels_of_all_rows_are_reported(tmp_path):
+    files = sources(tmp_path, train=[("x", "a,c"), ("y", "b,c"), ("z", "c")])
+    files["train"] = replace(files["train"], kind="multi_label", separator=",")
+    report = report_of(files, labels=["a", "b", "c", "d"])
+    assert report.findings == (
+        "train: every row has the label c, which cannot be learned",
+        "no row has the labels d of task.labels",
+    )
+
+
+def test_rows_without_a_label_are_counted(tmp_path):
+    files = sources(tmp_path, train=[("x", "a"), ("y", "-"), ("z", ""), ("w", "b")])
+    source = replace(files["train"], skip_unlabelled=True, no_label=("-",))
+    report = report_of({"train": source})
+    assert (report.splits["train"].rows, report.splits["train"].skipped) == (2, 2)
+    assert "train: 2 rows without a label left out" in report.findings
+
+
+def test_an_unknown_label_of_dev_fails_the_check(tmp_path):
+    sources(tmp_path, train=[("x", "a"), ("y", "b")], dev=[("z", "c")])
+    (tmp_path / "config.toml").write_text('[data]\ntrain = "train.tsv"\ndev = "dev.tsv"\n')
+    with pytest.raises(DataError, match=r"dev\.tsv:2 has label 'c', which the model lacks"):
+        check_config(str(tmp_path / "config.toml"), ["model.preset=tiny"], NullProgress())
 
 
 @pytest.mark.parametrize(

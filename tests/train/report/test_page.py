@@ -21,7 +21,8 @@ from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import run_config
-from pipework.train.data_report.data_report import ValueStats, data_report
+from pipework.train.data_report.data_report import data_report
+from pipework.train.data_report.records import ValueStats
 from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.report.curves import read_curves
 from pipework.train.report.linear_baseline import LinearBaseline
