@@ -11,10 +11,9 @@ from typing import Annotated
 from pydantic import Field
 
 from pipework.data.kept_rows import CALIBRATION_ROWS
-from pipework.data.readers import Format
 from pipework.run_folder.engine_record import Precision, Tolerance
 from pipework.settings import NotNegative, Positive, Settings
-from pipework.train.config.data import ColumnSettings, TaskSettings
+from pipework.train.config.data import ReadingSettings, TaskSettings
 
 # Each limit of differences is a few times the difference measured for correct engines, padded and
 # packed, edge cases included. fp32: MRPC, SemEval-2010 task 8 (entity head) and THUCNews (cnn
@@ -169,25 +168,14 @@ class ExportSettings(Settings):
     triton: TritonSettings = TritonSettings()
 
 
-class ImportDataSettings(Settings):
-    """How the files of `pipe import --data` are read, as in [data] of `pipe train`.
-
-    Without `columns`, they are those named text, text_pair and label, if the file has them.
-    """
-
-    format: Format | None = None
-    header: bool | None = None
-    separator: str | None = None
-    columns: ColumnSettings = ColumnSettings()
-
-
 class ImportSettings(Settings):
     """Settings of `pipe import`.
 
     Attributes:
         task: kind, labels and metric where the config of the source lacks them or is wrong; a list
             of labels replaces the names in the config, in the order of the logits.
-        data: how the files of --data are read.
+        data: how the files of --data are read, as in [data] of `pipe train`; without `columns`,
+            they are those named text, text_pair and label, if the file has them.
         pair: whether an input is two texts; None: if the rows have two, or for a cross-encoder.
         max_length: tokens of an input; None: the limit of the source, at most 512.
         force: whether a model is imported that is worse on labelled rows than a constant
@@ -198,7 +186,7 @@ class ImportSettings(Settings):
     """
 
     task: TaskSettings = TaskSettings()
-    data: ImportDataSettings = ImportDataSettings()
+    data: ReadingSettings = ReadingSettings()
     pair: bool | None = None
     max_length: Annotated[int, Field(ge=3)] | None = None
     force: bool = False

@@ -13,7 +13,7 @@ from pipework.data.readers import WITHOUT_COLUMNS, read_cells, safe_cell
 from pipework.errors import ConfigError
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
-from pipework.tasks.predictions import LABEL, SCORE, Prediction
+from pipework.tasks.predictions import LABEL, SCORE, SEPARATOR, Prediction
 
 PREDICTED = (LABEL, SCORE)
 LINE_BREAKS = re.compile(r"\r\n|[\t\r\n]")
@@ -31,7 +31,8 @@ def write_predictions(
 
     In csv, they follow the columns of `source`, the file with the inputs, or else the texts. Cells
     that a spreadsheet would compute get an apostrophe, unless they are to be `raw`. In tsv, the
-    texts follow them, with spaces instead of tabs and ends of lines.
+    texts follow them, with spaces instead of tabs and ends of lines. Several labels in a cell have
+    the separator of `source`, or are a list of JSON, so that they can be read as labels.
 
     Raises:
         ConfigError: `out` has another suffix, is the file with the inputs, or its folder does not
@@ -42,7 +43,7 @@ def write_predictions(
         raise ConfigError(message)
     check_writable(out, () if source is None else (source.path,))
     partial = out.with_name(out.name + ".partial")
-    count = 0
+    separator, count = None if source is None else source.separator, 0
     try:
         with partial.open("w", encoding="utf-8", newline="") as stream:
             if out.suffix == ".csv":
@@ -52,7 +53,9 @@ def write_predictions(
                     if not count and out.suffix == ".tsv":
                         names = _predicted_names(prediction) + _text_names(example)
                         stream.write("\t".join(names) + "\n")
-                    stream.write(format_prediction(example, prediction, out.suffix) + "\n")
+                    stream.write(
+                        format_prediction(example, prediction, out.suffix, separator) + "\n"
+                    )
                     count += 1
         partial.replace(out)
     finally:
@@ -79,7 +82,7 @@ def _write_csv(
     writer, count = csv.writer(stream, lineterminator="\n"), 0
     for count, (example, prediction) in enumerate(predictions, start=1):
         texts = [text for text in (example.text, example.text_pair) if text is not None]
-        fields = prediction.text_fields()
+        fields = prediction.text_fields(source.separator if source is not None else None)
         if count == 1:
             names = names if inputs is not None else _text_names(example)
             writer.writerow(map(cell, (*names, *_predicted_names(prediction))))
@@ -97,11 +100,16 @@ def _text_names(example: Example) -> list[str]:
     return ["text"] if example.text_pair is None else ["text", "text_pair"]
 
 
-def format_prediction(example: Example, prediction: Prediction, suffix: str = ".tsv") -> str:
+def format_prediction(
+    example: Example,
+    prediction: Prediction,
+    suffix: str = ".tsv",
+    separator: str | None = SEPARATOR,
+) -> str:
     """Return a prediction as a line of tsv (label, score, texts) or jsonl (with all scores).
 
-    In a multi-label line, the first field has all labels and the second their scores, separated by
-    commas. A regression line has the value and no label.
+    In a multi-label line, the first field has all labels and the second their scores, with a
+    separator, or as a list of JSON for None. A regression line has the value and no label.
     """
     texts = [text for text in (example.text, example.text_pair) if text is not None]
     if suffix == ".jsonl":
@@ -109,4 +117,4 @@ def format_prediction(example: Example, prediction: Prediction, suffix: str = ".
         input_fields = {name: value for name, value in fields.items() if value is not None}
         return json.dumps({**input_fields, **asdict(prediction)}, ensure_ascii=False)
     single_line = (LINE_BREAKS.sub(" ", text) for text in texts)
-    return "\t".join((*prediction.text_fields(), *single_line))
+    return "\t".join((*prediction.text_fields(separator), *single_line))

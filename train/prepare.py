@@ -58,17 +58,17 @@ def prepare(config: Config, progress: Progress) -> PreparedRun:
         ConfigError: the config does not match the data.
         DataError: a file cannot be read.
     """
-    source = config.sources()["train"]
+    read = dict(config.sources())
+    source = read["train"]
+    if (unlabelled := config.data.unlabelled_source()) is not None:
+        read["unlabelled"] = unlabelled
+    files = {f"the {name} file": data_file_digest(file.path) for name, file in read.items()}
     labels = _labels(config, source, progress)
     check_labels(labels, config.sources(), configured=config.task.labels is not None)
     kind = config.task.kind
     metric, positive = config.task.metric_for(labels), config.task.positive_for(labels)
     task = task_type(kind)(labels=labels, metric=metric, positive=positive)
     tokenizer = _tokenizer(config, source, progress)
-    read = dict(config.sources())
-    if (unlabelled := config.data.unlabelled_source()) is not None:
-        read["unlabelled"] = unlabelled
-    files = {f"the {name} file": data_file_digest(source.path) for name, source in read.items()}
     teachers = open_teachers(config.train.teacher, task, config.data.fields)
     files |= {f"the teacher {teacher.name}": teacher.digest for teacher in teachers}
     learned = {"the labels": digest_values(labels), "the tokenizer": digest_values([tokenizer])}

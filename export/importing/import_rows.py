@@ -8,10 +8,12 @@ from pipework.data.examples import Example, Source
 from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
 from pipework.data.readers import Columns, column_names
 from pipework.errors import ConfigError, DataError
-from pipework.export.config import ImportDataSettings, ImportSettings
+from pipework.export.config import ImportSettings
 from pipework.export.importing.source_model import SourceModel
 from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Part, ReadOptions, Split
+from pipework.tasks.task import Task
+from pipework.train.config.data import ReadingSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +41,8 @@ class ImportRows:
         Raises:
             DataError: a file cannot be read.
         """
-        kind = source.task.kind
         known = source.pair if settings.pair is None else settings.pair
-        opened = [_source(path, settings.data, kind, known) for path in files]
+        opened = [_source(path, settings.data, source.task, known) for path in files]
         pairs = [file.columns.text_pair is not None for file in opened]
         pair = any(pairs) if known is None else known
         if opened and pairs != [pair] * len(pairs):
@@ -93,20 +94,12 @@ class ImportRows:
         )
 
 
-def _source(path: Path, data: ImportDataSettings, kind: str, pair: bool | None) -> Source:
+def _source(path: Path, data: ReadingSettings, task: Task, pair: bool | None) -> Source:
     """Return how to read a file: with the configured or the usual columns."""
-    columns = data.columns
-    plain = Source(path=path, columns=Columns(), format=data.format).read_options()
-    names = column_names(path, plain)
+    columns, source = data.columns, data.source(path, task.kind, labels=task.labels)
+    names = column_names(path, replace(source, columns=Columns(), header=None).read_options())
     label = columns.label if "label" in columns.model_fields_set or "label" in names else None
     text_pair = columns.text_pair
     if text_pair is None and pair is not False and "text_pair" in names:
         text_pair = "text_pair"
-    return Source(
-        path=path,
-        columns=Columns(text=columns.text, text_pair=text_pair, label=label),
-        format=data.format,
-        header=data.header,
-        kind=kind,
-        separator=data.separator,
-    )
+    return replace(source, columns=replace(source.columns, text_pair=text_pair, label=label))

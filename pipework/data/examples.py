@@ -1,6 +1,5 @@
 """Read examples from data files and validate them; errors name file and line."""
 
-import hashlib
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import closing
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from pipework.data.entities import Spans, check_spans, parse_marked_text, parse_spans
+from pipework.data.holdout import held_out_digests, text_digest
 from pipework.data.readers import (
     WITHOUT_COLUMNS,
     Column,
@@ -239,15 +239,23 @@ class Source:
     def _held_out(self, part: Part, size: int) -> Iterator[Example]:
         """Yield the held-out rows, which have the smallest digests, or all other rows.
 
+        Labels must be read if they decide, see `Part`.
+
         Copies of a text have the same digest, so that they are in the same part.
         """
-        lowest = nsmallest(size + 1, (_digest(row, part.seed) for row in self._all()))
-        if len(lowest) <= size:
-            message = f"{self.path} holds {len(lowest)} rows: cannot hold out {size} of them"
+        held_out = held_out_digests(
+            (
+                (_digest(row, part.seed), str(row.label) if part.stratified else "")
+                for row in self._all()
+            ),
+            part,
+        )
+        if held_out is None:
+            rows = sum(1 for _ in self._all())
+            message = f"{self.path} holds {rows} rows: cannot hold out {size} of them"
             raise DataError(message, "lower data.dev_rows or data.test_rows")
-        first, last = lowest[part.after - 1] if part.after else b"", lowest[size - 1]
         for row in self._all():
-            if (first < _digest(row, part.seed) <= last) == part.held_out:
+            if (_digest(row, part.seed) in held_out) == part.held_out:
                 yield row
 
     def _example(self, row: RawRow, *, marked: bool) -> Example:
@@ -302,8 +310,7 @@ def folded_text(row: Example) -> int:
 
 
 def _digest(row: Example, seed: int) -> bytes:
-    fields = repr((seed, row.text, row.text_pair, row.entities))
-    return hashlib.blake2b(fields.encode(), digest_size=16).digest()
+    return text_digest((row.text, row.text_pair, row.entities), seed)
 
 
 def chunks(rows: Iterable[Example], size: int) -> Iterator[list[Example]]:

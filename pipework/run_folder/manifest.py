@@ -105,14 +105,15 @@ class Model(Record):
 class Part(Record):
     """A part of a file: the `rows` rows held out by `seed` without the first `after`, or all other.
 
-    The held-out rows depend on the seed and their texts, not on their order. Of this part, the rows
-    are left out whose text is in one of the splits `without`; at most `limit` rows are taken from
-    the rest, by their texts.
+    The held-out rows depend on the seed and their texts, not on their order; `stratified` parts
+    have each label in proportion. Of this part, the rows are left out whose text is in one of the
+    splits `without`; at most `limit` rows are taken from the rest, by their texts.
     """
 
     rows: int | None = None
     seed: int = 0
     held_out: bool = False
+    stratified: bool = False
     after: int = 0
     without: tuple[str, ...] = ()
     limit: int | None = None

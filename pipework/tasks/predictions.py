@@ -3,6 +3,7 @@
 Shapes: N inputs, C classes.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,6 +20,7 @@ Truncated = Annotated[
 LABEL = "predicted_label"
 SCORE = "predicted_score"
 TRUNCATED = "truncated"
+SEPARATOR = ", "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +34,7 @@ class SingleLabel:
     scores: dict[str, float]
     truncated: Truncated = False
 
-    def text_fields(self) -> tuple[str, ...]:
+    def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
         """Return label and score."""
         return self.label, f"{self.score:.4f}"
 
@@ -47,10 +49,12 @@ class MultiLabel:
     scores: dict[str, float]
     truncated: Truncated = False
 
-    def text_fields(self) -> tuple[str, ...]:
-        """Return the labels and their scores."""
+    def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
+        """Return the labels and their scores with a separator, or the labels as a list of JSON."""
         scores = (f"{self.scores[label]:.4f}" for label in self.labels if label in self.scores)
-        return ", ".join(self.labels), ", ".join(scores)
+        if separator is None:
+            return json.dumps(self.labels, ensure_ascii=False), SEPARATOR.join(scores)
+        return separator.join(self.labels), separator.join(scores)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +66,7 @@ class RegressionValue:
     score: float
     truncated: Truncated = False
 
-    def text_fields(self) -> tuple[str, ...]:
+    def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
         """Return the number."""
         return (f"{self.score:.4f}",)
 

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from pipework.data.examples import Example
+from pipework.data.examples import Example, Source
+from pipework.data.readers import Columns
 from pipework.errors import (
     ConfigError,
     InputError,
@@ -12,6 +13,7 @@ from pipework.errors import (
 from pipework.export.inference import predict_run
 from pipework.export.prediction_files import write_predictions
 from pipework.progress import NullProgress
+from pipework.tasks.predictions import MultiLabel
 from tests.commands import pipe
 
 
@@ -53,7 +55,7 @@ def test_output_needs_an_existing_folder(exported_run, tmp_path):
         (
             "multi_run",
             "rain",
-            r"([abc](, [abc])*)?\t(0\.\d{4}(, 0\.\d{4})*)?\train",
+            r'\[("[abc]"(, "[abc]")*)?\]\t(0\.\d{4}(, 0\.\d{4})*)?\train',
             "labels scores",
         ),
         ("regression_run", "rain", r"-?\d\.\d{4}\train", "score"),
@@ -75,6 +77,21 @@ def test_predictions_of_all_task_kinds_are_written(request, tmp_path, fixture, t
         out[suffix] = (tmp_path / f"a{suffix}").read_text().rstrip("\n")
     assert re.fullmatch(tsv, out[".tsv"].splitlines()[1])
     assert set(json.loads(out[".jsonl"])) == {"text", "truncated", *keys.split()}
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv"])
+@pytest.mark.parametrize("separator", [";", None])
+def test_several_labels_can_be_read_back(tmp_path, suffix, separator):
+    texts, labels = ["rain", "sun", "goal"], [("a", "b, c"), (), ("d",)]
+    file, out = tmp_path / f"in{suffix}", tmp_path / f"out{suffix}"
+    file.write_text("\n".join(["text", *texts]) + "\n")
+    source = Source(path=file, columns=Columns(label=None), separator=separator)
+    predictions = [MultiLabel(labels=names, scores=dict.fromkeys(names, 0.5)) for names in labels]
+    pairs = zip((Example(text=text) for text in texts), predictions, strict=True)
+    write_predictions(pairs, out, NullProgress(), source)
+    columns = Columns(text="text", label="predicted_label")
+    read = Source(path=out, columns=columns, kind="multi_label", separator=separator)
+    assert [(row.text, row.label) for row in read.rows()] == [*zip(texts, labels, strict=True)]
 
 
 @pytest.mark.parametrize("other", ["mine.tsv", "link.tsv", "../here/mine.tsv"])

@@ -18,6 +18,8 @@ from pipework.tasks.registry import Kind, task_type
 from pipework.tasks.task import Task
 
 UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
+NEAR_DUPLICATES = 0.8
+Similarity = Annotated[float, Field(ge=0, le=1)]
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
@@ -98,25 +100,9 @@ class ColumnSettings(Settings):
     entities: Column | None = None
 
 
-class DataSettings(Settings):
-    """[data]: the data files, relative to `root`, which is relative to the config file.
+class ReadingSettings(Settings):
+    """The keys of [data] that say how data files are read."""
 
-    train/README.md explains each key. Pretraining reads only texts: a column, or a file of format
-    text (a text per line) or documents (a segment per line, a blank line between documents; a
-    document is a row).
-    """
-
-    root: Path | None = None
-    train: Path
-    dev: Path | None = None
-    dev_rows: Positive | None = None
-    dev_seed: Annotated[int, Field(ge=0)] = 0
-    test: Path | None = None
-    test_rows: Positive | None = None
-    unlabelled: Path | None = None
-    rows: Positive | None = None
-    drop_leaked: bool = False
-    near_duplicates: Annotated[float, Field(ge=0, le=1)] = 0.8
     format: Format | None = None
     header: bool | None = None
     delimiter: str | None = None
@@ -126,18 +112,7 @@ class DataSettings(Settings):
     skip_unlabelled: bool = False
     no_label: tuple[str, ...] = ()
     marked: bool = False
-    keep_rows: bool = True
     columns: ColumnSettings = ColumnSettings()
-
-    @model_validator(mode="after")
-    def _one_dev(self) -> Self:
-        if (self.dev is None) == (self.dev_rows is None):
-            message = "expected one of data.dev (a file) and data.dev_rows (rows held out of train)"
-            raise ValueError(message)
-        if self.test is not None and self.test_rows is not None:
-            message = "expected one of data.test (a file) and data.test_rows, found both"
-            raise ValueError(message)
-        return self
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -169,51 +144,29 @@ class DataSettings(Settings):
             raise ValueError(message) from error
         return self
 
-    def splits(self, kind: str, labels: tuple[str, ...] = ()) -> dict[str, Source]:
-        """Return the data files, or parts of them, by split name.
+    def source(
+        self, path: Path, kind: str, part: Part | None = None, labels: tuple[str, ...] = ()
+    ) -> Source:
+        """Return how to read a file, or a part of it.
 
-        `labels` are the names of the positions of labels that are lists of 0 and 1.
+        Args:
+            path: the file.
+            kind: the kind of task.
+            part: the part; None for the whole file.
+            labels: the names of the positions of labels that are lists of 0 and 1.
 
         Raises:
             ConfigError: data.separator is set for a task that is not multi-label.
         """
-        if self.separator is not None and not task_type(kind).many_labels:
+        task = task_type(kind)
+        if self.separator is not None and not task.many_labels:
             message = f"data.separator needs a multi_label task, and this task is {kind}"
             raise ConfigError(message, "set task.kind to multi_label, or remove data.separator")
-        whole, rest = Part(limit=self.rows), self._part()
-        held_out = rest.model_copy(update={"held_out": True})
-        dev = whole if self.dev else held_out.model_copy(update={"rows": self.dev_rows})
-        others = {"dev": self._source(self.dev or self.train, kind, dev, labels)}
-        if self.test is not None:
-            others["test"] = self._source(self.test, kind, whole, labels)
-        if self.test_rows is not None:
-            test = held_out.model_copy(update={"after": self.dev_rows or 0})
-            others["test"] = self._source(self.train, kind, test, labels)
-        left_out = others if self.drop_leaked else {}
-        train = rest.model_copy(update={"without": tuple(left_out)})
-        source = self._source(self.train, kind, train, labels)
-        return {"train": replace(source, excluded=tuple(left_out.values())), **others}
-
-    def _part(self) -> Part:
-        """Return the part of the train file that is not held out."""
-        rows = (self.dev_rows or 0) + (self.test_rows or 0)
-        if not rows:
-            return Part(limit=self.rows)
-        return Part(rows=rows, seed=self.dev_seed, limit=self.rows)
-
-    def unlabelled_source(self) -> Source | None:
-        """Return the texts that are labelled by a teacher, or None."""
-        if self.unlabelled is None:
-            return None
-        part = Part(limit=self.rows)
-        return self._source(self.unlabelled, DEFAULT_KIND, part).unlabelled()
-
-    def _source(self, path: Path, kind: str, part: Part, labels: tuple[str, ...] = ()) -> Source:
         columns = Columns(**self.columns.model_dump())
-        if not task_type(kind).predicts:
+        if not task.predicts:
             columns = Columns(text=columns.text, label=None)
         return Source(
-            path=(self.root or Path()) / path,
+            path=path,
             columns=columns,
             format=self.format,
             header=self.header,
@@ -222,7 +175,7 @@ class DataSettings(Settings):
             separator=self.separator,
             skip_unlabelled=self.skip_unlabelled or bool(self.no_label),
             no_label=self.no_label,
-            vector=labels if task_type(kind).many_labels else (),
+            vector=labels if task.many_labels else (),
             marked=self.marked,
             part=None if part == Part() else part,
         )
@@ -238,3 +191,80 @@ class DataSettings(Settings):
         if self.entities:
             return ("text", "entities")
         return ("text",) if self.columns.text_pair is None else ("text", "text_pair")
+
+
+class SplitSettings(Settings):
+    """The keys of [data] that name the files and their parts."""
+
+    root: Path | None = None
+    train: Path
+    dev: Path | None = None
+    dev_rows: Positive | None = None
+    dev_seed: Annotated[int, Field(ge=0)] = 0
+    test: Path | None = None
+    test_rows: Positive | None = None
+    unlabelled: Path | None = None
+    rows: Positive | None = None
+    drop_leaked: bool = False
+    near_duplicates: Similarity = NEAR_DUPLICATES
+    keep_rows: bool = True
+
+    @model_validator(mode="after")
+    def _one_dev(self) -> Self:
+        if (self.dev is None) == (self.dev_rows is None):
+            message = "expected one of data.dev (a file) and data.dev_rows (rows held out of train)"
+            raise ValueError(message)
+        if self.test is not None and self.test_rows is not None:
+            message = "expected one of data.test (a file) and data.test_rows, found both"
+            raise ValueError(message)
+        return self
+
+
+class DataSettings(ReadingSettings, SplitSettings):
+    """[data]: the data files, relative to `root`, which is relative to the config file.
+
+    train/README.md explains each key. Pretraining reads only texts: a column, or a file of format
+    text (a text per line) or documents (a segment per line, a blank line between documents; a
+    document is a row).
+    """
+
+    def splits(self, kind: str, labels: tuple[str, ...] = ()) -> dict[str, Source]:
+        """Return the data files, or parts of them, by split name.
+
+        `labels` are the names of the positions of labels that are lists of 0 and 1.
+
+        Raises:
+            ConfigError: data.separator is set for a task that is not multi-label.
+        """
+        task = task_type(kind)
+        stratified = task.fixed_labels is None and not task.many_labels and not task.rows_per_token
+        whole, rest = Part(limit=self.rows), self._part(stratified=stratified)
+        held_out = rest.model_copy(update={"held_out": True})
+        dev = whole if self.dev else held_out.model_copy(update={"rows": self.dev_rows})
+        others = {"dev": self.source(self._path(self.dev or self.train), kind, dev, labels)}
+        if self.test is not None:
+            others["test"] = self.source(self._path(self.test), kind, whole, labels)
+        if self.test_rows is not None:
+            test = held_out.model_copy(update={"after": self.dev_rows or 0})
+            others["test"] = self.source(self._path(self.train), kind, test, labels)
+        left_out = others if self.drop_leaked else {}
+        train = rest.model_copy(update={"without": tuple(left_out)})
+        source = self.source(self._path(self.train), kind, train, labels)
+        return {"train": replace(source, excluded=tuple(left_out.values())), **others}
+
+    def _part(self, *, stratified: bool) -> Part:
+        """Return the part of the train file that is not held out."""
+        rows = (self.dev_rows or 0) + (self.test_rows or 0)
+        if not rows:
+            return Part(limit=self.rows)
+        return Part(rows=rows, seed=self.dev_seed, stratified=stratified, limit=self.rows)
+
+    def unlabelled_source(self) -> Source | None:
+        """Return the texts that are labelled by a teacher, or None."""
+        if self.unlabelled is None:
+            return None
+        part = Part(limit=self.rows)
+        return self.source(self._path(self.unlabelled), DEFAULT_KIND, part).unlabelled()
+
+    def _path(self, file: Path) -> Path:
+        return (self.root or Path()) / file

@@ -14,13 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns, Format
-from pipework.errors import ConfigError
+from pipework.data.readers import Format
 from pipework.progress import Progress
-from pipework.settings import SUFFIXES
+from pipework.settings import SUFFIXES, Settings, load_settings
 from pipework.tasks.registry import task_type
 from pipework.text.encoding import TextEncoder
-from pipework.train.config.data import ColumnSettings, DataSettings
+from pipework.train.config.data import (
+    NEAR_DUPLICATES,
+    ReadingSettings,
+    Similarity,
+    TaskSettings,
+    read_labels,
+)
 from pipework.train.config.run_config import load_config, recipes
 from pipework.train.data.disk_cache import cache_key, cached_text, source_content
 from pipework.train.data.labels import check_labels, class_labels
@@ -156,6 +161,19 @@ def _values(values_N: NDArray[np.float64]) -> ValueStats | None:
     )
 
 
+class CheckedData(ReadingSettings):
+    """How data files without a config are read and compared, as in [data] of `pipe train`."""
+
+    near_duplicates: Similarity = NEAR_DUPLICATES
+
+
+class FileCheckSettings(Settings):
+    """Settings of `pipe check FILE`."""
+
+    task: TaskSettings = TaskSettings()
+    data: CheckedData = CheckedData()
+
+
 def is_config(name: str) -> bool:
     """Return whether a name is a recipe or a settings file."""
     return name in recipes() or Path(name).suffix in SUFFIXES
@@ -206,22 +224,15 @@ def check_files(
     """Report on data files without a config; `rows` as in `check_config`.
 
     Raises:
-        PipeError: an override is not columns.NAME=COLUMN, or a file cannot be read.
+        PipeError: an override is invalid, or a file cannot be read.
     """
     check_leaks_file(rows)
-    chosen: dict[str, str | int] = {}
-    for override in overrides:
-        key, _, column = override.partition("=")
-        name = key.removeprefix("data.").removeprefix("columns.")
-        if name not in ColumnSettings.model_fields:
-            message = f"--set {override}: with data files only columns can be set"
-            raise ConfigError(message, "for example --set columns.text=0 --set columns.label=1")
-        chosen[name] = int(column) if column.isdecimal() else column
-    columns = Columns(**ColumnSettings.model_validate(chosen).model_dump())
-    sources = {str(path): Source(path=path, columns=columns) for path in paths}
-    report = data_report(sources, None, None, progress)
-    threshold = DataSettings.model_fields["near_duplicates"].default
-    report = _with_near_duplicates(report, sources, threshold, progress)
+    settings = load_settings(FileCheckSettings, None, overrides)
+    task, data = settings.task, settings.data
+    named = read_labels(task.labels) if isinstance(task.labels, Path) else task.labels
+    sources = {str(path): data.source(path, task.kind, labels=named or ()) for path in paths}
+    report = data_report(sources, None, named, progress)
+    report = _with_near_duplicates(report, sources, data.near_duplicates, progress)
     if rows is not None:
         write_leaks(sources, rows, progress)
     return report

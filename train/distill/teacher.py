@@ -128,12 +128,12 @@ def teacher_logits(
     """
     encoder = open_encoder(teacher.run, teacher.manifest)
     tokenizer = (teacher.run / teacher.manifest.input.tokenizer.path).read_text(encoding="utf-8")
-    rows = source.unlabelled()
-    tokens = open_token_cache(rows, tokenizer, encoder, None, progress)
+    # With labels: they can decide which rows are held out or left out.
+    tokens = open_token_cache(source, tokenizer, encoder, None, progress)
     shape = (len(tokens), len(teacher.manifest.task.labels))
     autocast = torch.bfloat16 if has_bf16_matmul(device) else None
     arithmetic = (version("torch"), version("transformers"), device.type, autocast)
-    key = cache_key(("answers", teacher.digest, *arithmetic, source_content(rows)))
+    key = cache_key(("answers", teacher.digest, *arithmetic, source_content(source)))
     with cache_entry(key, shape[0] * shape[1] * FLOAT_BYTES) as folder:
         if not (folder / COMPLETE).is_file():
             logits_NC = _open_partial(folder / LOGITS, shape)

@@ -167,6 +167,15 @@ def test_a_model_with_other_labels_than_the_rows_is_refused(classifier_folder, r
     assert pipe(*words, tmp_path / "forced", "--force").returncode == 0
 
 
+def test_rows_are_read_with_the_settings_of_training(classifier_folder, tmp_path):
+    rows = tmp_path / "rows.csv"
+    lines = ["text;label", *(row.replace("\t", ";") for row in labelled()), "caf\u00e9;-"]
+    rows.write_bytes("\n".join(lines).encode("gb18030"))
+    settings = {"data__delimiter": ";", "data__encoding": "gb18030", "data__no_label": '["-"]'}
+    manifest = imported(classifier_folder, tmp_path / "run", rows, **settings)
+    assert manifest.data.splits["dev"].rows + manifest.data.splits["train"].rows == 40
+
+
 def test_rows_without_labels_prove_but_score_nothing(classifier_folder, rows_file, tmp_path):
     run = tmp_path / "run"
     manifest = imported(classifier_folder, run, rows_file(*TEXTS, header="text"))

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 
 from pipework.data.examples import Example, Source, parse_columns, split_pair
@@ -242,8 +244,8 @@ def test_an_invalid_label_or_entity_is_reported_with_its_line(
         read(tmp_path / name, content, **how)
 
 
-def part(path, *, held_out, rows=30, seed=0):
-    chosen = Part(rows=rows, seed=seed, held_out=held_out)
+def part(path, *, held_out, rows=30, seed=0, stratified=False):
+    chosen = Part(rows=rows, seed=seed, held_out=held_out, stratified=stratified)
     return [row.text for row in Source(path=path, columns=NUMBERS, part=chosen).rows()]
 
 
@@ -259,10 +261,31 @@ def test_held_out_rows_do_not_depend_on_the_order_of_the_file(tmp_path):
     assert part(path, held_out=True, seed=1) != held
 
 
-def test_copies_of_a_text_are_in_the_same_part(tmp_path):
+@pytest.mark.parametrize("turn", [False, True])
+def test_each_label_has_its_share_of_a_stratified_part(tmp_path, turn):
+    labels = ["a"] * 120 + ["b"] * 25 + ["c"] * 5
+    lines = [f"text {number}\t{label}" for number, label in enumerate(labels)]
+    path = tmp_path / "a.tsv"
+    path.write_text("\n".join(reversed(lines) if turn else lines))
+
+    def rows(**part):
+        chosen = Part(seed=3, stratified=True, held_out=True).model_copy(update=part)
+        return [*Source(path=path, columns=NUMBERS, part=chosen).rows()]
+
+    dev, test = rows(rows=30), rows(rows=60, after=30)
+    for part in dev, test:
+        assert Counter(row.label for row in part) == {"a": 24, "b": 5, "c": 1}
+    texts = [row.text for part in (dev, test, rows(rows=60, held_out=False)) for row in part]
+    assert sorted(texts) == sorted(line.split("\t")[0] for line in lines)
+    assert {row.text for row in rows(rows=20)} < {row.text for row in dev}
+    assert min(row.text for row in dev) == "text 102"  # also in the other order of the file
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+def test_copies_of_a_text_are_in_the_same_part(tmp_path, stratified):
     path = tmp_path / "a.tsv"
     path.write_text("".join(f"text {n // 4}\t{n % 2}\n" for n in range(100)))
-    held, rest = part(path, held_out=True), part(path, held_out=False)
+    held, rest = (part(path, held_out=held, stratified=stratified) for held in (True, False))
     assert set(held) & set(rest) == set()
     assert 30 <= len(held) < 34
 

@@ -52,4 +52,6 @@ def test_predictions_are_formatted_as_text_fields():
     multi = MultiLabel(labels=("y", "x"), scores={"y": 0.75, "x": 0.5, "z": 0.1})
     assert SingleLabel(label="x", score=0.5, scores={}).text_fields() == ("x", "0.5000")
     assert multi.text_fields() == ("y, x", "0.7500, 0.5000")
+    assert multi.text_fields("|") == ("y|x", "0.7500|0.5000")
+    assert multi.text_fields(None) == ('["y", "x"]', "0.7500, 0.5000")
     assert RegressionValue(score=2.5).text_fields() == ("2.5000",)

@@ -23,8 +23,8 @@ class WordLabels:
     labels: tuple[str, ...]
     truncated: bool = False
 
-    def text_fields(self):
-        return (" ".join(self.labels),)
+    def text_fields(self, separator=" "):
+        return ((separator or " ").join(self.labels),)
 
 
 class WordTask(SingleLabelTask):

@@ -119,8 +119,8 @@ def test_rows_and_drop_leaked_change_the_parts_of_the_splits(tmp_path):
     assert few["train"].part.without == ("dev", "test")
     assert few["train"].excluded == (few["dev"], few["test"])
     held = splits("dev_rows = 7", "rows = 5", "drop_leaked = true")
-    assert held["dev"].part == Part(rows=7, held_out=True, limit=5)
-    assert held["train"].part == Part(rows=7, limit=5, without=("dev", "test"))
+    assert held["dev"].part == Part(rows=7, held_out=True, stratified=True, limit=5)
+    assert held["train"].part == Part(rows=7, stratified=True, limit=5, without=("dev", "test"))
 
 
 def test_the_positive_label_is_one_of_two_by_name_or_number():

@@ -193,7 +193,7 @@ def test_label_indices_are_shown_as_names(tmp_path):
 def test_files_are_checked_with_columns_from_overrides(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("x\t1\nx\t2\n")
-    report = check_files([path], ["columns.text=0", "columns.label=1"], NullProgress())
+    report = check_files([path], ["data.columns.text=0", "data.columns.label=1"], NullProgress())
     assert report.splits[str(path)].conflicting == 1
 
 
@@ -343,10 +343,19 @@ def test_files_with_the_same_name_in_two_folders_are_separate(tmp_path):
     assert any("has labels that" in finding for finding in report.findings)
 
 
-@pytest.mark.parametrize("override", ["train.epochs=3", "columns.body=1"])
-def test_with_data_files_only_columns_can_be_set(tmp_path, override):
-    with pytest.raises(ConfigError, match="only columns can be set"):
+@pytest.mark.parametrize("override", ["train.epochs=3", "data.columns.body=1"])
+def test_unknown_settings_of_data_files_are_refused(tmp_path, override):
+    with pytest.raises(ConfigError, match="unknown key"):
         check_files([tmp_path / "a.tsv"], [override], NullProgress())
+
+
+def test_data_files_are_read_with_their_settings(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("text;topics\ncaf\u00e9;a,b\nth\u00e9;a\n".encode("cp1252"))
+    settings = ["task.kind=multi_label", "data.separator=,", "data.columns.label=topics"]
+    settings += ["data.delimiter=;", "data.encoding=cp1252"]
+    (split,) = check_files([path], settings, NullProgress()).splits.values()
+    assert split.labels == {"a": 2, "b": 1}
 
 
 @pytest.mark.parametrize(
