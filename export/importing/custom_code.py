@@ -45,15 +45,15 @@ def custom_classes(name: str, file: str = "config.json") -> dict[str, Any]:
     return (fields.get("auto_map") if isinstance(fields, dict) else None) or {}
 
 
-def refuse_custom_code(name: str, hint: str = SAVE_AGAIN) -> None:
-    """Refuse a source that needs its own code.
+def refuse_custom_code(name: str, *, trust_possible: bool = False) -> None:
+    """Refuse a source that needs its own code; `trust_possible` if a flag can allow it.
 
     Raises:
         ConfigError: it does.
     """
     if custom_classes(name):
         message = f"{name!r} needs code of its own (auto_map in config.json), which can do anything"
-        raise ConfigError(message, hint)
+        raise ConfigError(message, TRUST if trust_possible else SAVE_AGAIN)
 
 
 @dataclass(frozen=True, kw_only=True)

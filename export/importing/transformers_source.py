@@ -22,12 +22,7 @@ from transformers import (
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import Adapter, find_file
-from pipework.export.importing.custom_code import (
-    SAVE_AGAIN,
-    TRUST,
-    CustomCode,
-    refuse_custom_code,
-)
+from pipework.export.importing.custom_code import CustomCode, refuse_custom_code
 from pipework.export.importing.onnx_source import OnnxSource
 from pipework.export.importing.source_checks import (
     TokenizerFiles,
@@ -148,7 +143,7 @@ def _custom_code(name: str, trusted: bool, *, whole: bool) -> CustomCode | None:
     with opening(name):
         if trusted and whole:
             return CustomCode.of(name)
-        refuse_custom_code(name, TRUST if whole else SAVE_AGAIN)
+        refuse_custom_code(name, trust_possible=whole)
     return None
 
 

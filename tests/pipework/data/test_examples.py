@@ -1,5 +1,3 @@
-from collections import Counter
-
 import pytest
 
 from pipework.data.examples import Example, Source, parse_columns, split_pair
@@ -259,26 +257,6 @@ def test_held_out_rows_do_not_depend_on_the_order_of_the_file(tmp_path):
     assert sorted(held + rest) == sorted(line.split("\t")[0] for line in lines)
     assert part(turned, held_out=True) == held[::-1]
     assert part(path, held_out=True, seed=1) != held
-
-
-@pytest.mark.parametrize("turn", [False, True])
-def test_each_label_has_its_share_of_a_stratified_part(tmp_path, turn):
-    labels = ["a"] * 120 + ["b"] * 25 + ["c"] * 5
-    lines = [f"text {number}\t{label}" for number, label in enumerate(labels)]
-    path = tmp_path / "a.tsv"
-    path.write_text("\n".join(reversed(lines) if turn else lines))
-
-    def rows(**part):
-        chosen = Part(seed=3, stratified=True, held_out=True).model_copy(update=part)
-        return [*Source(path=path, columns=NUMBERS, part=chosen).rows()]
-
-    dev, test = rows(rows=30), rows(rows=60, after=30)
-    for part in dev, test:
-        assert Counter(row.label for row in part) == {"a": 24, "b": 5, "c": 1}
-    texts = [row.text for part in (dev, test, rows(rows=60, held_out=False)) for row in part]
-    assert sorted(texts) == sorted(line.split("\t")[0] for line in lines)
-    assert {row.text for row in rows(rows=20)} < {row.text for row in dev}
-    assert min(row.text for row in dev) == "text 102"  # also in the other order of the file
 
 
 @pytest.mark.parametrize("stratified", [False, True])

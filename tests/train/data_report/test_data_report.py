@@ -2,16 +2,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
 from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part
-from pipework.text.encoding import TextEncoder
 from pipework.train.data_report import file_stats
 from pipework.train.data_report.data_report import (
     cached_report,
@@ -20,19 +16,7 @@ from pipework.train.data_report.data_report import (
     data_report,
 )
 from pipework.train.data_report.tables import data_section
-
-
-def report_of(files, encoder=None, labels=None):
-    return data_report(files, encoder, labels, NullProgress())
-
-
-def sources(tmp_path, **splits):
-    result = {}
-    for name, rows in splits.items():
-        path = tmp_path / f"{name}.tsv"
-        path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-        result[name] = Source(path=path, columns=Columns())
-    return result
+from tests.train.data_report.reports import encoder_of, report_of, sources
 
 
 def test_duplicates_conflicts_and_shared_rows_are_counted(tmp_path):
@@ -55,114 +39,6 @@ def test_duplicates_conflicts_and_shared_rows_are_counted(tmp_path):
         "2 rows of test also in train",
     ):
         assert part in text
-
-
-def test_a_label_missing_in_train_is_reported(tmp_path):
-    report = report_of(
-        sources(tmp_path, train=[("x", "a"), ("y", "b")], dev=[("z", "c"), ("w", "a")])
-    )
-    assert "dev has labels that train lacks: c" in report.findings
-
-
-ID = "train: 30 different labels in 30 rows: the column may be an id or a text: check"
-ID += " data.columns.label"
-VALUES = ', or set task.kind = "regression" if the labels are values'
-STARS = "train: the 5 labels are numbers from 1 to 5, learned as classes without an order: if they"
-STARS += ' are values, set task.kind = "regression"'
-
-
-@pytest.mark.parametrize(
-    ("labels", "findings"),
-    [
-        ([f"row-{n}" for n in range(30)], [ID]),
-        ([str(n / 8) for n in range(30)], [ID + VALUES]),
-        ([str(n % 5 + 1) for n in range(30)], [STARS]),
-        ([str(n % 2) for n in range(30)], []),
-        ([f"{n % 5} stars" for n in range(30)], []),
-        (list("abcdefgh"), []),  # too few rows to judge
-    ],
-)
-def test_labels_that_are_probably_ids_or_values_are_reported(tmp_path, labels, findings):
-    train = [(f"text {n}", label) for n, label in enumerate(labels)]
-    dev = [(f"other {n}", label) for n, label in enumerate(dict.fromkeys(labels))]
-    report = report_of(sources(tmp_path, train=train, dev=dev))
-    assert list(report.findings) == findings
-
-
-DIFFERENCE = "differ only by case, spaces or invisible characters: correct them in the data"
-
-
-def test_labels_that_differ_by_case_or_spaces_are_reported(tmp_path):
-    train = [("a", "Very good"), ("b", "very good"), ("c", "bad"), ("d", "very good")]
-    report = report_of(sources(tmp_path, train=train, dev=[("e", "verygood"), ("f", "bad ")]))
-    names = "'Very good' (1 row) and 'very good' (2 rows) and 'verygood' (1 row)"
-    assert report.findings == (
-        f"the labels {names} {DIFFERENCE}",
-        "dev has labels that train lacks: verygood",
-    )
-
-
-def test_labels_in_two_unicode_forms_are_reported(tmp_path):
-    train = [("a", "caf\u00e9"), ("b", "cafe\u0301"), ("c", "bad"), ("d", "b\u200bad")]
-    text = "\n".join(report_of(sources(tmp_path, train=train)).findings)
-    assert "the labels 'bad' (1 row) and 'b\\u200bad' (1 row) differ only by" in text
-    assert "the labels 'cafe\\u0301' (1 row) and 'caf\u00e9' (1 row) differ only by" in text
-
-
-@pytest.mark.parametrize(
-    ("damaged", "finding"),
-    [
-        ("Tom &amp; Jerry", "1 row with HTML entities, such as &amp;: decode them"),
-        ("5 &#8364; a day", "1 row with HTML entities"),
-        ("a caf\u00c3\u00a9 in town", "1 row with UTF-8 that was decoded as Windows-1252"),
-        ("it\u00e2\u20ac\u2122s late", "1 row with UTF-8 that was decoded as Windows-1252"),
-        ('he said ""no"" twice', "1 row with doubled quotes"),
-        ("text", "1 row that repeats the header: remove such rows"),
-    ],
-)
-def test_damaged_texts_are_reported(damaged, finding, tmp_path):
-    plain = ["R&D & more", "S\u00c3O \u00abPaulo\u00bb", 'a "quoted" word', "caf\u00e9", "label"]
-    rows = [(text, "ab"[number % 2]) for number, text in enumerate(plain)]
-    damages = ("HTML", "Windows", "doubled", "header")
-    assert not any(
-        word in found
-        for found in report_of(sources(tmp_path, train=rows)).findings
-        for word in damages
-    )
-    label = "label" if damaged == "text" else "a"
-    (found,) = (
-        found
-        for found in report_of(sources(tmp_path, train=[*rows, (damaged, label)])).findings
-        if any(word in found for word in damages)
-    )
-    assert found.startswith(f"train: {finding}")
-
-
-def test_texts_that_the_tokenizer_makes_equal_are_reported(tmp_path):
-    encoder = encoder_of(tmp_path / "t.json", ["ou", "la"])
-    train = [("ou la", "a"), ("OU  la", "a"), ("la x", "b"), ("la y", "a"), ("la", "b")]
-    report = report_of(sources(tmp_path, train=train), encoder)
-    assert "train: 2 texts with the tokens of another text: lower-casing, or unknown" in "\n".join(
-        report.findings
-    )
-
-
-def test_labels_without_rows_and_labels_of_all_rows_are_reported(tmp_path):
-    files = sources(tmp_path, train=[("x", "a,c"), ("y", "b,c"), ("z", "c")])
-    files["train"] = replace(files["train"], kind="multi_label", separator=",")
-    report = report_of(files, labels=["a", "b", "c", "d"])
-    assert report.findings == (
-        "train: every row has the label c, which cannot be learned",
-        "no row has the labels d of task.labels",
-    )
-
-
-def test_rows_without_a_label_are_counted(tmp_path):
-    files = sources(tmp_path, train=[("x", "a"), ("y", "-"), ("z", ""), ("w", "b")])
-    source = replace(files["train"], skip_unlabelled=True, no_label=("-",))
-    report = report_of({"train": source})
-    assert (report.splits["train"].rows, report.splits["train"].skipped) == (2, 2)
-    assert "train: 2 rows without a label left out" in report.findings
 
 
 def test_an_unknown_label_of_dev_fails_the_check(tmp_path):
@@ -195,13 +71,6 @@ def test_files_are_checked_with_columns_from_overrides(tmp_path):
     path.write_text("x\t1\nx\t2\n")
     report = check_files([path], ["data.columns.text=0", "data.columns.label=1"], NullProgress())
     assert report.splits[str(path)].conflicting == 1
-
-
-def encoder_of(path, words):
-    tokenizer = Tokenizer(WordLevel({w: i for i, w in enumerate(["[UNK]", *words])}, "[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.save(str(path))
-    return TextEncoder(tokenizer, max_length=8, type_ids=False)
 
 
 def test_evenly_spaced_rows_of_a_large_file_are_tokenized(tmp_path, monkeypatch):

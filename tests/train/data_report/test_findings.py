@@ -1,0 +1,84 @@
+from dataclasses import replace
+
+import pytest
+
+from tests.train.data_report.reports import encoder_of, report_of, sources
+
+
+def test_a_label_missing_in_train_is_reported(tmp_path):
+    report = report_of(
+        sources(tmp_path, train=[("x", "a"), ("y", "b")], dev=[("z", "c"), ("w", "a")])
+    )
+    assert "dev has labels that train lacks: c" in report.findings
+
+
+ID = "train: 30 different labels in 30 rows: the column may be an id or a text: check"
+ID += " data.columns.label"
+VALUES = ', or set task.kind = "regression" if the labels are values'
+STARS = "train: the 5 labels are numbers from 1 to 5, learned as classes without an order: if they"
+STARS += ' are values, set task.kind = "regression"'
+
+
+@pytest.mark.parametrize(
+    ("labels", "findings"),
+    [
+        ([f"row-{n}" for n in range(30)], [ID]),
+        ([str(n / 8) for n in range(30)], [ID + VALUES]),
+        ([str(n % 5 + 1) for n in range(30)], [STARS]),
+        ([str(n % 2) for n in range(30)], []),
+        ([f"{n % 5} stars" for n in range(30)], []),
+        (list("abcdefgh"), []),  # too few rows to judge
+    ],
+)
+def test_labels_that_are_probably_ids_or_values_are_reported(tmp_path, labels, findings):
+    train = [(f"text {n}", label) for n, label in enumerate(labels)]
+    dev = [(f"other {n}", label) for n, label in enumerate(dict.fromkeys(labels))]
+    report = report_of(sources(tmp_path, train=train, dev=dev))
+    assert list(report.findings) == findings
+
+
+DIFFERENCE = "differ only by case, spaces or invisible characters: correct them in the data"
+
+
+def test_labels_that_differ_by_case_or_spaces_are_reported(tmp_path):
+    train = [("a", "Very good"), ("b", "very good"), ("c", "bad"), ("d", "very good")]
+    report = report_of(sources(tmp_path, train=train, dev=[("e", "verygood"), ("f", "bad ")]))
+    names = "'Very good' (1 row) and 'very good' (2 rows) and 'verygood' (1 row)"
+    assert report.findings == (
+        f"the labels {names} {DIFFERENCE}",
+        "dev has labels that train lacks: verygood",
+    )
+
+
+def test_labels_in_two_unicode_forms_are_reported(tmp_path):
+    train = [("a", "caf\u00e9"), ("b", "cafe\u0301"), ("c", "bad"), ("d", "b\u200bad")]
+    text = "\n".join(report_of(sources(tmp_path, train=train)).findings)
+    assert "the labels 'bad' (1 row) and 'b\\u200bad' (1 row) differ only by" in text
+    assert "the labels 'cafe\\u0301' (1 row) and 'caf\u00e9' (1 row) differ only by" in text
+
+
+def test_texts_that_the_tokenizer_makes_equal_are_reported(tmp_path):
+    encoder = encoder_of(tmp_path / "t.json", ["ou", "la"])
+    train = [("ou la", "a"), ("OU  la", "a"), ("la x", "b"), ("la y", "a"), ("la", "b")]
+    report = report_of(sources(tmp_path, train=train), encoder)
+    assert "train: 2 texts with the tokens of another text: lower-casing, or unknown" in "\n".join(
+        report.findings
+    )
+
+
+def test_labels_without_rows_and_labels_of_all_rows_are_reported(tmp_path):
+    files = sources(tmp_path, train=[("x", "a,c"), ("y", "b,c"), ("z", "c")])
+    files["train"] = replace(files["train"], kind="multi_label", separator=",")
+    report = report_of(files, labels=["a", "b", "c", "d"])
+    assert report.findings == (
+        "train: every row has the label c, which cannot be learned",
+        "no row has the labels d of task.labels",
+    )
+
+
+def test_rows_without_a_label_are_counted(tmp_path):
+    files = sources(tmp_path, train=[("x", "a"), ("y", "-"), ("z", ""), ("w", "b")])
+    source = replace(files["train"], skip_unlabelled=True, no_label=("-",))
+    report = report_of({"train": source})
+    assert (report.splits["train"].rows, report.splits["train"].skipped) == (2, 2)
+    assert "train: 2 rows without a label left out" in report.findings
