@@ -102,8 +102,8 @@ class Admission:
         return not self._exceeds(others, 1.0 - self._settings.client_share)
 
     def dominant(self) -> str | None:
-        """Return the client that holds most of a long queue that others use too, or None."""
-        if self.has_room() or time.monotonic() - self._shared_s > SHARED_S:
+        """Return the client that holds most of a queue that others use too, or None."""
+        if time.monotonic() - self._shared_s > SHARED_S:
             return None
         largest = self._largest()
         if largest is None or self._clients[largest].requests < DOMINANT * self.total.requests:

@@ -6,8 +6,9 @@ queueing (Goyal et al. 1996) by tokens. The requests of a client are served in o
 request larger than a batch gets one batch at a time and then moves to the end of its class, so that
 small requests wait for one of its batches and not for all.
 
-If a client holds most of a queue that others use too, batches are smaller, and the requests of
-others are not computed together with its requests, so that the others wait less.
+If a client holds most of a queue that others use too, and the queue fills more than a small batch,
+batches are small, and the requests of others are not computed together with its requests, so that
+the others wait less.
 
 Queued requests are shared evenly between engines, in whole requests, so that no engine is idle
 while another has a long batch.
@@ -266,9 +267,9 @@ class BatchQueue:
         self._in_flight_tokens -= tokens(batch)
 
     def _choose(self, engines: int) -> Batch:
-        self._dominant = self._admission.dominant()
-        parts = 1 if self._dominant is None else SMALL_BATCH
-        self._batch_tokens = max(1, self._full_batch_tokens // parts)
+        small = max(1, self._full_batch_tokens // SMALL_BATCH)
+        self._dominant = self._admission.dominant() if self.tokens > small else None
+        self._batch_tokens = self._full_batch_tokens if self._dominant is None else small
         share = (self.tokens + self._in_flight_tokens) / engines
         if share >= FILL_UP_SHARE * self._batch_tokens:
             share = inf  # fill the batch up, even with a part of a request

@@ -138,9 +138,12 @@ def test_a_single_client_and_equal_clients_have_full_batches() -> None:
     assert batch_clients(queue) == ["greedy", "polite"] * 4
 
 
-def test_batches_are_full_while_the_queue_is_short() -> None:
-    queue, _ = queued((GREEDY, 60), (POLITE, 1))
-    assert len(batch_clients(queue)) == BATCH // 10
+def test_a_queue_of_a_small_batch_is_one_batch() -> None:
+    queue, admission = queued()
+    for options in (GREEDY, GREEDY, GREEDY, POLITE):
+        admission.count(options, requests=1)
+        queue.add(job(options, tokens=2))
+    assert batch_clients(queue) == ["greedy", "polite", "greedy", "greedy"]
 
 
 def test_a_request_that_needs_several_small_batches_does_not_wait_for_a_greedy_client() -> None:
