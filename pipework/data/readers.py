@@ -162,12 +162,21 @@ def read_rows(path: Path, options: ReadOptions) -> Iterator[RawRow]:
     return readers.get(Format(options.format), _fields)(path, options)
 
 
+def table_delimiter(options: ReadOptions) -> str:
+    """Return the text between the columns of csv or tsv."""
+    return options.dialect.delimiter or ("," if options.format == "csv" else "\t")
+
+
+def table_has_quotes(options: ReadOptions) -> bool:
+    """Return whether the columns of csv or tsv may be quoted."""
+    quoting = options.dialect.quoting
+    return options.format == "csv" if quoting is None else quoting
+
+
 def _split_lines(path: Path, options: ReadOptions) -> Generator[tuple[int, list[str]]]:
-    dialect = options.dialect
-    is_csv = options.format == "csv"
-    delimiter = dialect.delimiter or ("," if is_csv else "\t")
-    lines = numbered_lines(path, dialect.encoding)
-    if is_csv if dialect.quoting is None else dialect.quoting:
+    delimiter = table_delimiter(options)
+    lines = numbered_lines(path, options.dialect.encoding)
+    if table_has_quotes(options):
         yield from _csv_rows(path, lines, delimiter)
         return
     for line, text in lines:

@@ -141,17 +141,17 @@ def _wide_lines(parts: Iterable[bytes], encoding: str) -> Iterator[str]:
         yield rest
 
 
-def decoded_line(line: bytes, *, mark: bool) -> str:
-    """Return the text of a line without its end, and with `mark` without a byte order mark.
+def decoded_line(line: bytes, encoding: str | None = None) -> str:
+    """Return the text of a line without its end and a byte order mark; the default is UTF-8.
 
     Raises:
-        InputError: it is not UTF-8.
+        InputError: it is not in this encoding.
     """
     try:
-        text = line.decode("utf-8-sig" if mark else "utf-8")
+        text = line.decode(encoding or "utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(_undecodable(error, None)) from error
-    return _without_end(text)
+        raise InputError(_undecodable(error, encoding)) from error
+    return _without_end(text.removeprefix("\ufeff"))
 
 
 def _without_end(text: str) -> str:

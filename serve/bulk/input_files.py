@@ -15,7 +15,7 @@ from pydantic import Field
 
 from pipework.data.examples import Source
 from pipework.data.readers import Format
-from pipework.data.records import parse_record, record_blocks, split_records
+from pipework.data.records import Records
 from pipework.data.text_files import check_text
 from pipework.errors import DataError, InputError
 from pipework.record import Record
@@ -173,21 +173,20 @@ def _plan_parquet(stored: StoredFile, source: Source, index: int) -> PlannedFile
 
 
 def _plan_text(stored: StoredFile, source: Source, index: int) -> PlannedFile:
-    options = source.read_options()
-    file_format = Format(options.format)
+    records = Records(source.read_options())
     columns = dict[str, None]()
     items = list[WorkItem]()
     row = 1
     start = 0
     with stored.open() as stream:
-        for part in record_blocks(stream, stored.name, file_format, ITEM_BYTES):
+        for part in records.blocks(stream, stored.name, ITEM_BYTES):
             skipped = 0
             if start == 0:
                 check_text(part.partition(b"\n")[0], stored.name)
-            if file_format is Format.JSONL:
-                columns |= _keys(part)
+            if records.format is Format.JSONL:
+                columns |= _keys(part, records)
             elif start == 0:
-                names, skipped = _first_record(part, source, file_format, header=options.header)
+                names, skipped = _first_record(part, stored.name, records)
                 columns |= dict.fromkeys(names)
             item = WorkItem(
                 number=len(items),
@@ -210,28 +209,25 @@ def _plan_text(stored: StoredFile, source: Source, index: int) -> PlannedFile:
     return PlannedFile(file=file, items=items, source=source)
 
 
-def _keys(part: bytes) -> dict[str, None]:
+def _keys(part: bytes, records: Records) -> dict[str, None]:
     """Return the keys of the rows of jsonl in their order, without invalid rows."""
     keys = dict[str, None]()
-    for record in split_records(part, Format.JSONL):
+    for record in records.split(part):
         with suppress(InputError):
-            cells = parse_record(record, Format.JSONL)
-            keys |= dict.fromkeys(cells)
+            keys |= dict.fromkeys(records.parse(record))
     return keys
 
 
-def _first_record(
-    part: bytes, source: Source, file_format: Format, *, header: bool
-) -> tuple[Sequence[str], int]:
+def _first_record(part: bytes, name: str, records: Records) -> tuple[Sequence[str], int]:
     """Return the column names of a csv, tsv or txt file, and the length of its header in bytes."""
-    if file_format is Format.TEXT:
+    if records.format is Format.TEXT:
         return (LINE,), 0
-    record = next(split_records(part, file_format))
+    record = next(records.split(part))
     try:
-        cells = list(parse_record(record, file_format))
+        cells = list(records.parse(record))
     except InputError as error:
-        message = f"{source.path}:1: {error}"
+        message = f"{name}:1: {error}"
         raise DataError(message, "leave the file out, or correct it") from error
-    if header:
+    if records.header:
         return cells, len(record)
     return [f"column_{number}" for number in range(len(cells))], 0

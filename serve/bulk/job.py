@@ -117,8 +117,7 @@ class BulkJob:
         """
         self._scorer = scorer
         self._stored = stored
-        training = scorer.manifest.data.reading
-        planned = plan_files(stored, training, options.columns)
+        planned = plan_files(stored, scorer.manifest.data, options.columns)
         self._readers = row_readers(planned, options.keep, scorer)
         files = [one.file for one in planned]
         items = [item for one in planned for item in one.items]

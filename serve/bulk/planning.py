@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count
 
 from pipework.errors import ConfigError, DataError
-from pipework.run_folder.manifest import ReadOptions
+from pipework.run_folder.manifest import Data, TrainingReadOptions
 from pipework.serve.bulk.file_sources import file_source
 from pipework.serve.bulk.input_files import InputFile, PlannedFile, plan_file
 from pipework.serve.bulk.part_tables import FILE, ROW, output_types
@@ -18,13 +18,14 @@ PLANNERS = 16  # files that are planned at a time, most of which wait for their 
 
 
 def plan_files(
-    stored: Sequence[StoredFile], training: ReadOptions, columns: str | None
+    stored: Sequence[StoredFile], training: Data, columns: str | None
 ) -> list[PlannedFile]:
     """Cut the files into numbered work items; a file that cannot be read has a problem instead."""
+    reading = TrainingReadOptions.of(training)
 
     def plan(index: int) -> PlannedFile:
         file = stored[index]
-        source = file_source(file, training, columns)
+        source = file_source(file, reading, columns)
         try:
             return plan_file(file, source, index)
         except DataError as error:

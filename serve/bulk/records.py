@@ -7,8 +7,8 @@ from typing import IO, Any
 
 from pipework.data.examples import Example, Source, fit_input
 from pipework.data.fields import cell_text
-from pipework.data.readers import FIELDS, Column, Format, RawRow
-from pipework.data.records import check_unicode, numbered_records, parse_record
+from pipework.data.readers import FIELDS, Column, RawRow
+from pipework.data.records import Records, check_unicode
 from pipework.errors import ConfigError, DataError, InputError, failure_reason
 from pipework.record import Record
 from pipework.run_folder.manifest import Input
@@ -125,14 +125,13 @@ class RowReader:
         """Yield the windows of a part of a text file; `first_line` is the number of its line."""
         import pyarrow as pa  # noqa: PLC0415  (optional)
 
-        file_format = Format(self.source.read_options().format)
-        for records in _windows(numbered_records(data, first_line, file_format)):
+        for records in _windows(self._records.numbered(data, first_line)):
             window = RowWindow()
             copied = self._copied
             kept = list[list[str | None]]()
             for line, record in records:
                 try:
-                    cells = self._cells(record, file_format)
+                    cells = self._cells(record)
                     texts = [_kept_text(cells.get(name)) for name in copied]
                 except InputError as error:
                     self._reject(window, line, error)
@@ -225,8 +224,12 @@ class RowReader:
         named = {field: getattr(self.source.columns, field) for field in FIELDS if field != "label"}
         return {field: column for field, column in named.items() if column is not None}
 
-    def _cells(self, record: bytes, file_format: Format) -> dict[str, object]:
-        cells = parse_record(record, file_format)
+    @cached_property
+    def _records(self) -> Records:
+        return Records(self.source.read_options())
+
+    def _cells(self, record: bytes) -> dict[str, object]:
+        cells = self._records.parse(record)
         if isinstance(cells, dict):
             return cells
         if len(cells) != len(self.columns):

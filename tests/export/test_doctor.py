@@ -1,4 +1,5 @@
 import importlib.metadata
+import re
 import subprocess
 import sys
 
@@ -72,7 +73,9 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
     show_diagnosis(found)
     shown = capsys.readouterr().out
     assert "for export: pip install 'pipework[export]'" in shown
-    assert "for openvino fp32, openvino bf16, openvino int8: pip install 'pipework[cpu]'" in shown
+    # Without bf16 instructions, bf16 has a hint of its own.
+    names = "openvino fp32, (openvino bf16, )?openvino int8"
+    assert re.search(rf"for {names}: pip install 'pipework\[cpu\]'", shown)
 
 
 def test_libraries_of_cuda_that_are_missing_are_named(monkeypatch):

@@ -39,11 +39,46 @@ def test_a_list_of_texts_has_its_own_column_name(run, tmp_path):
     assert pq.read_table(tmp_path / "table/parts")["sentence"].to_pylist() == ["goal"]
 
 
-@pytest.mark.parametrize("changes", [{"delimiter": ";"}, {"encoding": "cp1252"}])
-def test_a_file_with_another_dialect_is_refused(changes):
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        {"encoding": "utf-16-le"},
+        {"encoding": "iso2022_jp"},
+        {"encoding": "gb18030", "delimiter": "|"},
+        {"quoting": True, "delimiter": "\u00a7"},
+    ],
+)
+def test_a_file_that_cannot_be_cut_is_refused(dialect):
     training = TrainingReadOptions.of_inputs(("text",)).model_copy(update={"suffix": ".tsv"})
     table = SimpleNamespace(name="table.tsv")
     assert file_source(table, training, None).format is Format.TSV
-    other = training.model_copy(update={"dialect": Dialect(**changes)})
-    with pytest.raises(DataError, match="was trained on data with another format, delimiter"):
+    other = training.model_copy(update={"dialect": Dialect(**dialect)})
+    with pytest.raises(DataError, match="was trained on data in another form"):
         file_source(table, other, None)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "word"),
+    [
+        ("cp1252", "\u20ac"),
+        ("cp932", "\u8868\u30bd"),  # with the bytes of | and \\ in their second bytes
+        ("gb18030", "\u82f9"),
+        ("big5", "\u529f\u84cb"),
+        ("koi8_r", "\u0436"),
+    ],
+)
+def test_a_file_is_read_with_the_dialect_of_the_training_data(run, tmp_path, encoding, word):
+    trained = Path(shutil.copytree(run, tmp_path / "run"))
+    manifest = json.loads((trained / "manifest.json").read_text())
+    dialect = {"delimiter": ";", "quoting": True, "encoding": encoding}
+    manifest["data"]["reading"] |= {"text": "Kommentar", "header": True, "dialect": dialect}
+    manifest["data"]["splits"] = {"train": {"path": "train.csv", "sha256": "", "rows": 1}}
+    (trained / "manifest.json").write_text(json.dumps(manifest))
+    rows = [f'"{word}; a ""quote""\nin two lines"', f"goal, {word}", "rain"]
+    lines = ["Nr;Kommentar", *(f"{number};{row}" for number, row in enumerate(rows))]
+    (tmp_path / "rows.csv").write_bytes("\r\n".join(lines).encode(encoding))
+    score(trained, tmp_path / "rows.csv", tmp_path / "out")
+    scored = pq.read_table(tmp_path / "out/parts")
+    texts = [f'{word}; a "quote"\nin two lines', f"goal, {word}", "rain"]
+    assert scored["Kommentar"].to_pylist() == texts
+    assert scored["source_row"].to_pylist() == [2, 4, 5]

@@ -11,14 +11,15 @@ import pytest
 
 from pipework.data import records
 from pipework.data.examples import Source
-from pipework.data.readers import Columns, Format
-from pipework.data.records import numbered_records
+from pipework.data.readers import Columns
+from pipework.data.records import Records
 from pipework.errors import DataError
 from pipework.serve.bulk import input_files
 from pipework.serve.bulk.input_files import plan_file
 from pipework.serve.bulk.stored_files import find_files
 
 COLUMNS = Columns(text="text", label=None)
+CSV = Records(Source(path=Path("a.csv"), columns=COLUMNS).read_options())
 
 
 def plan(path: Path, header: bool = True):
@@ -53,7 +54,7 @@ def test_items_of_csv_end_at_the_end_of_a_record(tmp_path, monkeypatch, item_byt
         part = content[item.start : item.end]
         assert stored.digest(item.start, item.end) == item.sha256
         assert item.rows == part.count(b"\n")
-        for line, record in numbered_records(part, item.row, Format.CSV):
+        for line, record in CSV.numbered(part, item.row):
             assert lines[line - 1] == record.split(b"\n")[0]
             found += [row[1] for row in csv.reader(io.StringIO(record.decode(), newline=""))]
     assert found == texts
@@ -139,7 +140,7 @@ def test_a_quote_inside_an_unquoted_field_is_part_of_the_text(tmp_path):
     (tmp_path / "x.csv").write_bytes(content)
     _, _, (item,) = plan(tmp_path / "x.csv")
     part = content[item.start : item.end]
-    found = [record for _, record in numbered_records(part, item.row, Format.CSV)]
+    found = [record for _, record in CSV.numbered(part, item.row)]
     assert found == [b'1,a 5" disk\n', b'2,"b\nc"\n', b'3,6" and "7"\n', b"4,d\n"]
 
 

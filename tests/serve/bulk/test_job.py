@@ -422,7 +422,7 @@ def test_a_store_that_fails_while_files_are_planned_is_transient(run, tmp_path, 
     def fail(*_: object):
         raise ConnectionResetError(errno.ECONNRESET, "reset by peer")
 
-    monkeypatch.setattr("pipework.serve.bulk.input_files.record_blocks", fail)
+    monkeypatch.setattr("pipework.serve.bulk.input_files.Records.blocks", fail)
     with pytest.raises(PipeError, match="the job has stopped: reset by peer") as caught:
         score(run, tmp_path / "in.csv", tmp_path / "out")
     assert caught.value.exit_code == 75
