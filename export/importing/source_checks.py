@@ -37,7 +37,7 @@ class TokenizerFiles:
     """The tokenizer of a source.
 
     Attributes:
-        tokenizer: without padding and truncation.
+        tokenizer: without padding; of truncation it has only the side.
         type_ids: whether it returns type ids.
         limit: its maximum number of tokens; a huge number for no limit.
     """
@@ -58,8 +58,8 @@ class TokenizerFiles:
             raise ConfigError(message, SAVE_AGAIN)
         tokenizer = checkpoint_tokenizer(ModelSettings(name=name), name)
         tokenizer.no_padding()
-        tokenizer.no_truncation()
         options = open_tokenizer(name)
+        tokenizer.enable_truncation(UNLIMITED, direction=options.truncation_side)
         if options.pad_token is None:
             message = f"the tokenizer of {name!r} has no pad token"
             hint = "add pad_token to tokenizer_config.json, and its id to config.json"

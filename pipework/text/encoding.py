@@ -19,7 +19,7 @@ from pipework.data.examples import Example
 from pipework.errors import ConfigError, InputError, RunFolderError
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
-from pipework.text.special_tokens import PairTemplate
+from pipework.text.special_tokens import PairTemplate, truncated_lengths
 from pipework.text.word_cache import TextTemplate, WordCache, separable
 
 # The ids of an input without any token: some tokenizers add no special tokens (GPT-2).
@@ -83,10 +83,16 @@ class TextEncoder:
     """The tokenizer of a run with its maximum length. Thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, type_ids: bool) -> None:
-        """Take ownership of a tokenizer; its padding and truncation settings are replaced."""
+        """Take ownership of a tokenizer.
+
+        Its padding and truncation settings are replaced, but for the direction of truncation.
+        """
         tokenizer.no_padding()
+        self._keeps_end = truncates_left(tokenizer)
         # Truncate the longer text of a pair first, as BERT's and GLUE's reference code does.
-        tokenizer.enable_truncation(max_length, strategy="longest_first")
+        tokenizer.enable_truncation(
+            max_length, strategy="longest_first", direction="left" if self._keeps_end else "right"
+        )
         tokenizer.encode_special_tokens = True  # "[SEP]" inside a text is ordinary text
         self._tokenizer = tokenizer
         self.has_type_ids = type_ids
@@ -149,9 +155,9 @@ class TextEncoder:
             room = template.room(self.max_length)
             with _UnicodeCheck():
                 # One more than fits, so that it is known whether a text is truncated.
-                all_ids = cache.first_ids(texts, room + 1)
+                all_ids = cache.ids(texts) if self._keeps_end else cache.first_ids(texts, room + 1)
             return [
-                self._encoding(*template.around(ids, self.max_length), len(ids) > room)
+                self._encoding(*template.around(self._cut(ids, room)), len(ids) > room)
                 for ids in all_ids
             ]
         with _UnicodeCheck():
@@ -170,12 +176,16 @@ class TextEncoder:
         texts = [text for pair in examples for text in (pair.text, pair.text_pair or "")]
         ids, template = self._token_ids(texts), self._pair_template
         room = template.room(self.max_length)
-        return [
-            self._encoding(
-                *template.join(first, second, self.max_length), len(first) + len(second) > room
-            )
-            for first, second in zip(ids[::2], ids[1::2], strict=True)
-        ]
+        encodings = list[Encoding]()
+        for first, second in zip(ids[::2], ids[1::2], strict=True):
+            kept = truncated_lengths(len(first), len(second), room)
+            pair = template.join(self._cut(first, kept[0]), self._cut(second, kept[1]))
+            encodings.append(self._encoding(*pair, len(first) + len(second) > room))
+        return encodings
+
+    def _cut(self, ids: NDArray[np.int32], count: int) -> NDArray[np.int32]:
+        """Return `count` tokens of a text."""
+        return ids[max(0, len(ids) - count) :] if self._keeps_end else ids[:count]
 
     def _token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return all token ids of each text, without special tokens."""
@@ -310,6 +320,12 @@ def _tokens_at(tokens: Tokens, position: int) -> NDArray[np.intp]:
         message = f"the tokenizer drops the marks {' '.join(MARKS)} around entities"
         raise ConfigError(message, "use a tokenizer that keeps punctuation")
     return np.flatnonzero(inside_T)
+
+
+def truncates_left(tokenizer: Tokenizer) -> bool:
+    """Return whether truncation removes the first tokens of a text, and not the last."""
+    settings = tokenizer.truncation or {}
+    return str(settings.get("direction")).lower() == "left"
 
 
 def _unknown_id(tokenizer: Tokenizer) -> int | None:

@@ -62,16 +62,12 @@ class PairTemplate:
         return max(0, max_length - sum(map(len, self.ids)))
 
     def join(
-        self, first: NDArray[np.int32], second: NDArray[np.int32], max_length: int
+        self, first: NDArray[np.int32], second: NDArray[np.int32]
     ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-        """Return ids int32 [T] and type ids int8 [T] of a pair, given the tokens of its texts.
-
-        T is at most `max_length`, or the number of special tokens if that is larger.
-        """
-        counts = truncated_lengths(len(first), len(second), self.room(max_length))
-        parts = [ids[:n] for ids, n in zip((first, second), counts, strict=True)]
+        """Return ids int32 [T] and type ids int8 [T] of a pair, given the tokens of its texts."""
+        counts = (len(first), len(second))
         kinds = [np.full(n, kind, np.int8) for kind, n in zip(self.kinds, counts, strict=True)]
-        ids = (self.ids[0], parts[0], self.ids[1], parts[1], self.ids[2])
+        ids = (self.ids[0], first, self.ids[1], second, self.ids[2])
         types = (self.type_ids[0], kinds[0], self.type_ids[1], kinds[1], self.type_ids[2])
         return np.concatenate(ids), np.concatenate(types)
 

@@ -166,19 +166,15 @@ class TextTemplate:
         """Return the number of tokens of a text that fit into `max_length` tokens."""
         return max(0, max_length - sum(map(len, self.type_ids)))
 
-    def around(
-        self, ids: NDArray[np.int32], max_length: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
+    def around(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
         """Return ids int32 [T] and type ids int8 [T] of an input, given the tokens of its text.
 
-        T is at most `max_length`, or the number of special tokens if that is larger. The arrays
-        are read-only.
+        The arrays are read-only.
         """
         (before, after), (type_before, type_after) = self.ids, self.type_ids
-        text = ids[: self.room(max_length)]
-        types = type_before + self.kind * len(text) + type_after
+        types = type_before + self.kind * len(ids) + type_after
         return (
-            np.frombuffer(before + text.tobytes() + after, np.int32),
+            np.frombuffer(before + ids.tobytes() + after, np.int32),
             np.frombuffer(types, np.int8),
         )
 

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 from pipework.run_folder.files import FileRecord, record_file
 from pipework.run_folder.manifest import Input
+from pipework.text.encoding import truncates_left
 
 FOLDER = "checkpoint"
 STEPS = "steps"  # the folder of the checkpoints of `train.keep_every`
@@ -59,6 +60,7 @@ def add_tokenizer(run: Path, model_input: Input) -> None:
             "attention_mask",
         ],
         "padding_side": "left" if model_input.pad_left else "right",
+        "truncation_side": "left" if truncates_left(tokenizer) else "right",
         **{role: token for role, token in roles.items() if token is not None},
     }
     text = json.dumps(options, indent=2, ensure_ascii=False)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import normalizers
+from tokenizers import Tokenizer, normalizers
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -44,6 +44,7 @@ from pipework.run_folder.engine_record import (
 from pipework.run_folder.manifest import read_manifest
 from pipework.settings import load_settings
 from pipework.tasks.kinds import Metric
+from pipework.text.encoding import open_encoder
 from pipework.train.config.data import TaskSettings
 from pipework.train.data.tokenizer import SPECIAL_TOKENS
 from pipework.train.model.packed_encoder import PACKABLE
@@ -449,11 +450,19 @@ def test_a_different_copy_is_refused(change, message, classifier_folder, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tokenizer_that_truncates_at_the_start_is_refused(classifier_folder, tmp_path):
+def test_a_tokenizer_that_truncates_at_the_start_keeps_the_end_of_a_text(
+    classifier_folder, tmp_path
+):
     source = shutil.copytree(classifier_folder, tmp_path / "source")
     edit_json(source / "tokenizer_config.json", truncation_side="left")
-    with pytest.raises(CheckFailedError, match="the token ids of 1 of 429 inputs differ"):
-        imported(source, tmp_path / "run")
+    manifest = imported(source, tmp_path / "run")
+    long = Example(text="goal " * 100 + "rain")
+    (encoding,) = open_encoder(tmp_path / "run", manifest).encode([long])
+    tokens = Tokenizer.from_file(str(source / "tokenizer.json"))
+    assert encoding.truncated
+    assert tokens.decode(encoding.ids.tolist()[-2:-1]) == "##in"
+    saved = json.loads((tmp_path / "run/checkpoint/tokenizer_config.json").read_text())
+    assert saved["truncation_side"] == "left"
 
 
 def test_a_run_folder_needs_no_import(trained_run, tmp_path):

@@ -11,7 +11,7 @@ from pipework.text.encoding import TextEncoder, mark_entities
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefgh"]
 
 
-def encoder(max_length=16, type_ids=True):
+def letters_tokenizer():
     tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -22,7 +22,11 @@ def encoder(max_length=16, type_ids=True):
     )
     tokenizer.enable_padding(length=64)  # settings that a checkpoint's tokenizer may have
     tokenizer.enable_truncation(4)
-    return TextEncoder(tokenizer, max_length=max_length, type_ids=type_ids)
+    return tokenizer
+
+
+def encoder(max_length=16, type_ids=True):
+    return TextEncoder(letters_tokenizer(), max_length=max_length, type_ids=type_ids)
 
 
 def test_an_encoding_is_not_padded_and_has_the_documented_types():
@@ -119,6 +123,27 @@ def test_an_encoding_knows_if_its_text_was_truncated(family, pairs, max_length):
     truncated = [encoding.truncated for encoding in limited.encode(examples)]
     assert truncated == [length > max(max_length, lengths[0]) for length in lengths]
     assert not any(encoding.truncated for encoding in whole.encode(examples))
+
+
+@pytest.mark.parametrize("family", ["library", "words"])
+@pytest.mark.parametrize("text", ["a b c d e f", "a b c", ""])
+def test_a_tokenizer_may_remove_the_first_tokens(family, text):
+    tokenizer = letters_tokenizer() if family == "library" else bert()[0]
+    tokenizer.enable_truncation(64, direction="left")
+    whole = TextEncoder(tokenizer, max_length=64, type_ids=True)
+    (all_ids,), (kept,) = (
+        one.encode([Example(text=text)]) for one in (whole, whole.with_max_length(5))
+    )
+    assert kept.ids.tolist() == [2, *all_ids.ids[1:-1][-3:], 3]
+    assert kept.truncated == (len(all_ids) > 5)
+
+
+def test_pairs_may_lose_their_first_tokens():
+    tokenizer = letters_tokenizer()
+    tokenizer.enable_truncation(4, direction="left")
+    left = TextEncoder(tokenizer, max_length=7, type_ids=True)
+    (encoding,) = left.encode([Example(text="a b c d e f", text_pair="g h")])
+    assert [WORDS[number] for number in encoding.ids[1:]] == [*"ef", "[SEP]", *"gh", "[SEP]"]
 
 
 @pytest.mark.parametrize(("max_length", "truncated"), [(16, True), (17, False), (64, False)])

@@ -293,7 +293,7 @@ def test_a_template_is_derived_from_the_tokenizer():
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A:1 [SEP] [CLS]:2", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    ids, type_ids = TextTemplate.of(tokenizer).around(np.array([7, 8, 9], np.int32), 4)
+    ids, type_ids = TextTemplate.of(tokenizer).around(np.array([7, 8], np.int32))
     assert (ids.tolist(), type_ids.tolist()) == ([7, 8, 3, 2], [1, 1, 0, 2])
 
 
