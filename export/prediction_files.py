@@ -1,5 +1,6 @@
 """Predictions as lines of text, and as .tsv, .csv and .jsonl files."""
 
+import codecs
 import csv
 import json
 import re
@@ -9,11 +10,25 @@ from pathlib import Path
 from typing import IO
 
 from pipework.data.examples import Example, Source
-from pipework.data.readers import WITHOUT_COLUMNS, read_cells, safe_cell
+from pipework.data.readers import (
+    WITHOUT_COLUMNS,
+    read_cells,
+    safe_cell,
+    table_delimiter,
+    table_has_quotes,
+)
+from pipework.data.text_files import file_head
 from pipework.errors import ConfigError
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
-from pipework.tasks.predictions import LABEL, SCORE, SEPARATOR, Prediction
+from pipework.tasks.predictions import (
+    LABEL,
+    LABEL_SCORE,
+    SCORE,
+    SEPARATOR,
+    Prediction,
+    RegressionValue,
+)
 
 PREDICTED = (LABEL, SCORE)
 LINE_BREAKS = re.compile(r"\r\n|[\t\r\n]")
@@ -26,49 +41,98 @@ def write_predictions(
     source: Source | None = None,
     *,
     raw: bool = False,
+    scores: bool = False,
 ) -> int:
     """Write predictions to a .tsv, .csv or .jsonl file atomically and return their number.
 
-    In csv, they follow the columns of `source`, the file with the inputs, or else the texts. Cells
+    In csv, they follow the columns of `source`, the file with the inputs, or else the texts; if
+    `source` is csv, too, the output has its delimiter, encoding and byte order mark. Cells
     that a spreadsheet would compute get an apostrophe, unless they are to be `raw`. In tsv, the
     texts follow them, with spaces instead of tabs and ends of lines. Several labels in a cell have
-    the separator of `source`, or are a list of JSON, so that they can be read as labels.
+    the separator of `source`, or are a list of JSON, so that they can be read as labels. With
+    `scores`, csv also has a column of the scores of each label.
 
     Raises:
-        ConfigError: `out` has another suffix, is the file with the inputs, or its folder does not
-            exist, or `source` has a column with the name of a predicted one.
+        ConfigError: `out` has another suffix, or one that cannot have `scores`, is the file with
+            the inputs, or its folder does not exist, or `source` has a column with the name of a
+            predicted one, or an encoding that lacks a character of a label.
     """
     if out.suffix not in (".tsv", ".csv", ".jsonl"):
         message = f"{out}: expected a file ending in .tsv, .csv or .jsonl"
         raise ConfigError(message)
+    if scores and out.suffix != ".csv":
+        message = f"{out}: --scores needs a .csv file; .jsonl has all scores in any case"
+        raise ConfigError(message)
     check_writable(out, () if source is None else (source.path,))
     partial = out.with_name(out.name + ".partial")
-    separator, count = None if source is None else source.separator, 0
+    separator = None if source is None else source.separator
+    encoding, _ = _csv_form(source) if out.suffix == ".csv" else ("utf-8", "")
     try:
-        with partial.open("w", encoding="utf-8", newline="") as stream:
+        with partial.open("w", encoding=encoding, newline="") as stream:
             if out.suffix == ".csv":
-                count = _write_csv(predictions, stream, source, str if raw else safe_cell)
+                writer = SafeCsv(stream, _csv_form(source)[1], str if raw else safe_cell)
+                count = _write_csv(predictions, writer, source, scores=scores)
             else:
-                for example, prediction in predictions:
-                    if not count and out.suffix == ".tsv":
-                        names = _predicted_names(prediction) + _text_names(example)
-                        stream.write("\t".join(names) + "\n")
-                    stream.write(
-                        format_prediction(example, prediction, out.suffix, separator) + "\n"
-                    )
-                    count += 1
+                count = _write_lines(predictions, stream, out.suffix, separator)
         partial.replace(out)
+    except UnicodeEncodeError as error:
+        name = error.object[error.start : error.end]
+        message = f"{out}: {name!r} cannot be written as {encoding}, the encoding of the inputs"
+        hint = "write --out FILE.jsonl, or convert the inputs to UTF-8"
+        raise ConfigError(message, hint) from error
     finally:
         partial.unlink(missing_ok=True)
     progress.note(f"wrote {counted(count, 'prediction')} to {out}")
     return count
 
 
-def _write_csv(
+def _csv_form(source: Source | None) -> tuple[str, str]:
+    """Return encoding and delimiter of a csv file with predictions for the rows of a file."""
+    if source is None:
+        return "utf-8", ","
+    options = source.read_options()
+    if options.format != "csv" or not table_has_quotes(options):
+        return "utf-8", ","
+    mark = file_head(source.path).startswith(codecs.BOM_UTF8)
+    encoding = options.dialect.encoding or ("utf-8-sig" if mark else "utf-8")
+    return encoding, table_delimiter(options)
+
+
+def _write_lines(
     predictions: Iterable[tuple[Example, Prediction]],
     stream: IO[str],
+    suffix: str,
+    separator: str | None,
+) -> int:
+    """Write the lines of tsv, with a header, or of jsonl; return the number of predictions."""
+    count = 0
+    for count, (example, prediction) in enumerate(predictions, start=1):
+        if count == 1 and suffix == ".tsv":
+            names = _predicted_names(prediction) + _text_names(example)
+            stream.write("\t".join(names) + "\n")
+        stream.write(format_prediction(example, prediction, suffix, separator) + "\n")
+    return count
+
+
+class SafeCsv:
+    """Writes rows of csv, with `cell` applied to each value."""
+
+    def __init__(self, stream: IO[str], delimiter: str, cell: Callable[[object], str]) -> None:
+        """Write to a stream."""
+        self._writer = csv.writer(stream, lineterminator="\n", delimiter=delimiter)
+        self._cell = cell
+
+    def write(self, *cells: object) -> None:
+        """Write a row."""
+        self._writer.writerow(map(self._cell, cells))
+
+
+def _write_csv(
+    predictions: Iterable[tuple[Example, Prediction]],
+    writer: SafeCsv,
     source: Source | None,
-    cell: Callable[[object], str],
+    *,
+    scores: bool,
 ) -> int:
     """Write a header and, for each input, its columns and the prediction; return their number."""
     inputs = None
@@ -79,17 +143,24 @@ def _write_csv(
         if name in names:
             message = f"{source and source.path}: column {name!r} has the name of a predicted one"
             raise ConfigError(message, "rename it, or write --out FILE.jsonl")
-    writer, count = csv.writer(stream, lineterminator="\n"), 0
+    count, labels = 0, list[str]()
     for count, (example, prediction) in enumerate(predictions, start=1):
         texts = [text for text in (example.text, example.text_pair) if text is not None]
         fields = prediction.text_fields(source.separator if source is not None else None)
         if count == 1:
             names = names if inputs is not None else _text_names(example)
-            writer.writerow(map(cell, (*names, *_predicted_names(prediction))))
-        writer.writerow(map(cell, (*(texts if inputs is None else next(inputs)), *fields)))
+            labels = sorted(_label_scores(prediction)) if scores else []
+            writer.write(*names, *_predicted_names(prediction), *map(LABEL_SCORE.format, labels))
+        numbers = (f"{_label_scores(prediction)[label]:.6g}" for label in labels)
+        writer.write(*(texts if inputs is None else next(inputs)), *fields, *numbers)
     if not count:
-        writer.writerow(map(cell, (*names, *PREDICTED)))
+        writer.write(*names, *PREDICTED)
     return count
+
+
+def _label_scores(prediction: Prediction) -> dict[str, float]:
+    """Return the score of each label; none of a regression."""
+    return {} if isinstance(prediction, RegressionValue) else prediction.scores
 
 
 def _predicted_names(prediction: Prediction) -> list[str]:

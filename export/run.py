@@ -76,6 +76,8 @@ def export_locked(
     verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
     remove_unrecorded(locked, progress)
     settings = settings or ExportSettings()
+    if manifest.data.failures:
+        progress.note(f"{run}: {manifest.data.failures[0]}")
     if settings.rebuild and len(variants) > 1:
         labels = ", ".join(variant.label for variant in variants)
         progress.note(f"{len(variants)} engines to build and measure: {labels}")

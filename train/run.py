@@ -64,8 +64,8 @@ def check_learned(out: Path, manifest: Manifest) -> None:
     """
     if manifest.data.failures:
         verdict, *findings = manifest.data.failures
-        message = f"the run is complete. {verdict} {'; '.join(findings)}"
-        raise CheckFailedError(message, f"inspect it with: pipe eval {out}")
+        message = f"{verdict} {'; '.join(findings)}"
+        raise CheckFailedError(message, f"the run is complete; inspect it with: pipe eval {out}")
 
 
 @contextmanager

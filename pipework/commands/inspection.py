@@ -28,7 +28,8 @@ def check(
     """Check the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
     from pipework import console
     from pipework.terminal import show_report
-    from pipework.train.data_report.data_report import check_config, check_files, is_config
+    from pipework.train.config.run_config import is_config
+    from pipework.train.data_report.data_report import check_config, check_files
 
     with console.progress() as progress:
         if len(inputs) == 1 and is_config(inputs[0]):

@@ -28,6 +28,9 @@ Shard = Annotated[
 RawCsv = Annotated[
     bool, typer.Option("--raw-csv", help="write cells that start with = + - @ as they are")
 ]
+Scores = Annotated[
+    bool, typer.Option("--scores", help="add a column of the scores of each label: score_LABEL")
+]
 On = Annotated[
     str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
 ]
@@ -65,6 +68,7 @@ def predict(
     keep: Keep = None,
     shard: Shard = None,
     raw_csv: RawCsv = False,
+    scores: Scores = False,
     on: On = None,
     allow_skipped: AllowSkipped = False,
     max_rejects: MaxRejects = None,
@@ -76,7 +80,8 @@ def predict(
     """
     if inputs is None:
         bulk = {"--keep": keep, "--shard": shard, "--on": on, "--max-rejects": max_rejects}
-        _check_without_in(out, {**bulk, "--allow-skipped": allow_skipped or None})
+        flags = {"--allow-skipped": allow_skipped, "--scores": scores and out is None}
+        _check_without_in(out, {**bulk, **{name: True for name, on in flags.items() if on}})
     else:
         others = {"--file": file, "--url": url, "--raw-csv": raw_csv or None}
         run, out = _check_with_in(words or [], out, others)
@@ -92,6 +97,7 @@ def predict(
             shard=shard,
             on=on,
             allow_skipped=allow_skipped,
+            scores=scores,
         )
         _score_files(run, options, MAX_REJECTS if max_rejects is None else max_rejects)
         return
@@ -105,7 +111,8 @@ def predict(
         if out is None:
             _print(format_prediction(*pair) for pair in results.predictions)
         else:
-            write_predictions(results.predictions, Path(out), progress, results.file, raw=raw_csv)
+            rows, read = results.predictions, results.file
+            write_predictions(rows, Path(out), progress, read, raw=raw_csv, scores=scores)
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -28,6 +28,8 @@ Column = str | int
 # The first character of a formula in a spreadsheet:
 # https://owasp.org/www-community/attacks/CSV_Injection
 FORMULA = tuple("=+-@\t\r")
+# A number with a sign, also with commas, blanks between thousands and a unit; no formula.
+NUMBER = re.compile(r"[+-]?\d[\d.,\s]*(?:[eE][+-]?\d+)?\s?[€$£%]?")
 MAX_FIELD = 10_000_000  # characters of a csv field; a quote without its end takes the whole file
 SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
 MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
@@ -38,13 +40,7 @@ FIELDS = ("text", "text_pair", "label", "entities")
 def safe_cell(value: object) -> str:
     """Return a value as a csv cell that no spreadsheet computes: text after an apostrophe."""
     cell = str(value)
-    if not cell.startswith(FORMULA):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell
+    return f"'{cell}" if cell.startswith(FORMULA) and not NUMBER.fullmatch(cell) else cell
 
 
 class Format(StrEnum):
@@ -194,7 +190,7 @@ def _table(path: Path, options: ReadOptions) -> Iterator[RawRow]:
         width = len(first[1])
         names = first[1] if options.header else []
         indices = {
-            field: _index(path, field, column, names, width)
+            field: _index(path, field, column, names, width, options.dialect.delimiter)
             for field, column in _wanted(options).items()
         }
         for line, cells in rows if options.header else chain([first], rows):
@@ -279,7 +275,9 @@ def column_names(path: Path, options: ReadOptions) -> list[str]:
     return read_cells(path, options.model_copy(update={"header": True}))[0]
 
 
-def _index(path: Path, field: str, column: Column, names: Sequence[str], width: int) -> int:
+def _index(
+    path: Path, field: str, column: Column, names: Sequence[str], width: int, delimiter: str | None
+) -> int:
     field = field.partition(" ")[0]
     if isinstance(column, int) and 0 <= column < width:
         return column
@@ -287,7 +285,8 @@ def _index(path: Path, field: str, column: Column, names: Sequence[str], width: 
     if isinstance(column, int) or column not in bare:
         present = _names(names) if names else f"{width} columns, no header"
         message = f"{path}:1: no column {_column(field, column)}; found {present}"
-        hint = _separator_hint(names) or f"{_setting(field)} to a column name or number (from 0)"
+        other = f"{_setting(field)} to a column name or number (from 0)"
+        hint = _separator_hint(names, delimiter) or other
         raise DataError(message, hint)
     if bare.count(column) > 1:
         message = f"{path}:1: expected one column {column!r}, found {bare.count(column)}"
@@ -308,14 +307,19 @@ def _setting(field: str) -> str:
     return f"set data.columns.{field}, or --columns of pipe {commands},"
 
 
-def _separator_hint(names: Sequence[str]) -> str | None:
-    """Return a hint if the only name in a header contains another separator, or is no header."""
+def _separator_hint(names: Sequence[str], delimiter: str | None) -> str | None:
+    """Return a hint if the only name in a header contains another separator, or is no header.
+
+    `delimiter` is the value of data.delimiter.
+    """
     header = names[0] if len(names) == 1 else ""
     if header.startswith("__label__"):
         return 'the labels are those of fastText: set data.format = "fasttext"'
     if header.startswith("sep="):
         return "remove the first line, and set data.delimiter"
     for separator, name, suffix in (("\t", "tabs", "tsv"), (",", "commas", "csv")):
+        if separator in header and delimiter is not None:
+            return f"convert the file: its columns are separated by {name}, not by {delimiter!r}"
         if separator in header:
             setting = f'set data.format = "{suffix}", or rename the file to .{suffix}'
             return f"the columns are separated by {name}: {setting}"
@@ -343,6 +347,9 @@ def _folder(path: Path, options: ReadOptions) -> Iterator[RawRow]:
     number = count(1)
     for folder in folders:
         for file in sorted(entry for entry in folder.rglob("*") if entry.is_file()):
+            if file.suffix in SUFFIXES and SUFFIXES[file.suffix] not in TABLES:
+                message = f"{path}: expected texts below folders of labels, found {file}"
+                raise DataError(message, "name one file; pipe predict --in reads folders of them")
             lines = (text for _, text in numbered_lines(file, options.dialect.encoding))
             label = None if options.label is None else folder.name
             yield RawRow(line=next(number), text="\n".join(lines), label=label)

@@ -32,6 +32,8 @@ BINARY_FILES = (
     ((b"ARROW1",), "arrow", 'set data.format = "arrow", or rename the file to .arrow'),
 )
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+HEAD = 2**20  # bytes
+FEW = 3  # characters beyond ASCII
 ENCODINGS = "cp1252 of Excel, cp932 for Japanese, gb18030, big5, cp949 for Korean, cp1251, koi8-r"
 
 
@@ -50,6 +52,8 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
             yield stack.enter_context(_unpacked(stack.enter_context(stream), path))
     except UNREADABLE as error:
         message = f"{path} cannot be read: {failure_reason(error)}"
+        if path.is_dir():
+            raise DataError(message, "name one file; pipe predict --in reads folders") from error
         refused = isinstance(error, OSError) and error.errno is not None  # by the operating system
         hint = "check the path and its permissions" if refused else "it is damaged: restore it"
         raise DataError(message, hint) from error
@@ -122,7 +126,7 @@ def decoded_lines(
             yield number, text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeError as error:
         message = f"{where}:{number + 1}: {_undecodable(error, encoding)}"
-        hint = f"set data.encoding to its encoding: {ENCODINGS}; or convert it to UTF-8"
+        hint = f"set data.encoding of pipe train and check: {ENCODINGS}; else convert it to UTF-8"
         raise DataError(message, hint) from error
 
 
@@ -139,6 +143,30 @@ def _wide_lines(parts: Iterable[bytes], encoding: str) -> Iterator[str]:
         yield from map(_without_end, lines)
     if rest:
         yield rest
+
+
+def file_head(path: Path) -> bytes:
+    """Return the first bytes of a file.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with unpacked(path) as stream:
+        return stream.read(HEAD)
+
+
+def is_utf8(head: bytes) -> bool:
+    """Return whether the start of a file is UTF-8 and not another encoding.
+
+    Text of another encoding is not valid UTF-8, unless it has only a few characters beyond ASCII.
+    """
+    if head.startswith(codecs.BOM_UTF8):
+        return True
+    lines = head[: head.rfind(b"\n") + 1] or head  # the last line may end within a character
+    try:
+        return len(lines) - len(lines.decode()) >= FEW
+    except UnicodeDecodeError:
+        return False
 
 
 def decoded_line(line: bytes, encoding: str | None = None) -> str:

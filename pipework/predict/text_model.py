@@ -18,6 +18,7 @@ from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import CHUNK, Engine, infer_all
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
+    LABEL_SCORE,
     TRUNCATED,
     ColumnType,
     PredictedColumn,
@@ -37,8 +38,11 @@ class TextModel(Protocol):
         The examples fit the model: `fit_examples` has checked and parsed them.
         """
 
-    def columns(self, examples: Sequence[Example]) -> PredictedColumns:
-        """Return the predictions for examples, which fit the model, as columns."""
+    def columns(self, examples: Sequence[Example], *, scores: bool = False) -> PredictedColumns:
+        """Return the predictions for examples, which fit the model, as columns.
+
+        With `scores`, each label has a column of its scores, see `LABEL_SCORE`.
+        """
 
     def close(self) -> None:
         """Release the resources."""
@@ -128,13 +132,19 @@ class EngineModel(Closeable):
         found = self.infer(examples)
         return self.codec.predictions(found.outputs, found.truncated, top_k)
 
-    def columns(self, examples: Sequence[Example]) -> PredictedColumns:
+    def columns(self, examples: Sequence[Example], *, scores: bool = False) -> PredictedColumns:
         """Return the predictions for examples as columns; see `TextModel`."""
-        found = self.infer(examples)
+        found, task = self.infer(examples), self.codec.task
         flags_N = np.zeros(len(found.outputs), np.bool_)
         flags_N[list(found.truncated)] = True
         truncated = PredictedColumn(type=ColumnType.FLAG, values=flags_N.tolist())
-        return {**self.codec.task.columns(found.outputs), TRUNCATED: truncated}
+        columns = task.columns(found.outputs)
+        if scores and not task.has_values:
+            scores_CN = task.probabilities(found.outputs.values).T.tolist()
+            for label, values in zip(task.labels, scores_CN, strict=True):
+                name = LABEL_SCORE.format(label)
+                columns[name] = PredictedColumn(type=ColumnType.NUMBER, values=values)
+        return {**columns, TRUNCATED: truncated}
 
     def close(self) -> None:
         """Free the engine. Closing twice is allowed."""

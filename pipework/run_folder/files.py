@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -72,7 +73,7 @@ def check_writable(path: Path, inputs: Iterable[Path] = ()) -> None:
         raise ConfigError(message, "nothing was overwritten; choose another file")
     if path.is_dir() or not path.parent.is_dir():
         message = f"{path} cannot be written: expected a file path in an existing folder"
-        create = f"create the folder first: mkdir -p {path.parent}"
+        create = f"create the folder first: mkdir -p {shlex.quote(str(path.parent))}"
         raise ConfigError(message, "add the name of a file" if path.is_dir() else create)
     if not os.access(path.parent, os.W_OK):
         message = f"{path} cannot be written: {os.strerror(errno.EACCES)}"

@@ -20,6 +20,7 @@ Truncated = Annotated[
 LABEL = "predicted_label"
 SCORE = "predicted_score"
 TRUNCATED = "truncated"
+LABEL_SCORE = "score_{}"  # the column of the score of a label
 SEPARATOR = ", "
 
 

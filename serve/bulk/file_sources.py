@@ -7,6 +7,7 @@ from pipework.data.examples import Source
 from pipework.data.other_files import unlabelled_source
 from pipework.data.readers import MAX_FIELD, Format, table_delimiter
 from pipework.data.records import Records
+from pipework.data.text_files import HEAD
 from pipework.errors import DataError
 from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.serve.bulk.input_files import LINE
@@ -26,8 +27,8 @@ def file_source(stored: StoredFile, training: TrainingReadOptions, columns: str 
     Raises:
         DataError: `columns` is invalid, or the file cannot be opened.
     """
-    source = unlabelled_source(training, Path(stored.name), columns)
-    suffix = source.path.suffix
+    source = unlabelled_source(training, Path(stored.name), columns, lambda _: stored.read(0, HEAD))
+    suffix = source.path.suffix.lower()
     if suffix == ".txt" and columns is None and is_text_list(stored, source):
         listed = replace(source.columns, text=LINE)
         return replace(source, columns=listed, format=Format.TEXT)

@@ -122,7 +122,7 @@ def plan_file(stored: StoredFile, source: Source, index: int) -> PlannedFile:
     if not stored.size:
         message = f"{stored.name} is empty"
         raise DataError(message)
-    if stored.name.endswith(PARQUET):
+    if stored.name.lower().endswith(PARQUET):
         return _plan_parquet(stored, source, index)
     return _plan_text(stored, source, index)
 

@@ -44,6 +44,7 @@ class BulkOptions:
         shard: "I/N" for the I-th of N shards, from 1, or "auto", see `parse_shard`; None for all.
         on: the Ray cluster, see `executor`; None for this process.
         allow_skipped: whether files with unknown suffixes are left out, see `find_files`.
+        scores: whether each label has a column of its scores.
     """
 
     pattern: str
@@ -54,6 +55,7 @@ class BulkOptions:
     shard: str | None = None
     on: str | None = None
     allow_skipped: bool = False
+    scores: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -93,7 +95,7 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
     with (
         disk_errors(),
         executor(options.on, gpu=gpu) as place,
-        Scorer(run.absolute(), engine, threads=place.threads) as scorer,
+        Scorer(run.absolute(), engine, threads=place.threads, scores=options.scores) as scorer,
     ):
         job = BulkJob(scorer, stored, folder, options)
         return job.run(shard, place, progress)
@@ -147,6 +149,7 @@ class BulkJob:
             engine=EngineIdentity.of(self._scorer.record),
             columns=tuple(first.names.values()),
             keep=tuple(first.keep),
+            scores=self._scorer.scores,
             files=tuple(files),
             items=tuple(items),
         )
@@ -214,7 +217,7 @@ class BulkJob:
         with self.ledger.folder.new_file(part_path(item)) as part, ExitStack() as stack:
             writer = None
             for window in self._readers[item.file].windows(item, stored, data):
-                predicted = self._scorer.model.columns(window.examples)
+                predicted = self._scorer.columns(window.examples)
                 table = part_table(window, predicted, stored.name, self._metadata())
                 counts += row_counts(window, predicted)
                 if writer is None:

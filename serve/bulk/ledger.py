@@ -66,6 +66,7 @@ class BulkPlan(Record):
         engine: the engine.
         columns: the columns of the texts.
         keep: the columns that are copied to the output.
+        scores: whether each label has a column of its scores.
         files: the files.
         items: their work items.
     """
@@ -76,6 +77,7 @@ class BulkPlan(Record):
     engine: EngineIdentity
     columns: tuple[str, ...]
     keep: tuple[str, ...]
+    scores: bool = False
     files: tuple[InputFile, ...]
     items: tuple[WorkItem, ...]
 

@@ -65,7 +65,7 @@ def row_readers(
     schemas = {one.file.name: one.arrow_schema() for one in filled.values()}
     default = next(iter(schemas.values())).names
     copied = tuple(dict.fromkeys(default if keep is None else keep))
-    added = (FILE, ROW, *scorer.model.columns([]))
+    added = (FILE, ROW, *scorer.columns([]))
     if clash := [name for name in copied if name in added]:
         message = f"column {clash[0]!r} has the name of a column of the output"
         raise ConfigError(message, "choose the columns to copy: --keep NAME,NAME")

@@ -93,11 +93,12 @@ class RowReader:
         """
         copied = (name for name in self.keep if name not in self.keys)
         for column in (*self._fields().values(), *copied):
-            found = self.columns.count(column) if isinstance(column, str) else 1
-            if found != 1 or (isinstance(column, int) and column >= len(self.columns)):
-                known = ", ".join(self.columns)
-                expected = f"expected one column {column!r}, found {found}; columns: {known}"
-                message = f"{self.source.path}: {expected}"
+            names = self.columns if isinstance(column, str) else range(len(self.columns))
+            found = names.count(column)  # type: ignore[arg-type]  # of the same type
+            if found != 1:
+                known = ", ".join([*self.columns, *self.keys])
+                expected = "no column" if found == 0 else f"expected one column, found {found}:"
+                message = f"{self.source.path}: {expected} {column!r}; columns: {known}"
                 raise ConfigError(message, "choose the columns: --columns text=NAME, --keep NAME")
 
     def windows(self, item: WorkItem, stored: StoredFile, data: bytes) -> Iterator[RowWindow]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
-from pipework.data.examples import Source
+from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import InputError
 from pipework.machine import normal_priority
@@ -17,6 +17,7 @@ from pipework.predict.text_model import EngineModel, TextModel
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.records import RowReader
 from pipework.serve.engines import open_first
+from pipework.tasks.predictions import PredictedColumns
 
 ERROR = "error"
 
@@ -37,6 +38,7 @@ class Scorer(Closeable):
         text: str | None = None,
         text_pair: str | None = None,
         threads: int | None = None,
+        scores: bool = False,
     ) -> None:
         """Open the tokenizer and an engine.
 
@@ -47,6 +49,7 @@ class Scorer(Closeable):
                 number.
             text_pair: column of the second texts of a model of pairs, likewise.
             threads: threads of the engine; None for as many as the container may use.
+            scores: whether each label has a column of its scores, `score_LABEL`.
 
         Raises:
             PipeError: the run folder or an engine is wrong, see `open_first`.
@@ -56,7 +59,8 @@ class Scorer(Closeable):
         with normal_priority():
             self.record, opened = open_first(folder, manifest, engine, threads=threads)
         # By name, so that no process that receives the scorer chooses another engine.
-        self._arguments = (str(run), self.record.name, text, text_pair, threads)
+        self._arguments = (str(run), self.record.name, text, text_pair, threads, scores)
+        self.scores = scores
         # Another cut of a batch into calls changes the last bits of a score, and the parts of a job
         # must be the same bit for bit after an interruption and on another day.
         opened.fix_costs()
@@ -79,6 +83,10 @@ class Scorer(Closeable):
         """Free the engine. Closing twice is allowed."""
         self.model.close()
 
+    def columns(self, examples: Sequence[Example]) -> PredictedColumns:
+        """Return the predictions for examples, which fit the model, as columns."""
+        return self.model.columns(examples, scores=self.scores)
+
     def __call__(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the columns of a batch with `predicted_label`, `predicted_score`, `truncated`.
 
@@ -87,7 +95,7 @@ class Scorer(Closeable):
         Raises:
             InputError: a column of the texts is missing, or a column has the name of an added one.
         """
-        added = (*self.model.columns([]), ERROR)
+        added = (*self.columns([]), ERROR)
         if clash := [name for name in added if name in batch]:
             message = f"column {clash[0]!r} has the name of a column that is added"
             raise InputError(message, "rename it before")
@@ -100,7 +108,7 @@ class Scorer(Closeable):
         window = self._reader.window(enumerate(cells))
         columns = {
             name: _column(column.values, window.rows, rows)
-            for name, column in self.model.columns(window.examples).items()
+            for name, column in self.columns(window.examples).items()
         }
         rejects = {reject.row: reject.reason for reject in window.rejects}
         errors = _column(list(rejects.values()), list(rejects), rows)
@@ -115,10 +123,15 @@ class Scorer(Closeable):
 
 @lru_cache(maxsize=1)
 def _open_once(
-    run: str, engine: str | None, text: str | None, text_pair: str | None, threads: int | None
+    run: str,
+    engine: str | None,
+    text: str | None,
+    text_pair: str | None,
+    threads: int | None,
+    scores: bool,
 ) -> Scorer:
     """Return the scorer of this process: opening an engine takes longer than scoring a batch."""
-    return Scorer(run, engine, text=text, text_pair=text_pair, threads=threads)
+    return Scorer(run, engine, text=text, text_pair=text_pair, threads=threads, scores=scores)
 
 
 def _plain(cell: object) -> object:

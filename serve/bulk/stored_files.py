@@ -151,14 +151,16 @@ def find_files(
         and not (out is not None and out.covers(files, found))
     ]
     known = (PARQUET, *SUFFIXES)
-    skipped = Counter(posixpath.splitext(found)[1] for found in paths if not found.endswith(known))
+    skipped = Counter(
+        posixpath.splitext(found)[1] for found in paths if not found.lower().endswith(known)
+    )
     if skipped and not allow_skipped:
         counts = ", ".join(
             f"{suffix or 'none'} ({skipped[suffix]:,})" for suffix in sorted(skipped)
         )
         message = f"{named}: files with other suffixes than {', '.join(known)}: {counts}"
         raise ConfigError(message, "choose a narrower pattern, or leave them out: --allow-skipped")
-    paths = [found for found in paths if found.endswith(known)]
+    paths = [found for found in paths if found.lower().endswith(known)]
     if not paths:
         job = f", without the files of the bulk job in {min(jobs)}" if jobs else ""
         hint = f"expected a file, a folder or a pattern of {', '.join(known)}"

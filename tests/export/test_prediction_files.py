@@ -1,10 +1,12 @@
 import csv
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from pipework.data.examples import Example, Source
+from pipework.data.other_files import unlabelled_source
 from pipework.data.readers import Columns
 from pipework.errors import (
     ConfigError,
@@ -13,7 +15,8 @@ from pipework.errors import (
 from pipework.export.inference import predict_run
 from pipework.export.prediction_files import write_predictions
 from pipework.progress import NullProgress
-from pipework.tasks.predictions import MultiLabel
+from pipework.run_folder.manifest import Dialect, TrainingReadOptions
+from pipework.tasks.predictions import MultiLabel, SingleLabel
 from tests.commands import pipe
 
 
@@ -92,6 +95,54 @@ def test_several_labels_can_be_read_back(tmp_path, suffix, separator):
     columns = Columns(text="text", label="predicted_label")
     read = Source(path=out, columns=columns, kind="multi_label", separator=separator)
     assert [(row.text, row.label) for row in read.rows()] == [*zip(texts, labels, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "trained"), [("cp1252", "cp1252"), ("utf-8", "cp1252"), ("utf-8-sig", None)]
+)
+def test_csv_has_the_form_of_the_inputs(tmp_path, encoding, trained):
+    file, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    file.write_text("N\u00b0;text;sum\n1;caf\u00e9, th\u00e9;-5,50\n2;no;=1\n", encoding=encoding)
+    dialect = Dialect(delimiter=";", encoding=trained)
+    options = TrainingReadOptions.of_inputs(("text",)).model_copy(
+        update={"format": "csv", "suffix": ".csv", "dialect": dialect}
+    )
+    source = unlabelled_source(options, file)
+    assert [row.text for row in source.rows()] == ["caf\u00e9, th\u00e9", "no"]
+    one = SingleLabel(label="\u20ac", score=0.5, scores={})
+    pairs = [(Example(text=row.text), one) for row in source.rows()]
+    write_predictions(pairs, out, NullProgress(), source)
+    names, first, second = out.read_bytes().decode(encoding).splitlines()
+    assert names == "N\u00b0;text;sum;predicted_label;predicted_score"
+    assert first == "1;caf\u00e9, th\u00e9;-5,50;\u20ac;0.5000"
+    assert second.startswith("2;no;'=1;")
+    assert [row.text for row in unlabelled_source(options, out).rows()] == [
+        row.text for row, _ in pairs
+    ]
+    if encoding == "cp1252":
+        japanese = replace(one, label="\u65e5")
+        with pytest.raises(ConfigError, match=r"out\.csv: '\u65e5' cannot be written as cp1252"):
+            write_predictions([(pairs[0][0], japanese)], out, NullProgress(), source)
+        assert len(out.read_bytes().splitlines()) == 3
+
+
+def test_csv_may_have_the_score_of_each_label(tmp_path):
+    file, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    file.write_text("id,text\n7,rain\n8,sun\n")
+    source = Source(path=file, columns=Columns(label=None))
+    predictions = [
+        MultiLabel(labels=("b",), scores={"b": 0.75, "a": 0.00012345678}),
+        MultiLabel(labels=(), scores={"a": 0.25, "b": 0.125}),
+    ]
+    pairs = [*zip((Example(text=text) for text in ("rain", "sun")), predictions, strict=True)]
+    write_predictions(pairs, out, NullProgress(), source, scores=True)
+    assert out.read_text().splitlines() == [
+        "id,text,predicted_label,predicted_score,score_a,score_b",
+        '7,rain,"[""b""]",0.7500,0.000123457,0.75',
+        "8,sun,[],,0.25,0.125",
+    ]
+    with pytest.raises(ConfigError, match=r"--scores needs a \.csv file"):
+        write_predictions(pairs, tmp_path / "out.tsv", NullProgress(), source, scores=True)
 
 
 @pytest.mark.parametrize("other", ["mine.tsv", "link.tsv", "../here/mine.tsv"])

@@ -66,7 +66,7 @@ def _member(config, out, kill_at, resume, results):
         with join() as world:
             train(config, out, NullProgress(), world=world, resume=resume)
     except CheckFailedError as error:  # complete, but too short to have learned anything
-        os._exit(0 if "the run is complete" in str(error) else error.exit_code)
+        os._exit(0 if "the run is complete" in error.hint else error.exit_code)
     except PipeError as error:
         results.put(str(error))
         os._exit(error.exit_code)

@@ -2,20 +2,22 @@
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from pipework.data.examples import Source
+from pipework.data.text_files import file_head
 from pipework.errors import ConfigError
 from pipework.run_folder.files import MANIFEST_FILE
-from pipework.settings import Settings, load_settings
+from pipework.settings import SUFFIXES, Settings, load_settings
 from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings, read_labels
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.config.train import PretrainSettings, TrainSettings, TuneSettings
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 SAMPLE = Path(__file__).parents[1] / "sample"
+RATE_FROM_SCRATCH = 5e-4
 ENTITY_MARKS = 4  # before and after each of the two entities
 
 SAVED = "train.save_every, or train.keep_every to keep the weights"
@@ -106,6 +108,15 @@ class Config(Settings):
     pretrain: PretrainSettings = PretrainSettings()
     tune: Annotated[TuneSettings, Field(exclude=True)] = TuneSettings()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_from_scratch(cls, values: Any) -> Any:  # noqa: ANN401  (before validation)
+        """Add the default learning rate of a model that is trained from scratch."""
+        model, train = values.get("model"), values.get("train", {})
+        if isinstance(model, dict) and isinstance(train, dict) and model.get("preset"):
+            return {**values, "train": {"learning_rate": RATE_FROM_SCRATCH, **train}}
+        return values
+
     @model_validator(mode="after")
     def _room_for_text(self) -> Self:
         texts = 1 + ("text_pair" in self.data.fields)
@@ -195,6 +206,14 @@ class Config(Settings):
 def recipes() -> dict[str, Path]:
     """Return the shipped recipes by name."""
     return {path.stem: path for path in sorted(RECIPES.glob("*.toml"))}
+
+
+def is_config(name: str) -> bool:
+    """Return whether a name is a recipe or a settings file, and not a JSON array of rows."""
+    path = Path(name)
+    if path.suffix == ".json" and path.is_file():
+        return not file_head(path).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    return name in recipes() or path.suffix in SUFFIXES
 
 
 def load_config(name: str, overrides: list[str]) -> Config:

@@ -36,6 +36,10 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
         numeric = all(name.isdecimal() for name in names)
         labels = tuple(sorted(names, key=int if numeric else str))
     minimum = task.fewest_labels
+    if not labels and (skipped := source.skipped_rows()):
+        message = f"{source.path}: all {skipped:,} rows lack a label at {source.columns.label!r}"
+        hint = "check data.columns.label, data.skip_unlabelled and data.no_label"
+        raise ConfigError(message, hint)
     if len(set(labels)) != len(labels) or len(labels) < minimum:
         message = f"expected {minimum} or more distinct labels, found {len(labels)}: {labels[:10]}"
         raise ConfigError(message, "set task.labels, or check data.columns.label")

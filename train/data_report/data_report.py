@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Source
 from pipework.data.readers import Format
 from pipework.progress import Progress
-from pipework.settings import SUFFIXES, Settings, load_settings
+from pipework.settings import Settings, load_settings
 from pipework.tasks.registry import task_type
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.data import (
@@ -26,7 +26,7 @@ from pipework.train.config.data import (
     TaskSettings,
     read_labels,
 )
-from pipework.train.config.run_config import load_config, recipes
+from pipework.train.config.run_config import load_config
 from pipework.train.data.disk_cache import cache_key, cached_text, source_content
 from pipework.train.data.labels import check_labels, class_labels
 from pipework.train.data.tokenizer import make_tokenizer
@@ -133,6 +133,7 @@ def _split(stats: FileStats, source: Source, limit: int, *, duplicates: int) -> 
         skipped=0 if source.part is not None and source.part.held_out else source.skipped_rows(),
         defects=dict(stats.defects),
         same_tokens=stats.same_tokens(),
+        without_labels=stats.without_labels,
     )
 
 
@@ -172,11 +173,6 @@ class FileCheckSettings(Settings):
 
     task: TaskSettings = TaskSettings()
     data: CheckedData = CheckedData()
-
-
-def is_config(name: str) -> bool:
-    """Return whether a name is a recipe or a settings file."""
-    return name in recipes() or Path(name).suffix in SUFFIXES
 
 
 def check_config(

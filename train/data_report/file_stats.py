@@ -94,6 +94,7 @@ class FileStats:
         self.empty = 0
         self.defects = Counter[str]()
         self.headers = 0
+        self.without_labels = 0
         self.first: str | None = None
         self._names = names
         self._index = {label: position for position, label in enumerate(names or ())}
@@ -196,6 +197,7 @@ class FileStats:
         for label, rows in Counter(labels_B).items():
             names = tuple(sorted({self._name(part) for part in _label_tuple(label)}))
             hashes[label] = hash(names)
+            self.without_labels += 0 if names else rows
             for name in names:
                 self.labels[name] += rows
         return np.fromiter((hashes[label] for label in labels_B), np.int64, len(labels_B))

@@ -14,6 +14,7 @@ UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
 RARE_LABEL = 0.1
 MANY_LABELS = 0.5  # labels per row above which the column is rather an id or a text
+MOSTLY = 0.8  # of the rows
 LISTED = 5  # labels in a finding
 FEW_ROWS = 20  # too few to judge the number of labels
 
@@ -127,6 +128,10 @@ def _rare_labels(name: str, split: SplitReport) -> Iterable[str]:
     rare = [label for label, count in split.labels.items() if count < RARE_LABEL * mean]
     if rare:
         yield f"{name}: labels with less than 10 % of the mean count: {', '.join(rare[:LISTED])}"
+    if split.without_labels > MOSTLY * split.rows:
+        share = f"{counted(split.without_labels, 'row')} ({split.without_labels / split.rows:.0%})"
+        advice = 'train.class_weights = "balanced" and task.metric = "macro_f1"'
+        yield f"{name}: {share} without a label: set {advice}, so that rare labels are learned"
     always = [label for label, rows in split.labels.items() if rows == split.rows]
     if always and len(split.labels) > 1:
         yield f"{name}: every row has the label {always[0]}, which cannot be learned"

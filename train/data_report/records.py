@@ -25,7 +25,7 @@ class SplitReport(Record):
     the label of the first row, if it looks like a header; `headers` rows repeat the names of the
     columns. `dropped` rows are left out by data.drop_leaked, `skipped` rows of the file have no
     label. `defects` are the rows with each kind of damaged text. `same_tokens` texts have the
-    tokens of another text.
+    tokens of another text. `without_labels` rows have none of several labels.
     """
 
     rows: int
@@ -47,6 +47,7 @@ class SplitReport(Record):
     skipped: int = 0
     defects: dict[str, int] = Field(default_factory=dict)
     same_tokens: int = 0
+    without_labels: int = 0
 
     @property
     def truncated_rate(self) -> float | None:

@@ -63,10 +63,14 @@ def _rows_by_label(splits: Mapping[str, SplitReport]) -> Rows:
     rows = Counter[str]()
     for split in splits.values():
         rows.update(split.labels)
-    return [
+    by_label: list[tuple[str, ...]] = [
         (label, *map(partial(_rows_with, label), splits.values()))
         for label, _ in rows.most_common()
     ]
+    if any(split.without_labels for split in splits.values()):
+        counts = (f"{split.without_labels:,}" for split in splits.values())
+        by_label.insert(0, ("without a label", *counts))
+    return by_label
 
 
 def _rows_with(label: str, split: SplitReport) -> str:

@@ -13,7 +13,11 @@ DEFECTS = {
     # The bytes of UTF-8 start with these characters in Windows-1252.
     "UTF-8 that was decoded as Windows-1252, such as Ã© for é": (
         re.compile(r"[ÂÃÐÑ][\u0080-\u00bf]|â€|ðŸ"),
-        "write the file again from its source, as UTF-8",
+        "remove data.encoding, or write the file again from its source, as UTF-8",
+    ),
+    "control characters, such as U+0085": (
+        re.compile(r"[\u0080-\u009f]"),
+        'the file may be of Windows: set data.encoding = "cp1252" instead of latin-1',
     ),
     'doubled quotes, such as ""word""': (
         re.compile(r'\w""(?!")|(?<!")""\w'),

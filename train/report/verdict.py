@@ -24,6 +24,7 @@ NAMED_AFTER_PEOPLE = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
 FALL = 0.98  # a loss that ends above this multiple of its start did not fall
 OVERFITTED = 0.75  # share of the steps before which the best score is early
 USEFUL_MATTHEWS = 0.2
+LISTED = 5  # labels in a finding
 IMBALANCED = 1.5  # times the share of a label if all were equally frequent
 
 
@@ -167,7 +168,10 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
     findings: tuple[str, ...] = ()
     if outcome is not Outcome.BETTER:
         scored = fresh.task.evaluate(fresh.outputs, fresh.truth)
-        findings = (*_imbalance(fresh, scored, outcome), _diagnosis(history))
+        advice = tuple(_imbalance(fresh, scored, outcome)) or (_diagnosis(history),)
+        findings = (*_collapse(fresh), *advice)
+    if outcome is Outcome.NOTHING and linear is not None and linear.baseline > constant.baseline:
+        findings = (f"the rows can be learned from: the model compared with {linear}", *findings)
     return Verdict(
         outcome=outcome,
         sentence=f"{outcome.sentence} {difference}{note}",
@@ -227,17 +231,24 @@ def _outcome(
     return (Outcome.WORSE if linear.high < 0 else Outcome.UNDECIDED), linear
 
 
+def _collapse(rows: ScoredRows) -> Iterable[str]:
+    """Yield a finding if the model predicts the same labels for every row."""
+    labels_NC = rows.task.predicted_labels(rows.outputs.values)
+    if labels_NC.size and (labels_NC == labels_NC[0]).all():
+        found = [rows.task.labels[index] for index in np.flatnonzero(labels_NC[0])]
+        names = ", ".join(found[:LISTED]) + (", ..." if len(found) > LISTED else "")
+        yield f"the model predicts {names or 'no label'} for every row"
+
+
 def _imbalance(rows: ScoredRows, scored: Evaluation, outcome: Outcome) -> Iterable[str]:
     metrics = (Metric.ACCURACY, Metric.MICRO_F1)  # high for a constant prediction
-    labels_NC = rows.task.predicted_labels(rows.outputs.values)
-    if labels_NC.any() and (labels_NC == labels_NC[0]).all():
-        counts = np.unique(rows.truth, axis=0, return_counts=True)[1]
-        finding = "the model predicts the same labels for every row"
-        if counts.max() > IMBALANCED * counts.mean():
-            share = f"{100 * counts.max() / counts.sum():.0f} % of the rows have the same labels"
-            metric = " and task.metric to macro_f1" if scored.metric in metrics else ""
-            finding += f": {share}; set train.class_weights to balanced{metric}"
-        yield finding
+    values, counts = np.unique(rows.truth, axis=0, return_counts=True)
+    if any(_collapse(rows)) and counts.max() > IMBALANCED * counts.mean():
+        share = f"{100 * counts.max() / counts.sum():.0f} % of the rows"
+        unlabelled = values.ndim > 1 and not values[counts.argmax()].any()
+        same = "have no label" if unlabelled else "have the same label"
+        metric = " and task.metric to macro_f1" if scored.metric in metrics else ""
+        yield f"{share} {same}: set train.class_weights to balanced{metric}"
     matthews = scored.scores.get(Metric.MATTHEWS, 0.0)
     if outcome is Outcome.NOTHING and scored.metric in metrics and matthews > USEFUL_MATTHEWS:
         yield (

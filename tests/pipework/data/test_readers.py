@@ -79,7 +79,7 @@ def test_the_hint_names_no_encoding_that_is_a_guess(tmp_path):
     path.write_bytes("text,label\n今日は晴れ,a\n".encode("cp932"))
     with pytest.raises(DataError, match=r"f\.csv:2: not UTF-8 \(byte 0") as caught:
         list(read_rows(path, Format.CSV, Columns(), header=True))
-    assert caught.value.hint.startswith("set data.encoding to its encoding: cp1252 of Excel")
+    assert caught.value.hint.startswith("set data.encoding of pipe train and check: cp1252 of")
 
 
 @pytest.mark.parametrize("name", ["text", "label"])

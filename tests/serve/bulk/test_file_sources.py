@@ -50,7 +50,7 @@ def test_a_list_of_texts_has_its_own_column_name(run, tmp_path):
 )
 def test_a_file_that_cannot_be_cut_is_refused(dialect):
     training = TrainingReadOptions.of_inputs(("text",)).model_copy(update={"suffix": ".tsv"})
-    table = SimpleNamespace(name="table.tsv")
+    table = SimpleNamespace(name="table.tsv", read=lambda *_: b"")
     assert file_source(table, training, None).format is Format.TSV
     other = training.model_copy(update={"dialect": Dialect(**dialect)})
     with pytest.raises(DataError, match="was trained on data in another form"):
@@ -82,3 +82,7 @@ def test_a_file_is_read_with_the_dialect_of_the_training_data(run, tmp_path, enc
     texts = [f'{word}; a "quote"\nin two lines', f"goal, {word}", "rain"]
     assert scored["Kommentar"].to_pylist() == texts
     assert scored["source_row"].to_pylist() == [2, 4, 5]
+    (tmp_path / "utf8.csv").write_text("Kommentar\ngoal \u82f9\u529f\n", encoding="utf-8")
+    score(trained, tmp_path / "utf8.csv", tmp_path / "second")
+    other = pq.read_table(tmp_path / "second/parts")
+    assert other["Kommentar"].to_pylist() == ["goal \u82f9\u529f"]

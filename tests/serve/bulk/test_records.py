@@ -91,10 +91,10 @@ def test_a_value_that_is_not_unicode_is_set_aside(reader):
 @pytest.mark.parametrize(
     ("columns", "keep", "text", "message"),
     [
-        (("id",), (), "text", "x.csv: expected one column 'text', found 0; columns: id"),
-        (("text", "text"), (), "text", "expected one column 'text', found 2"),
-        (("text",), ("id",), "text", "expected one column 'id', found 0"),
-        (("text",), (), 3, "expected one column 3"),
+        (("id",), (), "text", "x.csv: no column 'text'; columns: id"),
+        (("text", "text"), (), "text", "expected one column, found 2: 'text'"),
+        (("text",), ("id",), "text", "no column 'id'"),
+        (("text",), (), 3, "no column 3"),
     ],
 )
 def test_missing_columns_are_reported(reader, columns, keep, text, message):

@@ -28,11 +28,17 @@ def test_predictions_equal_those_of_decide(request, name):
         max_length=manifest.input.max_length,
         type_ids=manifest.input.type_ids,
     )
-    with open_proven(run, manifest) as engine, Scorer(run) as scorer:
+    with open_proven(run, manifest) as engine, Scorer(run, scores=True) as scorer:
         expected = manifest.task.decode(engine.infer(encoder.encode(examples)))
-        scored = scorer.model.columns(examples)
+        scored = pickle.loads(pickle.dumps(scorer)).columns(examples)
     columns = {name: column.values for name, column in scored.items()}
     for row, prediction in enumerate(expected):
+        scores = {} if isinstance(prediction, RegressionValue) else prediction.scores
+        assert {name for name in columns if name.startswith("score_")} == {
+            f"score_{label}" for label in scores
+        }
+        for label, score in scores.items():
+            assert columns[f"score_{label}"][row] == pytest.approx(score, abs=1e-6)
         match prediction:
             case SingleLabel(label=label, score=score):
                 assert columns["predicted_label"][row] == label

@@ -15,12 +15,12 @@ from pipework.serve.bulk.stored_files import find_files
 
 
 def test_folders_patterns_and_urls_are_found_in_the_order_of_names(tmp_path):
-    for name in ("b.csv", "a.parquet", "deep/c.jsonl", "_SUCCESS", ".hidden.csv", "notes.md"):
+    for name in ("b.csv", "A.PARQUET", "deep/c.jsonl", "_SUCCESS", ".hidden.csv", "notes.md"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x")
     names = [file.name for file in find_files(str(tmp_path), allow_skipped=True)]
-    assert names == ["a.parquet", "b.csv", "deep/c.jsonl"]
+    assert names == ["A.PARQUET", "b.csv", "deep/c.jsonl"]
     assert [file.name for file in find_files(str(tmp_path / "*.csv"))] == ["b.csv"]
     assert [file.name for file in find_files(f"file://{tmp_path}/b.csv")] == ["b.csv"]
     memory = fsspec.filesystem("memory")

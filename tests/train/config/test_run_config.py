@@ -8,6 +8,7 @@ from pipework.settings import dump_settings, setting_keys
 from pipework.train.config.run_config import (
     EQUIVALENTS,
     Config,
+    is_config,
     load_config,
     recipes,
     run_config,
@@ -124,6 +125,24 @@ def test_the_equivalents_of_foreign_keys_exist():
         assert named or text in options, name
 
 
+def test_a_model_from_scratch_has_another_default_learning_rate():
+    rates = [
+        load_config("sst2", ["data.root=x", *overrides]).train.learning_rate
+        for overrides in (
+            ["model.name=", "model.preset=tiny", "train.learning_rate="],
+            ["model.name=", "model.preset=tiny", "train.learning_rate=1e-3"],
+            ["train.learning_rate="],
+        )
+    ]
+    assert rates == [5e-4, 1e-3, 5e-5]
+
+
+def test_a_json_array_is_not_a_config(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text('[{"text": "x", "label": "a"}]')
+    assert (is_config(str(path)), is_config("mine.json"), is_config("sst2")) == (False, True, True)
+
+
 def test_an_unknown_name_lists_the_recipes():
     with pytest.raises(ConfigError, match="neither a config file nor a recipe") as caught:
         load_config("thucnew", [])
@@ -136,7 +155,7 @@ def test_an_unknown_name_lists_the_recipes():
         (["model.head=entity"], r"model\.head entity needs data with entities"),
         (["model.freeze=true", "train.token_dropout=0.1"], r"remove model\.freeze"),
         (["train.warmup=0.2", "train.warmup_steps=9"], r"one of train\.warmup .* found both"),
-        (["train.eta_min=1", "train.schedule=cosine"], r"at most train\.learning_rate 5e-05"),
+        (["train.eta_min=1", "train.schedule=cosine"], r"at most train\.learning_rate 0.0005"),
         (["train.eta_min=1e-6"], r"eta_min needs train\.schedule cosine or .*, found linear"),
         (["train.step_size=9"], r"step_size needs train\.schedule step, found linear"),
         (["train.loss_scale=9"], r"loss_scale needs train\.precision fp16, found auto"),

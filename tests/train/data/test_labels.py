@@ -31,6 +31,14 @@ def test_a_file_of_names_fixes_the_order(tmp_path):
     assert class_labels(names, source(tmp_path, "01")) == ("sport", "finance")
 
 
+def test_rows_without_any_label_are_reported(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "x", "label": "a"}\n' * 3)
+    columns = Columns(label="annotations.0.label")
+    with pytest.raises(ConfigError, match=r"all 3 rows lack a label at 'annotations\.0\.label'"):
+        class_labels(None, Source(path=path, columns=columns, skip_unlabelled=True))
+
+
 @pytest.mark.parametrize("configured", [("a",), ("a", "b", "a")])
 def test_a_single_class_or_duplicate_classes_are_rejected(tmp_path, configured):
     with pytest.raises(ConfigError, match="expected 2 or more distinct labels"):

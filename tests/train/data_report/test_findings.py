@@ -1,7 +1,11 @@
+import json
 from dataclasses import replace
 
 import pytest
 
+from pipework.data.examples import Source
+from pipework.data.readers import Columns
+from pipework.train.data_report.tables import tables
 from tests.train.data_report.reports import encoder_of, report_of, sources
 
 
@@ -74,6 +78,20 @@ def test_labels_without_rows_and_labels_of_all_rows_are_reported(tmp_path):
         "train: every row has the label c, which cannot be learned",
         "no row has the labels d of task.labels",
     )
+
+
+def test_rows_without_any_of_several_labels_are_counted(tmp_path):
+    path = tmp_path / "train.jsonl"
+    labels = [["a"], ["b", "a"], *[[]] * 18]
+    lines = (json.dumps({"text": f"t{n}", "label": label}) for n, label in enumerate(labels))
+    path.write_text("\n".join(lines))
+    report = report_of({"train": Source(path=path, columns=Columns(), kind="multi_label")})
+    (finding,) = report.findings
+    assert finding.startswith(
+        'train: 18 rows (90%) without a label: set train.class_weights = "bal'
+    )
+    *_, (title, _, rows) = tables(report)
+    assert (title, rows[:2]) == ("rows by label", [("without a label", "18"), ("a", "2")])
 
 
 def test_rows_without_a_label_are_counted(tmp_path):

@@ -125,7 +125,7 @@ CASES = {
         "nothing",
         f"{NOTHING}a' for every row",
         True,
-        "same labels for every row: 94 % of the rows have the same labels; set train.class_weights",
+        "for every row 94 % of the rows have the same label: set train.class_weights to balanced",
     ),
     "too short": (
         lambda: judged(constant(0), history=TRIAL),
