@@ -43,6 +43,14 @@ MaxRejects = Annotated[
     typer.Option(min=0, max=1, help="largest share of unreadable rows of --in (default 0.1)"),
 ]
 
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN|TEXT",
+        help="run folder (not with --url), then texts; a tab separates the texts of a pair",
+    ),
+]
+
 Inputs = Annotated[
     str | None,
     typer.Option("--in", help="files to score into the folder --out: path, folder or 'GLOB'"),
@@ -50,13 +58,7 @@ Inputs = Annotated[
 
 
 def predict(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN|TEXT",
-            help="run folder (not with --url), then texts; a tab separates the texts of a pair",
-        ),
-    ] = None,
+    words: Words = None,
     file: Annotated[Path | None, typer.Option(help="data file, or .txt file of texts")] = None,
     inputs: Inputs = None,
     out: Annotated[
@@ -81,7 +83,7 @@ def predict(
     if inputs is None:
         bulk = {"--keep": keep, "--shard": shard, "--on": on, "--max-rejects": max_rejects}
         flags = {"--allow-skipped": allow_skipped, "--scores": scores and out is None}
-        _check_without_in(out, {**bulk, **{name: True for name, on in flags.items() if on}})
+        _check_without_in(out, {**bulk, **{name: True for name, given in flags.items() if given}})
     else:
         others = {"--file": file, "--url": url, "--raw-csv": raw_csv or None}
         run, out = _check_with_in(words or [], out, others)

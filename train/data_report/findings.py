@@ -67,6 +67,10 @@ def _missing_labels(splits: Mapping[str, SplitReport], labels: Sequence[str]) ->
 def _label_findings(splits: Mapping[str, SplitReport]) -> Iterable[str]:
     """Yield findings about a wrong column of labels, a wrong kind of task, and spellings."""
     name, train = next(iter(splits.items()))
+    if train.without_labels > MOSTLY * train.rows:
+        share = f"{counted(train.without_labels, 'row')} ({train.without_labels / train.rows:.0%})"
+        advice = 'train.class_weights = "balanced" and task.metric = "macro_f1"'
+        yield f"{name}: {share} without a label: set {advice}, so that rare labels are learned"
     count, numeric = len(train.labels), all(map(DECIMAL.fullmatch, train.labels))
     if train.rows >= FEW_ROWS and count > MANY_LABELS * train.rows:
         advice = ', or set task.kind = "regression" if the labels are values' if numeric else ""
@@ -128,10 +132,6 @@ def _rare_labels(name: str, split: SplitReport) -> Iterable[str]:
     rare = [label for label, count in split.labels.items() if count < RARE_LABEL * mean]
     if rare:
         yield f"{name}: labels with less than 10 % of the mean count: {', '.join(rare[:LISTED])}"
-    if split.without_labels > MOSTLY * split.rows:
-        share = f"{counted(split.without_labels, 'row')} ({split.without_labels / split.rows:.0%})"
-        advice = 'train.class_weights = "balanced" and task.metric = "macro_f1"'
-        yield f"{name}: {share} without a label: set {advice}, so that rare labels are learned"
     always = [label for label, rows in split.labels.items() if rows == split.rows]
     if always and len(split.labels) > 1:
         yield f"{name}: every row has the label {always[0]}, which cannot be learned"

@@ -171,7 +171,8 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
         advice = tuple(_imbalance(fresh, scored, outcome)) or (_diagnosis(history),)
         findings = (*_collapse(fresh), *advice)
     if outcome is Outcome.NOTHING and linear is not None and linear.baseline > constant.baseline:
-        findings = (f"the rows can be learned from: the model compared with {linear}", *findings)
+        score = f"{metric_in_words(linear.metric)} {linear.baseline:.4f}"
+        findings = (f"the labels can be learned: the linear baseline has {score}", *findings)
     return Verdict(
         outcome=outcome,
         sentence=f"{outcome.sentence} {difference}{note}",
