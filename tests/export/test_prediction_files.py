@@ -7,7 +7,6 @@ import pytest
 from pipework.data.examples import Example, Source
 from pipework.data.readers import Columns
 from pipework.errors import (
-    ConfigError,
     InputError,
 )
 from pipework.export.inference import predict_run
@@ -41,12 +40,6 @@ def test_a_failure_leaves_no_partial_output(exported_run, tmp_path):
     ):
         write_predictions(predict_run(exported_run, examples), tmp_path / "a.tsv", NullProgress())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_output_needs_an_existing_folder(exported_run, tmp_path):
-    answers = predict_run(exported_run, [Example(text="fine")])
-    with pytest.raises(ConfigError, match="expected a file path in an existing folder"):
-        write_predictions(answers, tmp_path / "none" / "a.tsv", NullProgress())
 
 
 @pytest.mark.parametrize(
