@@ -91,6 +91,8 @@ def test_errors_have_a_message_and_a_status(client, name):
     assert refused("at most 100000 characters", ["r" * 100_001]) == "INVALID_ARGUMENT"
     assert refused("[Dd]eadline", client_timeout=-1) == "DEADLINE_EXCEEDED"
     assert refused("larger than max", ["r" * 2**20] * 9) == "RESOURCE_EXHAUSTED"
+    with pytest.raises(InferenceServerException, match="TraceSetting is not supported"):
+        client.get_trace_settings()
 
 
 def test_a_message_that_is_too_large_after_decompression_is_refused(channel):
