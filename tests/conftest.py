@@ -103,6 +103,36 @@ def closed_port():
         yield bound.getsockname()[1]
 
 
+class Noting(NullProgress):
+    """Records the notes."""
+
+    def __init__(self):
+        self.lines = []
+
+    def note(self, line):
+        self.lines.append(line)
+
+
+@pytest.fixture
+def noting() -> Noting:
+    return Noting()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium with the driver of playwright."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415  (few tests use it)
+
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("chromium is absent: apt-get install chromium")
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield browser
+        browser.close()
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     if not SHARED.is_dir():

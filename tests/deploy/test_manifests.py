@@ -212,19 +212,24 @@ def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from paths(value, (*path, index))
 
 
+def with_typo(document: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
+    """Return a copy of a document with another name of a key."""
+    changed = copy.deepcopy(document)
+    node = changed
+    for step in path[:-1]:
+        node = node[step]
+    node[f"{path[-1]}x"] = node.pop(path[-1])
+    return changed
+
+
 @pytest.mark.parametrize("resource", [resource for _, resource in RESOURCES], ids=IDS)
 def test_a_typo_in_any_key_is_found(resource):
     unnoticed = []
     for path in paths(resource):
-        changed = copy.deepcopy(resource)
-        node = changed
-        for step in path[:-1]:
-            node = node[step]
         if path[0] in ("apiVersion", "kind"):
             continue
-        node[f"{path[-1]}x"] = node.pop(path[-1])
         try:
-            check(changed)
+            check(with_typo(resource, path))
         except (jsonschema.ValidationError, kubernetes_validate.ValidationError):
             continue
         unnoticed.append(path)

@@ -4,7 +4,6 @@ The package has requirements that contradict those of the project, so SKYPILOT_P
 of an environment with `skypilot`.
 """
 
-import copy
 import os
 import subprocess
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.test_manifests import paths
+from tests.deploy.test_manifests import paths, with_typo
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "deploy/sky").glob("*.yaml"))
@@ -40,16 +39,6 @@ def parse(tasks: list[dict[str, Any]]) -> list[str]:
         command, input=yaml.safe_dump(tasks), capture_output=True, text=True, check=True, cwd=ROOT
     )
     return done.stdout.splitlines()
-
-
-def with_typo(task: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a copy of a task with another name of a key."""
-    changed = copy.deepcopy(task)
-    node = changed
-    for step in path[:-1]:
-        node = node[step]
-    node[f"{path[-1]}x"] = node.pop(path[-1])
-    return changed
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

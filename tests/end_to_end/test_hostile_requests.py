@@ -379,15 +379,6 @@ def test_a_stream_of_bytes(server: HostileServer, name: str) -> None:
         time.sleep(1)
 
 
-def test_incomplete_compressed_bodies(server: HostileServer) -> None:
-    half = head(V1, "Content-Length: 64000", "Content-Encoding: gzip") + BOMB[:60_000]
-    with attack(server, "http: 150 halves of a bomb"), ExitStack() as stack:
-        for _ in range(150):
-            opened = stack.enter_context(socket.create_connection(server.http, timeout=TIMEOUT_S))
-            opened.sendall(half)
-        time.sleep(1)
-
-
 def test_clients_that_do_not_read(server: HostileServer) -> None:
     request = b"GET /docs/static/swagger-ui-bundle.js HTTP/1.1\r\nHost: [::]\r\n\r\n"
     with attack(server, "http: 150 unread responses"), ExitStack() as stack:

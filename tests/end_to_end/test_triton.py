@@ -222,11 +222,3 @@ def test_an_invalid_text_fails_only_its_own_request(server, http):
     bad = results.pop(7)
     assert bad == "input 0: text is not UTF-8: invalid continuation byte at byte 0"
     assert results == [results[0]] * len(results)
-
-
-def test_a_model_of_single_texts_rejects_pairs(http):
-    inputs = [http_client.InferInput(name, [1, 1], "BYTES") for name in ("text", "text_pair")]
-    for infer_input in inputs:
-        infer_input.set_data_from_numpy(np.array([[b"text"]], np.object_))
-    with pytest.raises(InferenceServerException, match="text_pair"):
-        http.infer("text", inputs)

@@ -8,7 +8,6 @@ import torch
 from tokenizers import Tokenizer
 
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
-from pipework.progress import NullProgress
 from pipework.run_folder.files import file_digest, record_file
 from pipework.run_folder.manifest import ReadOptions, Split, read_manifest, write_manifest
 from pipework.tasks.kinds import Metric
@@ -23,21 +22,6 @@ PARTS = ("attention.self.query", "attention.self.key", "attention.self.value")
 PARTS += ("attention.output.dense", "intermediate.dense", "output.dense")
 INT8_LAYERS = frozenset(f"bert.encoder.layer.{n}.{part}" for n in range(2) for part in PARTS)
 WORDS = ("rain", "goal", "bank", "soup", "book", "wind", "team", "票房", "明天")
-
-
-class Noting(NullProgress):
-    """Records the notes."""
-
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
-
-
-@pytest.fixture
-def noting() -> Noting:
-    return Noting()
 
 
 def make_run(trained: Path, run: Path, task: Task, reading: ReadOptions, rows: list[str]) -> Path:

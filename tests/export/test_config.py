@@ -43,13 +43,7 @@ def test_a_limit_of_zero_is_an_override():
 
 @pytest.mark.parametrize(
     "override",
-    [
-        "tolerances.fp32.max_abs=-1",
-        "dev_rows=0",
-        "speed_s=-1",
-        "triton.backend=torch",
-        "capabilities=[0]",
-    ],
+    ["dev_rows=0", "triton.backend=torch"],
 )
 def test_an_invalid_setting_is_rejected(override):
     with pytest.raises(ConfigError, match=override.partition("=")[0]):
@@ -69,10 +63,6 @@ def test_a_triton_backend_is_chosen_by_name():
     triton = settings("triton.backend=onnxruntime", "triton.instances=3").triton
     assert (triton.backend, triton.instances) == (TritonBackend.ONNXRUNTIME, 3)
     assert triton.name is None
-
-
-def test_each_precision_has_a_tolerance():
-    assert TOLERANCES.keys() == {*Precision}
 
 
 @pytest.mark.parametrize("limit", RoundedToleranceSettings.model_fields)

@@ -3,18 +3,10 @@
 import shutil
 
 from pipework.export.ranking import keep_best
-from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import LockedRun, read_manifest
 from tests.commands import pipe
-
-
-class NoteRecorder(NullProgress):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
+from tests.conftest import Noting
 
 
 def with_engines(exported_run, folder, *speeds, variation=0.0):
@@ -42,15 +34,15 @@ def with_engines(exported_run, folder, *speeds, variation=0.0):
 
 
 def kept(run, keep):
-    recorder = NoteRecorder()
+    noting = Noting()
     with LockedRun.open(run) as locked:
-        records = keep_best(locked, locked.manifest.engines, keep, recorder)
+        records = keep_best(locked, locked.manifest.engines, keep, noting)
     assert [one.name for one in read_manifest(run).engines] == [one.name for one in records]
     for record in records:
         verify_files(run, record.files)
     names = sorted(path.name for path in (run / "engines").iterdir())
     assert names == sorted(one.name for one in records)
-    return [one.name for one in records], recorder.lines
+    return [one.name for one in records], noting.lines
 
 
 def test_the_default_engine_and_the_fastest_are_kept(exported_run, tmp_path):

@@ -75,23 +75,11 @@ def labels(found):
     return [(example.text, prediction.label) for example, prediction in found]
 
 
-def test_neither_a_run_nor_a_server_is_reported():
-    with pytest.raises(ConfigError, match="expected a run folder or --url, found neither"):
-        predict()
-
-
 def test_a_run_and_a_server_are_reported(tmp_path):
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(ConfigError, match=f"found both: {tmp_path} and {URL}") as caught:
         predict([str(tmp_path), "rain"], url=URL)
     assert caught.value.hint == "remove one of them"
-
-
-@pytest.mark.parametrize("given", [{"url": URL}, {}])
-def test_texts_and_a_file_are_reported(tmp_path, given):
-    words = ["rain"] if given else [str(tmp_path), "rain"]
-    with pytest.raises(ConfigError, match="expected texts or --file, found both"):
-        predict(words, tmp_path / "rows.tsv", **given)
 
 
 def test_columns_need_a_file():
@@ -226,12 +214,12 @@ def test_a_column_that_is_missing_is_reported_with_the_option(exported_run, tmp_
         assert "--columns of pipe predict, eval and bench" in caught.value.hint
 
 
-def test_a_list_of_texts_is_noted(exported_run, url, tmp_path):
-    file, progress = tmp_path / "a.txt", NotesOnly()
+def test_a_list_of_texts_is_noted(exported_run, url, tmp_path, noting):
+    file = tmp_path / "a.txt"
     file.write_text("sentence\nrain\n")
-    found = predict_inputs([str(exported_run)], file, PredictionSource(), progress=progress)
+    found = predict_inputs([str(exported_run)], file, PredictionSource(), progress=noting)
     assert found.file is not None
-    assert progress.notes == [f"{file} has no column for the text: each line is a text"]
+    assert noting.lines == [f"{file} has no column for the text: each line is a text"]
     assert [example.text for example, _ in found.predictions] == ["sentence", "rain"]
     assert labels(predict(file=file, url=url)) == [("sentence", "8"), ("rain", "4")]
 
@@ -299,41 +287,29 @@ def test_a_column_with_the_name_of_a_predicted_column_is_reported(url, tmp_path)
     assert not out.exists()
 
 
-class NotesOnly(NullProgress):
-    """Records notes."""
-
-    def __init__(self):
-        self.notes = []
-
-    def note(self, line):
-        self.notes.append(line)
-
-
-def test_the_share_of_truncated_inputs_is_noted_at_the_end(exported_run, tmp_path):
+def test_the_share_of_truncated_inputs_is_noted_at_the_end(exported_run, tmp_path, noting):
     file, out = tmp_path / "rows.tsv", tmp_path / "out.jsonl"
     file.write_text("text\tlabel\nrain\tarts\n" + "word " * 500 + "\tarts\nsun\tarts\n")
     expected = "1 of 3 inputs (33.3%) are longer than the model reads and were truncated"
-    progress = NotesOnly()
     source = PredictionSource()
-    found = predict_inputs([str(exported_run)], file, source, progress=progress).predictions
+    found = predict_inputs([str(exported_run)], file, source, progress=noting).predictions
     next(found)
-    assert progress.notes == []
-    assert write_predictions(found, out, progress) == 2
-    assert progress.notes[0] == expected
+    assert noting.lines == []
+    assert write_predictions(found, out, noting) == 2
+    assert noting.lines[0] == expected
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["truncated"] for row in rows] == [True, False]
-    progress = NotesOnly()
+    noting.lines.clear()
     with (
         Models([open_predictor(exported_run)]) as models,
         server_in_thread(build_app(models)) as url,
     ):
         source = PredictionSource(url=url, columns="text=text")
-        list(predict_inputs([], file, source, progress=progress).predictions)
-    assert progress.notes == [expected]
+        list(predict_inputs([], file, source, progress=noting).predictions)
+    assert noting.lines == [expected]
 
 
-def test_without_truncated_inputs_nothing_is_noted(exported_run):
-    progress = NotesOnly()
+def test_without_truncated_inputs_nothing_is_noted(exported_run, noting):
     words = [str(exported_run), "rain"]
-    list(predict_inputs(words, None, PredictionSource(), progress=progress).predictions)
-    assert progress.notes == []
+    list(predict_inputs(words, None, PredictionSource(), progress=noting).predictions)
+    assert noting.lines == []

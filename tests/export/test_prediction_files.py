@@ -8,10 +8,7 @@ import pytest
 from pipework.data.examples import Example, Source
 from pipework.data.other_files import unlabelled_source
 from pipework.data.readers import Columns
-from pipework.errors import (
-    ConfigError,
-    InputError,
-)
+from pipework.errors import ConfigError, InputError
 from pipework.export.inference import predict_run
 from pipework.export.prediction_files import write_predictions
 from pipework.progress import NullProgress
@@ -44,12 +41,6 @@ def test_a_failure_leaves_no_partial_output(exported_run, tmp_path):
     ):
         write_predictions(predict_run(exported_run, examples), tmp_path / "a.tsv", NullProgress())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_output_needs_an_existing_folder(exported_run, tmp_path):
-    answers = predict_run(exported_run, [Example(text="fine")])
-    with pytest.raises(ConfigError, match="expected a file path in an existing folder"):
-        write_predictions(answers, tmp_path / "none" / "a.tsv", NullProgress())
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 import re
-import shutil
 from itertools import combinations
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from pipework.errors import ConfigError
 from pipework.export.report import page, write_page
@@ -38,10 +36,9 @@ def touching(boxes):
     ]
 
 
-def test_neither_columns_nor_plots_are_cut_in_a_window_of_1200_pixels(exported_run, tmp_path):
-    chromium = shutil.which("chromium")
-    if not chromium:
-        pytest.skip("chromium is absent: apt-get install chromium")
+def test_neither_columns_nor_plots_are_cut_in_a_window_of_1200_pixels(
+    exported_run, tmp_path, browser
+):
     manifest = read_manifest(exported_run)
     (engine,) = manifest.engines
     speed = engine.speed.model_copy(update={"texts_per_s": 123_456.7})
@@ -50,17 +47,13 @@ def test_neither_columns_nor_plots_are_cut_in_a_window_of_1200_pixels(exported_r
     names = ("openvino-int8-static-packed", "onnx-int8-dynamic-packed", "tensorrt-fp16-packed")
     engines = tuple(engine.model_copy(update={**changes, "name": name}) for name in names)
     write_page(tmp_path / "e.html", manifest.model_copy(update={"engines": (engine, *engines)}))
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        page = browser.new_page(viewport={"width": 1200, "height": 800})
-        page.goto(f"file://{tmp_path}/e.html")
-        hidden = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
-        assert page.evaluate(hidden) == [0]
-        texts = page.evaluate(TEXTS)
-        assert touching(texts) == []
-        assert {"openvino-int8-static-packed: 123,457", "0.001"} <= {text for text, *_ in texts}
-        browser.close()
+    page = browser.new_page(viewport={"width": 1200, "height": 800})
+    page.goto(f"file://{tmp_path}/e.html")
+    hidden = "[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
+    assert page.evaluate(hidden) == [0]
+    texts = page.evaluate(TEXTS)
+    assert touching(texts) == []
+    assert {"openvino-int8-static-packed: 123,457", "0.001"} <= {text for text, *_ in texts}
 
 
 def test_the_page_has_no_external_resources(exported_run):

@@ -10,7 +10,6 @@ from pipework.errors import (
     ChangedFileError,
     CheckFailedError,
     ConfigError,
-    DataError,
     RunFolderError,
 )
 from pipework.export import ranking
@@ -128,30 +127,6 @@ def test_a_damaged_engine_that_is_exported_again_is_replaced(proven, damage):
     assert again.files == engine.files  # the same checkpoint and rows
     with open_proven(proven, read_manifest(proven)):
         pass
-
-
-@pytest.mark.parametrize("name", ["checkpoint/model.safetensors", "tokenizer.json"])
-def test_a_changed_run_folder_is_rejected(run, name):
-    with (run / name).open("ab") as stream:
-        stream.write(b" ")
-    with pytest.raises(RunFolderError, match=f"{name} changed"):
-        export(run, NullProgress())
-
-
-def with_dev(run, **changes):
-    manifest = read_manifest(run)
-    dev = manifest.data.splits["dev"].model_copy(update=changes)
-    data = manifest.data.model_copy(update={"splits": {**manifest.data.splits, "dev": dev}})
-    write_manifest(run, manifest.model_copy(update={"data": data}))
-
-
-def test_a_missing_or_changed_dev_file_is_reported(run):
-    with_dev(run, path=str(run / "gone.tsv"), kept=None)
-    with pytest.raises(DataError, match=r"gone\.tsv is missing: the dev file"):
-        export(run, NullProgress())
-    (run / "gone.tsv").write_text("text\tlabel\nother\tfood\n")
-    with pytest.raises(DataError, match=r"gone\.tsv has changed since .* as the dev file"):
-        export(run, NullProgress())
 
 
 def test_a_second_concurrent_export_of_a_run_is_rejected(run):

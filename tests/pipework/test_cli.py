@@ -243,15 +243,6 @@ def test_a_closed_output_is_one_line(exported_run, words):
     assert done.stderr.startswith("error: standard output cannot be written: Bad file descriptor\n")
 
 
-def test_a_full_disk_is_reported_in_one_line(exported_run, tmp_path):
-    out = tmp_path / "out.tsv"
-    out.with_name("out.tsv.partial").symlink_to("/dev/full")
-    done = pipe("predict", exported_run, "rain", "--out", out)
-    assert done.returncode == 2
-    assert "error: a file cannot be written: No space left on device\n" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_output_is_not_delayed_if_python_is_unbuffered(exported_run):
     with subprocess.Popen(
         [PIPE, "predict", exported_run],

@@ -1,11 +1,11 @@
 """Run folders built without torch: a small ONNX graph, a tokenizer and a manifest."""
 
 import functools
+import gc
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -98,16 +98,29 @@ class Server:
     process: ForkedProcess | subprocess.Popen[str]
     url: str
     grpc: str
-    ready_after_s: float
 
     def proc(self, name: str) -> str:
         """Return the content of a file of /proc/PID."""
         return Path(f"/proc/{self.process.pid}/{name}").read_text()
 
+    def memory(self, name: str = "VmRSS") -> int:
+        """Return the resident memory, or another value of /proc/PID/status, in bytes."""
+        (line,) = [line for line in self.proc("status").splitlines() if line.startswith(name)]
+        return int(line.split()[1]) * 1024
+
     def stop(self) -> int:
         """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(300)
+
+
+@pytest.fixture
+def gc_disabled() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()  # so that collections need not search the objects of other tests
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -143,14 +156,10 @@ def start_server(launch: Callable[..., ForkedProcess]) -> Callable[..., Server]:
     """
 
     def start(run: Path, *settings: str, workers: int = 1, **environment: str) -> Server:
-        started_s = time.perf_counter()
         process = launch(run, settings=settings, workers=workers, **environment)
         addresses = process.first_line().split()  # URL and gRPC on HOST:PORT
         assert addresses, process.finish()
-        ready_after_s = time.perf_counter() - started_s
-        return Server(
-            process=process, url=addresses[0], grpc=addresses[-1], ready_after_s=ready_after_s
-        )
+        return Server(process=process, url=addresses[0], grpc=addresses[-1])
 
     return start
 
@@ -158,13 +167,11 @@ def start_server(launch: Callable[..., ForkedProcess]) -> Callable[..., Server]:
 @pytest.fixture(scope="session")
 def server(run: Path) -> Iterator[Server]:
     """A running server in a process that has imported nothing else. Tests must not stop it."""
-    started_s = time.perf_counter()
     command, root = [sys.executable, "-c", RUNNER, run], Path(__file__).parents[2]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         assert process.stdout is not None
         url, *_, grpc = process.stdout.readline().split()
-        ready_after_s = time.perf_counter() - started_s
-        yield Server(process=process, url=url, grpc=grpc, ready_after_s=ready_after_s)
+        yield Server(process=process, url=url, grpc=grpc)
         process.kill()
 
 

@@ -55,12 +55,6 @@ def fails_with(launch: Callable[..., ForkedProcess]) -> Callable[..., str]:
     return fail
 
 
-def test_a_server_starts_in_time_and_answers(server) -> None:
-    assert server.ready_after_s < READY_WITHIN_S
-    answer = httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]})
-    assert answer.json()["predictions"][0]["label"] == "sport"
-
-
 def test_a_response_is_not_delayed_by_nagles_algorithm(server) -> None:
     with httpx.Client(base_url=server.url) as client:
         times_s = []

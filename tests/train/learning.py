@@ -6,14 +6,6 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.train.run import train
 
 
-class NoteRecorder(NullProgress):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, line):
-        self.lines.append(line)
-
-
 def learn(config, run, progress=None):
     """Train a few steps; the run may learn nothing."""
     try:

@@ -7,7 +7,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.finalize import both_scores
 from pipework.train.run import train
-from tests.train.learning import NoteRecorder, learn
+from tests.train.learning import learn
 
 
 def test_a_run_that_learns_nothing_names_the_setting_to_change(small, tmp_path):
@@ -22,18 +22,16 @@ def test_a_run_that_learns_nothing_names_the_setting_to_change(small, tmp_path):
         train(config, tmp_path / "run", NullProgress(), resume=True)
 
 
-def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small, tmp_path):
-    recorder = NoteRecorder()
-    manifest = learn(small("train.learning_rate=1e-9"), tmp_path / "run", recorder)
+def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small, tmp_path, noting):
+    manifest = learn(small("train.learning_rate=1e-9"), tmp_path / "run", noting)
     assert "learned nothing useful" in manifest.data.verdict
     assert "train.max_steps ended the run after 6 of 150 steps" in manifest.data.findings[-1]
-    assert manifest.data.verdict in recorder.lines
+    assert manifest.data.verdict in noting.lines
 
 
-def test_fp16_on_a_cpu_prints_a_warning(small, tmp_path):
-    recorder = NoteRecorder()
-    learn(small("train.precision=fp16", "train.max_steps=1"), tmp_path / "run", recorder)
-    assert any(line.startswith("fp16 is emulated on a CPU, and slow") for line in recorder.lines)
+def test_fp16_on_a_cpu_prints_a_warning(small, tmp_path, noting):
+    learn(small("train.precision=fp16", "train.max_steps=1"), tmp_path / "run", noting)
+    assert any(line.startswith("fp16 is emulated on a CPU, and slow") for line in noting.lines)
 
 
 def test_a_score_that_differs_from_training_has_both_precisions():

@@ -19,7 +19,7 @@ from pipework.train.config.run_config import load_config
 from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.resume import CheckpointManager
 from pipework.train.run import train, train_trial
-from tests.train.learning import NoteRecorder, learn
+from tests.train.learning import learn
 
 
 def published(run, tmp_path):
@@ -86,15 +86,14 @@ def test_the_weights_of_every_n_steps_are_kept_and_scored(small, forked, tmp_pat
         evaluate_run(run, None, "dev", "step-4", NullProgress())
 
 
-def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path):
+def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path, noting):
     short = ("train.max_steps=2", "data.drop_leaked=true")
-    progress = NoteRecorder()
-    manifest = learn(small(*short), tmp_path / "run", progress)
+    manifest = learn(small(*short), tmp_path / "run", noting)
     # The texts of dev (12 rows) and test (8 rows) are the first of train (40 rows).
     assert manifest.data.splits["train"].rows == 28
     finding = "train: 12 rows left out: also in dev or test"
     assert manifest.data.findings[0] == finding
-    assert f"data: {finding}" in progress.lines
+    assert f"data: {finding}" in noting.lines
     for split in ("dev", "test"):
         assert evaluate_run(tmp_path / "run", None, split, None, NullProgress()).leaked is None
     rows = split_source(tmp_path / "run", manifest, "train").rows()

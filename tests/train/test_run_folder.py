@@ -4,14 +4,8 @@ import pytest
 
 from pipework.errors import ConfigError, RunFolderError
 from pipework.progress import NullProgress
-from pipework.train.config.run_config import load_config
 from pipework.train.run import train
 from pipework.train.run_folder import run_folder
-
-
-def test_a_finished_run_is_never_overwritten(run):
-    with pytest.raises(RunFolderError, match="already contains a finished run"):
-        train(load_config("sample", []), run, NullProgress())
 
 
 @pytest.mark.parametrize("names", [["config.toml"], ["checkpoint"], ["manifest.json.partial"]])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.train.learning import NoteRecorder, learn
+from tests.train.learning import learn
 
 
-def test_an_interrupted_run_is_reported_and_restarted(small, tmp_path, monkeypatch):
+def test_an_interrupted_run_is_reported_and_restarted(small, tmp_path, monkeypatch, noting):
     with monkeypatch.context() as patch:
         patch.setattr(
             "pipework.train.run_record.write_manifest",
@@ -13,9 +13,8 @@ def test_an_interrupted_run_is_reported_and_restarted(small, tmp_path, monkeypat
         )
         with pytest.raises(KeyboardInterrupt):
             learn(small(), tmp_path / "run")
-    recorder = NoteRecorder()
-    learn(small(), tmp_path / "run", recorder)
-    assert any("unfinished run, stopped after step 6" in line for line in recorder.lines)
+    learn(small(), tmp_path / "run", noting)
+    assert any("unfinished run, stopped after step 6" in line for line in noting.lines)
     assert (tmp_path / "run" / "manifest.json").exists()
 
 

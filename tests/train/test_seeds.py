@@ -1,10 +1,8 @@
 import pytest
-from pydantic import ValidationError
 
 from pipework.errors import CheckFailedError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
-from pipework.train.config.train import TrainSettings
 from pipework.train.loop.distributed import World
 from pipework.train.run import train_all
 
@@ -21,11 +19,6 @@ def test_each_seed_has_its_own_run_folder_and_resume_skips_complete_seeds(small,
     assert (out / "seed-3" / "manifest.json").read_bytes() == before
     files = [read_manifest(out / f"seed-{seed}").model.checkpoint for seed in (3, 5)]
     assert files[0] != files[1]
-
-
-def test_duplicate_seeds_are_refused():
-    with pytest.raises(ValidationError, match=r"distinct train\.seeds"):
-        TrainSettings(seeds=(1, 1))
 
 
 def test_the_other_seeds_are_trained_if_a_seed_learns_nothing(small, tmp_path):

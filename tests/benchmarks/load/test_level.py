@@ -1,14 +1,13 @@
 """Request outcomes are counted correctly."""
 
 import pytest
-from pydantic import ValidationError
 
 from pipework.benchmarks.load import level as module
 from pipework.benchmarks.load.level import OfferedLoad
 from pipework.benchmarks.load.level_run import LevelMeasurement
 from pipework.benchmarks.load.outcome import RequestOutcome
 from pipework.benchmarks.load.workload import Workload
-from pipework.benchmarks.results_schema.level import Arrivals, Level
+from pipework.benchmarks.results_schema.level import Arrivals
 
 FOUR = Workload.synthetic(texts_per_request=4, seed=0)
 CLOSED, OPEN = OfferedLoad(concurrency=2), OfferedLoad(rate=5.0, arrivals=Arrivals.POISSON)
@@ -62,13 +61,6 @@ def test_an_open_loop_counts_requests_by_their_intended_send_time():
 def test_a_level_without_a_success_has_no_latencies():
     level = level_of(CLOSED, outcome(1.0, 1.1, "HTTP 500"))
     assert (level.latency_ms, level.texts_per_s) == (None, 0)
-
-
-@pytest.mark.parametrize("load", [{}, {"concurrency": 1, "rate": 1.0}])
-def test_a_level_has_either_concurrency_or_rate(load):
-    whole = level_of(CLOSED, outcome(1.0, 1.1)).model_dump(exclude={"concurrency", "rate"})
-    with pytest.raises(ValidationError, match="expected either concurrency or rate"):
-        Level(**whole, **load)
 
 
 def test_loads_have_labels():

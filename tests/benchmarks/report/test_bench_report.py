@@ -1,12 +1,9 @@
 """The page is self-contained and complete, and a browser renders it."""
 
 import re
-import shutil
 import struct
-import subprocess
 import sys
 from functools import cache
-from html.parser import HTMLParser
 
 import pytest
 
@@ -15,45 +12,11 @@ from pipework.benchmarks.report.output import page, print_result, write_page
 from pipework.benchmarks.report.tables import rate
 from pipework.benchmarks.results_schema.results import BenchResult
 from pipework.errors import ConfigError, MissingDependencyError, as_pipe_error
+from tests.html_pages import browse, needs_chromium, parse
 from tests.repetitions import repeated
 
 NAMESPACES = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink")
 HOSTILE = "\"'><script>alert('x')</script>&$a$"
-CHROMIUM = shutil.which("chromium")
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="chromium is absent: apt-get install chromium"
-)
-
-
-class TagBalanceParser(HTMLParser):
-    """Checks that elements are closed in the correct order."""
-
-    VOID = ("meta", "link", "br")
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.text, self.names = [], [], set()
-
-    def handle_starttag(self, tag, _):
-        self.names.add(tag)
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, _):
-        self.names.add(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def parse(html):
-    parsed = TagBalanceParser()
-    parsed.feed(html)
-    assert parsed.open == []
-    return parsed
 
 
 @cache
@@ -191,18 +154,10 @@ def test_without_matplotlib_the_hint_is_the_install_command(served, monkeypatch,
     assert error.hint == "pip install 'pipework[bench]'"
 
 
-def browse(tmp_path, *flags):
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-    command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", *flags]
-    command.append(f"file://{tmp_path / 'bench.html'}")
-    return subprocess.run(command, check=True, capture_output=True, timeout=300)
-
-
 @needs_chromium
 def test_a_browser_shows_the_plots_and_runs_no_script(served, tmp_path):
     write_page(tmp_path / "bench.html", served.model_copy(update={"model": HOSTILE}))
-    done = browse(tmp_path, "--dump-dom", "--enable-logging=stderr")
+    done = browse(tmp_path / "bench.html", tmp_path, "--dump-dom", "--enable-logging=stderr")
     dom = done.stdout.decode()
     assert dom.count("<svg") == 2
     assert "&lt;script&gt;alert" in dom
@@ -214,7 +169,8 @@ def test_a_browser_shows_the_plots_and_runs_no_script(served, tmp_path):
 def test_a_browser_renders_the_page_wide_and_narrow(served, tmp_path, width):
     write_page(tmp_path / "bench.html", served)
     picture = tmp_path / "page.png"
-    browse(tmp_path, f"--screenshot={picture}", f"--window-size={width},1000")
+    flags = (f"--screenshot={picture}", f"--window-size={width},1000")
+    browse(tmp_path / "bench.html", tmp_path, *flags)
     content = picture.read_bytes()
     assert struct.unpack(">II", content[16:24]) == (width, 1000)
     assert len(content) > 20_000  # an empty page has a tenth of that

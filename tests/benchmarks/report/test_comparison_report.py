@@ -1,17 +1,14 @@
 """Comparisons are shown with intervals and notes, and a browser renders the pages."""
 
 import re
-import shutil
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from pipework.benchmarks.report.comparison_report import conclusion
 from pipework.benchmarks.report.output import check, page, print_result, write_page
 from pipework.benchmarks.results_schema.comparison import Quantity, Ratio, RatioVerdict
 from pipework.errors import CheckFailedError
 
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 HOSTILE = "\"'><script>document.title='run'</script>&$a$"
 
@@ -75,17 +72,6 @@ def test_the_page_marks_verdicts_and_loads_nothing(comparison):
     assert html.count('<td class="good">faster</td>') == 5
     assert 'class="alarm"' in html
     assert not re.search(r"<(script|link|img|iframe|base)\b|@import|url\((?!#)", html)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium = shutil.which("chromium")
-    if not chromium:
-        pytest.skip("chromium is absent: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])

@@ -23,33 +23,7 @@ def test_percentiles_of_1_to_1000_ms_are_known():
     assert (summary.mean, summary.max, summary.p999) == (500.5, 1000.0, 999.001)
 
 
-def test_percentiles_agree_with_numpy_on_skewed_latencies():
-    latencies_s = np.random.default_rng(3).lognormal(-4, 0.8, 5000)
-    summary = latency(latencies_s)
-    for name in ("p50", "p90", "p95", "p99"):
-        expected = 1000 * np.quantile(latencies_s, int(name[1:]) / 100)
-        assert abs(getattr(summary, name) - expected) < 1e-3
-
-
-@pytest.mark.parametrize(
-    ("probability", "degrees_of_freedom", "table"),
-    [
-        (0.975, 1, 12.706),
-        (0.975, 4, 2.7764),
-        (0.975, 10, 2.2281),
-        (0.975, 30, 2.0423),
-        (0.975, inf, 1.95996),
-        (0.9995, 2, 31.599),
-        (0.9995, 5, 6.8688),
-        (0.9995, 120, 3.3735),
-        (0.75, 3, 0.7649),
-    ],
-)
-def test_t_quantiles_are_those_of_published_tables(probability, degrees_of_freedom, table):
-    assert t_quantile(probability, degrees_of_freedom) == pytest.approx(table, rel=1e-4)
-
-
-@pytest.mark.parametrize("degrees_of_freedom", [1.3, 2.7, 10.5, 333.3, 1e6])
+@pytest.mark.parametrize("degrees_of_freedom", [1, 1.3, 2.7, 10.5, 333.3, 1e6])
 @pytest.mark.parametrize("probability", [0.6, 0.95, 0.99999])
 def test_t_quantiles_invert_the_distribution_for_fractional_degrees_of_freedom(
     degrees_of_freedom, probability

@@ -1,5 +1,3 @@
-from base64 import b64encode
-
 import pytest
 
 from pipework.benchmarks.targets.address import TargetAddress
@@ -40,14 +38,6 @@ def test_a_key_with_a_line_end_is_refused_and_not_printed(monkeypatch):
     with pytest.raises(ConfigError, match="API key: expected printable ASCII") as caught:
         TargetAddress.of("http://host")
     assert "secret" not in f"{caught.value} {caught.value.hint}"
-
-
-def test_credentials_are_decoded_and_not_shown(monkeypatch):
-    monkeypatch.setenv("PIPEWORK_API_KEY", "key")
-    found = TargetAddress.of("http://me:p%40ss@host/a")
-    assert found.credentials == f"Basic {b64encode(b'me:p@ss').decode()}"  # before the key
-    assert found.display_url == "http://host:80/a"
-    assert TargetAddress.of("http://host").credentials == "Bearer key"
 
 
 def test_the_certificate_of_a_server_is_verified():

@@ -27,6 +27,7 @@ def test_texts_are_sent_as_texts_and_pairs_and_entities_as_inputs():
 
 
 def test_passwords_and_api_keys_are_sent_but_not_displayed(monkeypatch):
+    monkeypatch.setenv("PIPEWORK_API_KEY", "secret")  # not sent with a password
     server_target = target("http://me:pass%20word@host:81/")
     assert server_target.display_url == "http://host:81"
     credentials = base64.b64encode(b"me:pass word").decode()
@@ -34,7 +35,6 @@ def test_passwords_and_api_keys_are_sent_but_not_displayed(monkeypatch):
         f"Authorization: Basic {credentials}\r\n"
         in server_target.request([Example(text="a")]).decode()
     )
-    monkeypatch.setenv("PIPEWORK_API_KEY", "secret")
     key_target = target("https://host")
     assert key_target.display_url == "https://host:443"
     assert "Authorization: Bearer secret\r\n" in key_target.request([Example(text="a")]).decode()

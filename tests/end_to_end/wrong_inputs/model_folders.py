@@ -3,13 +3,12 @@
 import json
 import pickle
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
+from tests.end_to_end.wrong_inputs.run_folders import Change, written
 from tests.end_to_end.wrong_inputs.wrong_input import TRAIN_COMMAND, WrongInput
 
 NAMED = TRAIN_COMMAND + " --set model.preset= --set model.name="
-Change = Callable[[Path], object]
 
 
 def model(change: Change, error: str, more: str = "") -> WrongInput:
@@ -38,12 +37,6 @@ def edited(**fields: object) -> Change:
         )
 
     return edit
-
-
-def written(name: str, content: str | bytes) -> Change:
-    """Return a change that writes a file."""
-    data = content if isinstance(content, bytes) else content.encode()
-    return lambda folder: (folder / name).write_bytes(data)
 
 
 def removed(*names: str) -> Change:

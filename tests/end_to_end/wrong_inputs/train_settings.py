@@ -146,7 +146,7 @@ SETTINGS = {
     ),
     "a lowest rate above the highest": settings(
         "train.eta_min=1 & train.schedule=cosine",
-        "config.toml: train: expected train.eta_min of at most train.learning_rate 5e-05, found 1",
+        "config.toml: train: expected train.eta_min of at most train.learning_rate 0.0005, found 1",
     ),
     "a lowest rate of a linear schedule": settings(
         "train.eta_min=1e-6",

@@ -1,6 +1,5 @@
 """Real TensorRT engines; without a GPU they are built but not run."""
 
-import importlib.util
 import itertools
 import os
 import shutil
@@ -18,7 +17,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.data.examples import Example
-from pipework.errors import CheckFailedError, ConfigError, MissingDependencyError
+from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import (
@@ -308,18 +307,6 @@ def test_an_unsupported_compute_capability_is_reported(run_rows, tmp_path):
             source(tmp_path / "any.onnx"), tmp_path / "model.engine", rows, NullProgress()
         )
     assert "80, 86, 89" in caught.value.hint
-
-
-def test_without_tensorrt_the_hint_is_the_install_command(run_rows, tmp_path, monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if "tensorrt" in name else found(name)
-    )
-    with pytest.raises(MissingDependencyError, match="no package that builds TensorRT") as caught:
-        onnx_to_tensorrt(
-            source(tmp_path / "any.onnx"), tmp_path / "model.engine", run_rows, NullProgress()
-        )
-    assert "pip install 'pipework[tensorrt-rtx]'" in caught.value.hint
 
 
 def test_ctrl_c_stops_a_build(run_rows, tmp_path):

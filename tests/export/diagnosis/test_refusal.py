@@ -149,24 +149,6 @@ def test_the_next_failure_replaces_the_report_and_a_success_removes_it(run):
     assert not (run / "failed-exports").exists()
 
 
-def test_an_engine_that_raises_errors_is_reported(run):
-    def frozen(variant, run_rows, folder, check, progress):
-        built = build(variant, run_rows, folder, check, progress)
-        path = folder / "model.onnx"
-        graph = onnx.load(path)
-        (gather,) = (n for n in graph.graph.node if n.name.endswith("position_embeddings/Gather"))
-        positions = numpy_helper.from_array(np.arange(7)[None], "frozen")
-        graph.graph.initializer.append(positions)
-        gather.input[1] = "frozen"
-        onnx.save(graph, path)
-        return built
-
-    with pytest.raises(CheckFailedError, match="failed the parity check") as caught:
-        export(run, NullProgress(), [PADDED], settings=QUICK, builder=frozen)
-    assert caught.value.exit_code == 3
-    assert "module in the runtime's error: bert.embeddings" in caught.value.details
-
-
 def unreadable(*_):
     message = "no such layer"
     raise KeyError(message)

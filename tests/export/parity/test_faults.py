@@ -366,12 +366,6 @@ def test_values_that_overflow_float16_are_rejected(run):
     assert "the conversion to onnx-fp16 causes the difference" in details
 
 
-def test_a_changed_tokenizer_is_rejected_before_the_build(run):
-    reordered(run / "tokenizer.json")
-    with pytest.raises(RunFolderError, match=r"tokenizer\.json changed"):
-        export(run, NullProgress(), settings=QUICK)
-
-
 @pytest.mark.parametrize(
     ("tokens_known", "message"),
     [(True, "the token ids of the dev rows differ"), (False, r"but was \S+ after training")],

@@ -206,7 +206,7 @@ def test_weights_with_few_steps_are_refused_by_the_export(run, monkeypatch):
 )
 def test_a_fault_after_the_check_of_the_float32_graph_is_refused(run, name, fault):
     if LOWER[name].precision is Precision.BF16 and not has_bf16():
-        pytest.skip("the processor has no bf16")
+        pytest.skip("this processor has no bf16")
     with pytest.raises(CheckFailedError, match=f"^{name} failed the parity check: the node"):
         export(run, NullProgress(), [LOWER[name]], settings=QUICK, builder=LOWERED_FAULTS[fault])
     assert read_manifest(run).engines == ()

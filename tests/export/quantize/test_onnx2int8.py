@@ -17,7 +17,8 @@ from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines.cuda import Gpu
-from tests.export.conftest import INT8_LAYERS, Noting
+from tests.conftest import Noting
+from tests.export.conftest import INT8_LAYERS
 
 FORMS = [
     ("onnx", Scaling.DYNAMIC, Layout.PADDED),

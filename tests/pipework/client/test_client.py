@@ -173,11 +173,6 @@ def test_every_kind_of_prediction_is_parsed(
         assert client.predict(["a"]) == [expected]
 
 
-def test_a_refused_request_is_an_input_error_with_the_servers_message(server) -> None:
-    with Client(server.url) as client, pytest.raises(InputError, match="classifies single texts"):
-        client.predict_pairs([("rain", "goal")])
-
-
 @pytest.mark.parametrize("transport", ["http", "v2", "grpc"])
 @pytest.mark.parametrize("texts", [["a"] * 2000, ["a" * 100_001]], ids=["texts", "characters"])
 def test_a_request_that_is_too_large_has_the_same_error_over_all_transports(

@@ -21,7 +21,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
     """A service with two models, one of them for texts; records its requests."""
 
     def __init__(self):
-        self.asked, self.said, self.fault, self.words = [], [], None, True
+        self.asked, self.said, self.fault = [], [], None
         self.index_fault, self.cancelled = None, 0  # requests that are cancelled next
         self.datatypes = ("BYTES", "FP32")
         self.versions, self.shape = ["1"], [1, 2]  # those that answer next; the last stays
@@ -58,8 +58,6 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         names = NAMES[version]
         answer = service_pb2.ModelInferResponse(model_version=version)
         if "classification" in request.outputs[0].parameters:
-            if not self.words:
-                context.abort(CODES.INVALID_ARGUMENT, "classification is not offered")
             words = np.array([[b"0.75:1:%b" % names[1], b"0.25:0:%b" % names[0]]], np.object_)
             answer.outputs.add(name="probabilities", datatype="BYTES", shape=[1, 2])
             answer.raw_output_contents.append(serialize_byte_tensor(words).item())
@@ -111,12 +109,6 @@ def test_the_only_text_model_is_selected_and_its_labels_are_read_once(service):
     assert 25 < left_s < 31
 
 
-def test_without_class_names_a_prediction_has_only_its_label(service):
-    service.words = False
-    with Client(f"{service.url}/v2/models/topics") as client:
-        assert client.predict(["a"]) == [SingleLabel(label="sun", score=0.75, scores={"sun": 0.75})]
-
-
 def test_class_names_are_those_of_the_version_that_responded(service):
     with Client(service.url) as client:
         client.predict(["a"])
@@ -126,12 +118,6 @@ def test_class_names_are_those_of_the_version_that_responded(service):
         assert client.predict(["a"])[0].scores == {"sun": 0.75, "rain": 0.25}
     asked = [one for one in service.asked if "classification" in one.outputs[0].parameters]
     assert len(asked) == 2
-
-
-def test_a_switch_between_response_and_class_names_is_retried(service):
-    service.versions = ["1", "2"]
-    with Client(service.url) as client:
-        assert client.predict(["a"])[0].scores == {"rain": 0.75, "sun": 0.25}
 
 
 @pytest.mark.parametrize("shape", [[], [2], [1, 3], [-1, 1, 2]])
@@ -167,16 +153,6 @@ def test_other_values_than_examples_are_refused(service, examples, message):
     with Client(service.url) as client, pytest.raises(InputError, match=message):
         client.predict_examples(examples)
     assert service.asked == []
-
-
-def test_a_model_without_text_input_is_reported(service):
-    with (
-        Client(f"{service.url}/v2/models/topics-engine") as client,
-        pytest.raises(
-            UnknownModelError, match="topics-engine does not have input text and outputs label"
-        ),
-    ):
-        client.predict(["a"])
 
 
 @pytest.mark.parametrize(

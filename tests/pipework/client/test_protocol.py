@@ -134,7 +134,9 @@ def test_without_a_name_there_must_be_one_model_of_texts(served, found):
 
 def test_a_model_without_texts_is_rejected_before_a_request():
     transport = MemoryTransport({"topics": IDS}, "http://host:1/v2/models/topics")
-    with pytest.raises(UnknownModelError, match="model topics does not"):
+    with pytest.raises(
+        UnknownModelError, match="topics does not have input text and outputs label"
+    ):
         predict(transport, "a")
     assert transport.inferred == []
 

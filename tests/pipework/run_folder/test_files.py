@@ -1,5 +1,6 @@
 """Files of a run folder on a real disk."""
 
+import errno
 import fcntl
 import hashlib
 import math
@@ -93,11 +94,15 @@ def test_a_file_is_replaced_and_no_temporary_file_remains(tmp_path):
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_a_failed_write_keeps_the_previous_content(tmp_path):
+def test_a_failed_write_keeps_the_previous_content(tmp_path, monkeypatch):
     path = tmp_path / "manifest.json"
     write_atomically(path, b"first")
-    (tmp_path / "manifest.json.partial").mkdir()  # the temporary file cannot be written
-    with pytest.raises(IsADirectoryError):
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pipework.run_folder.files.os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
         write_atomically(path, b"second")
     assert path.read_bytes() == b"first"
 

@@ -6,12 +6,12 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from pipework.data.examples import Example
-from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.errors import RunFolderError
 from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.serve.engines import runtime
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.openvino import shared_core
-from pipework.serve.engines.runtime import Usability, check_installed, cpu_usability
+from pipework.serve.engines.runtime import Usability, cpu_usability
 from pipework.serve.engines.runtimes import runtime_of
 from pipework.text.encoding import TextEncoder
 from pipework.text.padding import Padding
@@ -91,12 +91,6 @@ def test_a_graph_with_other_outputs_is_refused(opened, tmp_path):
     save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / GRAPH)
     with pytest.raises(RunFolderError, match="expected the output logits, found scores"):
         opened(tmp_path)
-
-
-def test_a_missing_package_is_reported_with_the_install_command():
-    with pytest.raises(MissingDependencyError, match="absent_package is not installed") as caught:
-        check_installed("absent_package", "cpu")
-    assert caught.value.hint == "pip install 'pipework[cpu]'"
 
 
 def test_int8_is_slow_on_a_processor_without_its_instructions(monkeypatch):

@@ -2,8 +2,6 @@
 
 import httpx
 import pytest
-import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException
 
 from pipework.client import Client
 from pipework.client.transport import KEY_HINT
@@ -77,15 +75,6 @@ def test_the_pages_need_no_key(guarded):
 def test_the_openapi_title_has_no_model_name_if_keys_are_required(guarded, server):
     assert httpx.get(f"{guarded.url}/openapi.json").json()["info"]["title"] == "pipework"
     assert "topics" in httpx.get(f"{server.url}/openapi.json").json()["info"]["title"]
-
-
-def test_grpc_accepts_the_same_keys(guarded):
-    with triton.InferenceServerClient(guarded.grpc) as client:
-        assert client.is_server_ready()
-        with pytest.raises(InferenceServerException, match="expected an API key, found none"):
-            client.get_model_metadata("topics")
-        key = {"authorization": "Bearer first-key-0123456789"}
-        assert client.get_model_metadata("topics", headers=key).name == "topics"
 
 
 @pytest.mark.parametrize(

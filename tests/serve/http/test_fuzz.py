@@ -43,13 +43,8 @@ def _works_afterwards(fuzzed) -> Iterator[None]:
     assert answer.json()["predictions"][0]["label"] == "sport"
 
 
-def resident(server) -> int:
-    (line,) = [line for line in server.proc("status").splitlines() if line.startswith("VmRSS")]
-    return int(line.split()[1]) * 1024
-
-
 def report(seen, server, before) -> None:
-    growth = (resident(server) - before) / 2**20
+    growth = (server.memory() - before) / 2**20
     log.info("%d cases: %s; %.1f MB more", seen.total(), dict(seen), growth)
 
 
@@ -89,12 +84,12 @@ def test_responses_are_those_of_the_openapi_description(fuzzed):
     for operation in described:
         cases = DESCRIBED // len(described)
         fuzz(operation, fuzzed, schemathesis.GenerationMode.POSITIVE, cases, seen)
-    before = resident(fuzzed)
+    before = fuzzed.memory()
     for operation in with_input:
         cases = DESCRIBED // len(with_input)
         fuzz(operation, fuzzed, schemathesis.GenerationMode.NEGATIVE, cases, seen)
     report(seen, fuzzed, before)
-    assert resident(fuzzed) - before < GROWTH
+    assert fuzzed.memory() - before < GROWTH
     assert {status for _, status in seen} >= {200, 400, 404, 422}
 
 
@@ -165,7 +160,7 @@ def test_binary_bodies_are_answered_or_rejected(fuzzed):
     with httpx.Client(base_url=fuzzed.url, timeout=60) as client:
         for number in range(CASES):
             if number == CASES // 4:
-                before = resident(fuzzed)
+                before = fuzzed.memory()
             content, headers, timed = body(dice)
             answer = client.post("/v2/models/topics/infer", content=content, headers=headers)
             seen[answer.status_code] += 1
@@ -173,5 +168,5 @@ def test_binary_bodies_are_answered_or_rejected(fuzzed):
             assert answer.status_code in {200, 400, 413, 415, 504 if timed else 200}, details
             assert answer.status_code == 200 or "\n" not in answer.json()["error"], details
     report(seen, fuzzed, before)
-    assert resident(fuzzed) - before < GROWTH
+    assert fuzzed.memory() - before < GROWTH
     assert seen[200] > CASES / 20 < seen[400]

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -44,15 +44,6 @@ def sender(server: MemoryServer) -> SendRequest:
         return int(transport.written.split()[1]) if transport.written else 499
 
     return send_request
-
-
-@pytest.fixture
-def gc_disabled() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()  # so that collections need not search the objects of other tests
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def garbage_after(run: Path, work: Callable[[SendRequest], Awaitable[None]], **queue: int) -> int:

@@ -84,18 +84,13 @@ INFER = {
 }
 
 
-def resident(server) -> int:
-    (line,) = [line for line in server.proc("status").splitlines() if line.startswith("VmRSS")]
-    return int(line.split()[1]) * 1024
-
-
 def refused(server, path, body, headers) -> httpx.Response:
-    before = resident(server)
+    before = server.memory()
     answer = httpx.post(f"{server.url}{path}", content=body, headers=headers, timeout=60)
     assert list(answer.json()) == ["error"]
     assert 0 < len(answer.json()["error"]) < 400
     assert "\n" not in answer.json()["error"]
-    assert resident(server) - before < 128 * 2**20
+    assert server.memory() - before < 128 * 2**20
     return answer
 
 

@@ -463,23 +463,6 @@ def test_a_started_request_is_answered_when_the_server_stops(
     assert (status, headers["connection"]) == (200, "close")
 
 
-def test_a_request_cancelled_at_shutdown_is_answered_503(predictor: Predictor) -> None:
-    server = MemoryServer(Models([predictor]), ApiKeys(()))
-
-    async def end() -> list[tuple[int, dict[str, str], bytes]]:
-        opened, transport = server.connect()
-        opened.data_received(request())
-        await asyncio.sleep(0)
-        for task in server.state.tasks:
-            task.cancel()
-        await asyncio.wait({*server.state.tasks})
-        return parsed(transport.written)
-
-    ((status, _, body),) = asyncio.run(end())
-    assert status == NotReadyError.http_status
-    assert b"the server stopped before the request was answered" in body
-
-
 PART = b"a" * 2**20
 
 
@@ -608,12 +591,6 @@ def test_a_streamed_response_is_collected_and_gets_a_length() -> None:
 
 def test_a_response_without_a_body_has_no_length() -> None:
     assert "content-length" not in call("GET", "/nothing").headers
-
-
-def test_head_gets_the_response_to_get() -> None:
-    response, expected = call("HEAD", "/parts"), call("GET", "/parts")
-    assert response.status_code == 200
-    assert response.raw_headers == expected.raw_headers
 
 
 def test_an_app_that_sends_nothing_is_an_error() -> None:

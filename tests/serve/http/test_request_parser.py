@@ -6,7 +6,6 @@ import pytest
 
 from pipework.serve.http.request_parser import (
     PARSED_BYTES,
-    NotHttpError,
     RequestHead,
     RequestParser,
     Unparsed,
@@ -145,12 +144,6 @@ def test_an_http_1_0_request_with_an_upgrade_stays_one() -> None:
     sent = post(b"Connection: Upgrade\r\nUpgrade: h2c\r\n").replace(b"HTTP/1.1", b"HTTP/1.0")
     ((head, body),) = parse(sent)
     assert (head.keep_alive, body) == (False, BODY)
-
-
-@pytest.mark.parametrize("data", [b"hello\r\n\r\n", b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n"])
-def test_other_data_are_an_error(data: bytes) -> None:
-    with pytest.raises(NotHttpError):
-        parse(data)
 
 
 def test_the_state_follows_the_data() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from pipework.serve.http.shutdown import drain_s
 from tests.serve.servers import wait_while_it_exists
+from tests.serve.test_run import metric, wait_for
 
 GRACE_S = 6
 WITHIN_S = 60.0
@@ -83,9 +84,9 @@ def test_unfinished_requests_are_answered_503_and_the_exit_code_is_0(server):
         stuck = [
             pool.submit(client.post, "/v1/predict", content=body, headers=bulk) for _ in range(20)
         ]
-        wait_for(lambda: waiting(client) == 20)
+        wait_for(lambda: metric(server.url, "pipework_queue_requests") == 20)
         small = pool.submit(client.post, "/v1/predict", json={"texts": [TEXT] * 30})
-        wait_for(lambda: waiting(client) == 21 or small.done())
+        wait_for(lambda: metric(server.url, "pipework_queue_requests") == 21 or small.done())
         started_s = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(WITHIN_S) == 0
@@ -100,19 +101,6 @@ def test_unfinished_requests_are_answered_503_and_the_exit_code_is_0(server):
     )
     assert half.recv(12) == b"HTTP/1.1 503"
     half.close()
-
-
-def wait_for(holds) -> None:
-    until_s = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < until_s, "timeout"
-        time.sleep(0.02)
-
-
-def waiting(client) -> float:
-    lines = client.get("/metrics").text.splitlines()
-    (line,) = [line for line in lines if line.startswith("pipework_queue_requests{")]
-    return float(line.split()[-1])
 
 
 PROGRAM = """

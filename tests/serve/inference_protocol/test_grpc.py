@@ -23,6 +23,7 @@ from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.grpc import MAX_WATCHES
 from pipework.serve.inference_protocol.infer_request import packed
 from pipework.serve.inference_protocol.stream import MessageLimits
+from tests.serve.test_run import metric, wait_for
 
 MAX_STREAMS = MessageLimits.of(LimitSettings()).streams
 LONG = ["rain sun wind goal team match bank rate stock " * 3] * 400
@@ -57,10 +58,9 @@ def name(client):
     return model.name
 
 
-def tensor(texts, name="text", *, rows=True):
-    array = np.array([text.encode() for text in texts], np.object_)
-    array = array[:, None] if rows else array
-    found = triton.InferInput(name, list(array.shape), "BYTES")
+def tensor(texts):
+    array = np.array([text.encode() for text in texts], np.object_)[:, None]
+    found = triton.InferInput("text", list(array.shape), "BYTES")
     found.set_data_from_numpy(array)
     return found
 
@@ -72,19 +72,6 @@ def request(name, texts=("rain",), **given):
     return proto.ModelInferRequest(**{**values, **given})
 
 
-def waiting(server, what="requests"):
-    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-    (line,) = [one for one in lines if one.startswith(f"pipework_queue_{what}{{")]
-    return float(line.split()[-1])
-
-
-def wait_until(holds):
-    end_s = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end_s, "it did not happen"
-        time.sleep(0.01)
-
-
 def test_the_stage_times_are_in_the_trailing_metadata(stub, name):
     _, call = stub.ModelInfer.with_call(request(name))
     timing = dict(call.trailing_metadata())["server-timing"]
@@ -94,23 +81,18 @@ def test_the_stage_times_are_in_the_trailing_metadata(stub, name):
 
 
 def test_errors_have_a_message_and_a_status(client, name):
-    def refused(match, texts=("rain",), model=name, version="", given="text", **options):
+    def refused(match, texts=("rain",), **options):
         with pytest.raises(InferenceServerException, match=match) as caught:
-            client.infer(model, [tensor(texts, given)], version, **options)
+            client.infer(name, [tensor(texts)], **options)
         assert "\n" not in caught.value.message()
         return caught.value.status().removeprefix("StatusCode.")
 
-    assert refused("unknown model 'other'; known models:", model="other") == "NOT_FOUND"
-    assert refused("unknown version '3' of", version="3") == "NOT_FOUND"
-    assert refused("inputs: expected text, found words", given="words") == "INVALID_ARGUMENT"
     assert refused("at most 1024 texts, found 1025", ["a"] * 1025) == "INVALID_ARGUMENT"
     assert refused("at most 100000 characters", ["r" * 100_001]) == "INVALID_ARGUMENT"
-    assert refused("deadline passed", timeout=1) == "DEADLINE_EXCEEDED"
     assert refused("[Dd]eadline", client_timeout=-1) == "DEADLINE_EXCEEDED"
     assert refused("larger than max", ["r" * 2**20] * 9) == "RESOURCE_EXHAUSTED"
-    with pytest.raises(InferenceServerException, match="TraceSetting is not supported") as caught:
+    with pytest.raises(InferenceServerException, match="TraceSetting is not supported"):
         client.get_trace_settings()
-    assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
 
 
 def test_a_message_that_is_too_large_after_decompression_is_refused(channel):
@@ -135,11 +117,11 @@ def test_a_cancelled_request_leaves_the_queue(slow_run, start_server):
     with triton.InferenceServerClient(server.grpc) as client, ThreadPoolExecutor(1) as pool:
         (model,) = client.get_model_repository_index().models
         first = pool.submit(client.infer, model.name, [tensor(much)])
-        wait_until(lambda: waiting(server) == 1)
+        wait_for(lambda: metric(server.url, "pipework_queue_requests") == 1)
         second = client.async_infer(model.name, [tensor(much)], lambda **_: None)
-        wait_until(lambda: waiting(server) == 2)
+        wait_for(lambda: metric(server.url, "pipework_queue_requests") == 2)
         second.cancel()
-        wait_until(lambda: waiting(server) < 2)
+        wait_for(lambda: metric(server.url, "pipework_queue_requests") < 2)
         assert first.result().as_numpy("label").shape == (len(much), 1)
     with httpx.Client(base_url=server.url) as http:
         stats = http.get("/v2/models/stats").json()["model_stats"]
@@ -176,7 +158,7 @@ def test_a_full_queue_has_a_retry_time(slow_run, start_server):
         stub = GRPCInferenceServiceStub(channel)
         (model,) = stub.RepositoryIndex(proto.RepositoryIndexRequest()).models
         calls = [stub.ModelInfer.future(request(model.name, LONG * 2)) for _ in range(6)]
-        wait_until(lambda: waiting(server, "tokens") >= 5_000)
+        wait_for(lambda: metric(server.url, "pipework_queue_tokens") >= 5_000)
         with pytest.raises(grpc.RpcError, match="the queue is full") as refused:
             stub.ModelInfer(request(model.name))
         server.process.kill()
@@ -198,7 +180,7 @@ def test_sigterm_finishes_accepted_requests_and_ends_streams_and_watches(slow_ru
             client.start_stream(lambda result, error: found.put(error or result))
             client.async_stream_infer(model.name, [tensor(LONG[:100])], request_id="stream")
             accepted = [stub.ModelInfer.future(request(model.name, LONG[:100])) for _ in range(3)]
-            wait_until(lambda: waiting(server) >= 4)
+            wait_for(lambda: metric(server.url, "pipework_queue_requests") >= 4)
             began_s = time.monotonic()
             assert server.stop() == 0
             assert time.monotonic() - began_s < 200  # the grace time is 300
@@ -226,7 +208,7 @@ def test_the_number_of_open_watches_is_limited(channel):
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     for one in held:
         one.cancel()
-    wait_until(lambda: may_watch(health))
+    wait_for(lambda: may_watch(health))
 
 
 def may_watch(health) -> bool:

@@ -5,7 +5,6 @@ import gc
 import socket
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,15 +62,6 @@ for times in sys.stdin:
 """
 
 
-@pytest.fixture
-def _counted() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()  # so that collections need not search the objects of other tests
-    gc.disable()
-    yield
-    gc.enable()
-
-
 async def left_by(run: Path, kind: str, keys: ApiKeys | None = None) -> tuple[str, int]:
     """Return how calls ended, and how many objects a collection finds after them."""
     settings = ServeSettings()
@@ -105,7 +95,7 @@ async def left_by(run: Path, kind: str, keys: ApiKeys | None = None) -> tuple[st
     return ended, left
 
 
-@pytest.mark.usefixtures("_counted")
+@pytest.mark.usefixtures("gc_disabled")
 @pytest.mark.parametrize(
     ("kind", "status"),
     [
@@ -125,7 +115,7 @@ def test_a_call_leaves_what_grpc_leaves(run: Path, kind: str, status: str) -> No
     assert left < (OF_GRPC + 1) * ASKED
 
 
-@pytest.mark.usefixtures("_counted")
+@pytest.mark.usefixtures("gc_disabled")
 def test_a_call_without_a_key_leaves_what_grpc_leaves(run: Path) -> None:
     keys = ApiKeys(["0123456789abcdef0123456789abcdef"])
     ended, left = asyncio.run(left_by(run, "answered", keys))

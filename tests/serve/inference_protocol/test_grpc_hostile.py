@@ -70,11 +70,6 @@ def random():
     return np.random.default_rng(0)
 
 
-def resident_kb(server):
-    (line,) = [one for one in server.proc("status").splitlines() if one.startswith("VmRSS")]
-    return int(line.split()[1])
-
-
 def pick(random, values):
     return values[random.integers(len(values))]
 
@@ -160,10 +155,10 @@ def test_no_damage_to_a_message_is_an_error_of_the_server(server, channel, name,
 def test_no_strange_message_is_an_error_of_the_server(server, channel, name, random):
     infer = GRPCInferenceServiceStub(channel).ModelInfer
     refusals(infer, (strange(random, name) for _ in range(CASES)))
-    before_kb = resident_kb(server)
+    before = server.memory()
     found = refusals(infer, (strange(random, name) for _ in range(CASES)))
     check(server, found, OF_REQUESTS | OF_TIME)
-    assert resident_kb(server) < before_kb + 20_000
+    assert server.memory() < before + 20 * 2**20
 
 
 def test_a_stream_of_strange_messages_answers_each(channel, name, random):
@@ -286,7 +281,7 @@ def test_calls_without_a_message_do_not_delay_other_connections(server, channel,
 def test_large_metadata_are_refused_and_not_kept(server):
     """A client that does not acknowledge the limit of the server sends 1.2 MB in each call."""
     host, port = server.grpc.split(":")
-    before_kb = resident_kb(server)
+    before = server.memory()
     for _ in range(5):
         with Http2Connection((host, int(port))) as opened:
             opened.send_headers(1, call_headers() + table_entry(4000), END_STREAM)
@@ -296,4 +291,4 @@ def test_large_metadata_are_refused_and_not_kept(server):
             while len(opened.ended) < 20:
                 assert opened.receive(20)
     assert any(b"of metadata, found 1" in headers for headers in opened.ended.values())
-    assert resident_kb(server) < before_kb + 150_000  # 600 MB are sent
+    assert server.memory() < before + 150 * 2**20  # 600 MB are sent

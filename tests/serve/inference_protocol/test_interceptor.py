@@ -24,6 +24,9 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ServerLive(self, *_):  # noqa: N802
         return service_pb2.ServerLiveResponse(live=True)
 
+    async def ServerReady(self, *_):  # noqa: N802
+        return service_pb2.ServerReadyResponse(ready=True)
+
     async def ServerMetadata(self, *_):  # noqa: N802
         return service_pb2.ServerMetadataResponse(name="pipework")
 
@@ -95,12 +98,13 @@ def test_health_needs_none():
     async def ask(channel):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         live = await stub.ServerLive(service_pb2.ServerLiveRequest())
+        ready = await stub.ServerReady(service_pb2.ServerReadyRequest())
         checked = await health_pb2_grpc.HealthStub(channel).Check(
             health_pb2.HealthCheckRequest(service="")
         )
-        return live.live, checked.status
+        return live.live, ready.ready, checked.status
 
-    assert talk(ask) == (True, health_pb2.HealthCheckResponse.SERVING)
+    assert talk(ask) == (True, True, health_pb2.HealthCheckResponse.SERVING)
 
 
 def test_a_stream_is_refused_before_it_says_anything():

@@ -193,13 +193,3 @@ def test_clients_cannot_control_models_without_the_setting(server):
             with pytest.raises(InferenceServerException, match="models on request") as caught:
                 control("topics")
             assert "PERMISSION_DENIED" in caught.value.status()
-
-
-def test_a_repository_that_cannot_be_served_is_an_error_in_one_line(shelf, launch):
-    shelf.add(1, wrong=True)
-    done = launch(shelf.folder).finish()
-    assert (done.returncode, done.stdout) == (1, "")
-    (*_, said) = done.stderr.splitlines()
-    assert said.startswith(
-        f"no model of {shelf.folder} can be served: topics 1: predictions of engine onnx"
-    )

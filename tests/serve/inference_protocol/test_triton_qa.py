@@ -91,7 +91,7 @@ def test_bytes_that_are_no_text_are_refused(address, protocol):
     sent = CLIENTS[protocol].InferInput("text", [2, 1], "BYTES")
     sent.set_data_from_numpy(np.array([[b"rain"], [b"\xff"]], np.object_))
     message = refused(REFUSED, address, protocol, "infer", MODEL, [sent])
-    assert message.startswith("input 1: text is not UTF-8")
+    assert message == "input 1: text is not UTF-8: invalid start byte at byte 0"
 
 
 # L0_input_validation

@@ -17,6 +17,7 @@ from pipework.serve.models.open_models import open_models, open_predictor
 from pipework.serve.models.registry import Change, Models
 from pipework.serve.models.repository_watcher import LoadError, RepositoryWatcher
 from pipework.text.encoding import TextEncoder
+from tests.serve.test_run import wait_for
 
 ALL = "version_policy { all { } }"
 
@@ -47,13 +48,6 @@ async def label(models, text="rain", version=""):
     with models.lease("topics", version) as one:
         found = await one.predict([Example(text=text)])
         return one.version, found[0].label
-
-
-def wait_for(condition):
-    limit_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < limit_s, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_names_and_versions_are_those_of_the_folders(shelf):
@@ -97,12 +91,6 @@ def test_a_version_that_fails_parity_keeps_the_old_one_serving(shelf, models):
     shelf.mend(2)
     load(models)
     assert asyncio.run(label(models)) == ("2", "weather-2")
-
-
-def test_a_version_without_reference_rows_is_not_served(shelf, models, run):
-    shutil.copytree(run, shelf.folder / "topics" / "2")
-    with pytest.raises(LoadError, match=r"expected one file rows\.npz, found 0"):
-        load(models)
 
 
 def test_a_version_that_fails_warm_up_is_closed(shelf, models, monkeypatch):

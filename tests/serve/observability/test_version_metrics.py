@@ -2,12 +2,10 @@
 
 from types import SimpleNamespace
 
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipework.serve.observability.metrics import COUNTERS, GAUGES, VersionMetrics
-from pipework.serve.request.context import StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
 
 LOAD = EngineLoad(
@@ -84,17 +82,3 @@ def test_the_load_of_a_version_is_exported():
 def test_a_version_that_computed_nothing_has_no_padding():
     found = samples(metrics_of(version("1", EngineLoad())), version="1")
     assert found["padding_ratio"] == 1
-
-
-def test_the_texts_and_stage_times_of_requests_are_exported():
-    statistics = Statistics()
-    for infer_s in (0.5, 1.5):
-        statistics.record_success(4, StageTimings(infer_s=infer_s), truncated=1)
-    served = version("1")
-    served.totals = statistics.totals
-    metrics = metrics_of(served)
-    assert samples(metrics, version="1")["texts_total"] == 8
-    assert samples(metrics, version="1")["truncated_texts_total"] == 2
-    infer = samples(metrics, version="1", stage="infer")
-    assert infer["stage_duration_seconds_count"] == 2
-    assert infer["stage_duration_seconds_sum"] == pytest.approx(2.0)

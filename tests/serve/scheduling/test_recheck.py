@@ -112,7 +112,7 @@ def test_a_worker_with_a_wrong_engine_is_replaced(
     before = partial(open_wrong, wrong_after, wrong)
     process = launch(kept_run, settings=["engine.recheck_s=0.5"], before=before, workers=2)
     url = process.first_line().split()[0]
-    server = Server(process=process, url=url, grpc="", ready_after_s=0)
+    server = Server(process=process, url=url, grpc="")
     first = {worker.pid for worker in processes(server)}
     wrong.touch()
     wait_for(lambda: len({worker.pid for worker in processes(server)} - first) == 1)

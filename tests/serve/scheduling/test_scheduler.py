@@ -96,15 +96,6 @@ def hold(scheduler: Scheduler, engine: HeldEngine) -> None:
     assert engine.entered.wait(TIMEOUT_S)
 
 
-def test_a_request_gets_its_own_answers_in_order(scheduler: Scheduler, engine: HeldEngine) -> None:
-    engine.go.set()
-    assert submit(scheduler, inputs(5, 3, 4)).result(TIMEOUT_S).outputs.values.tolist() == [
-        [5, 2],
-        [3, 2],
-        [4, 2],
-    ]
-
-
 def test_requests_queued_during_a_computation_share_a_batch(
     scheduler: Scheduler, engine: HeldEngine
 ) -> None:
@@ -459,18 +450,6 @@ def test_an_engine_that_fails_with_every_batch_is_reopened(engine: HeldEngine) -
             with pytest.raises(RuntimeError):
                 submit(scheduler, inputs(1)).result(TIMEOUT_S)
         assert submit(scheduler, inputs(2)).result(TIMEOUT_S).outputs.values[0, 0] == 2
-
-
-def test_two_engines_share_queued_requests(engine: HeldEngine) -> None:
-    other = HeldEngine()
-    with Scheduler([engine, other], QueueSettings(batch_tokens=2)) as scheduler:
-        asked = [submit(scheduler, inputs(number)) for number in (1, 2)]
-        assert engine.entered.wait(TIMEOUT_S)
-        assert other.entered.wait(TIMEOUT_S)
-        engine.go.set()
-        other.go.set()
-        assert [one.result(TIMEOUT_S).outputs.values[0, 0] for one in asked] == [1, 2]
-    assert sorted(engine.batches + other.batches) == [[1], [2]]
 
 
 def test_the_batch_of_a_crashed_engine_is_computed_by_another(engine: HeldEngine) -> None:

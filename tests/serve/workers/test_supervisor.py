@@ -21,7 +21,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
-import numpy as np
 import psutil
 import pytest
 
@@ -198,16 +197,6 @@ def counted_requests(server: Server) -> float:
     lines = httpx.get(f"{server.url}/metrics").text.splitlines()
     counts = [line for line in lines if line.startswith("pipework_requests_total")]
     return sum(float(line.split()[-1]) for line in counts)
-
-
-def test_grpc_answers(workers):
-    from tritonclient.grpc import InferenceServerClient, InferInput  # noqa: PLC0415
-
-    text = InferInput("text", [2], "BYTES")
-    text.set_data_from_numpy(np.array([b"goal", b"rain"], object))
-    with InferenceServerClient(workers.grpc) as client:
-        answer = client.infer("topics", [text])
-    assert answer.as_numpy("label").ravel().tolist() == [b"sport", b"weather"]
 
 
 def serving_workers(server: Server, ended: Collection[int] = ()) -> int:
@@ -461,13 +450,6 @@ def test_a_wrong_run_is_reported_in_one_line(launch, tmp_path):
     assert done.stderr.splitlines()[-1] == expected
 
 
-def test_a_port_in_use_is_reported(workers, launch, run):
-    port = int(workers.url.rpartition(":")[2])
-    done = launch(run, port, workers=2).finish()
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
-
-
 def test_keys_are_required_by_all_processes(run, start_server):
     server = start_server(run, workers=2, PIPEWORK_API_KEYS="open-sesame")
     for _ in range(12):
@@ -717,34 +699,12 @@ def test_a_worker_with_a_stuck_engine_is_replaced_and_the_others_answer(
     assert "is stuck: a batch has taken 2." in process.finish(120).stderr
 
 
-def open_harmful() -> None:
-    """Let engines end their process when they compute a text of ten tokens or more."""
-
-    def infer(engine: Engine, encodings: Sequence[Encoding]) -> Outputs:
-        if max(map(len, encodings)) >= 10:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return engine.infer(encodings)
-
-    wrap_engines(infer)
-
-
 def others_answer(url: str) -> bool:
     """Whether all requests succeed: a few are lost that the kernel still gives to a dead worker."""
     try:
         return statuses_and_labels(url) == {(200, "sport")}
     except OSError:
         return False
-
-
-def test_a_harmful_request_ends_one_worker_and_the_others_answer(run, start_server):
-    server = start_server(run, before=open_harmful, workers=2)
-    process, url = server.process, server.url
-    with pytest.raises(httpx.TransportError):
-        httpx.post(f"{url}{PREDICT}", json={"texts": ["goal " * 12]}, timeout=120)
-    wait_for(lambda: others_answer(url))
-    wait_for(lambda: serving_workers(server) == WORKERS)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 0
 
 
 def set_temporary_folder(path: Path) -> None:

@@ -39,12 +39,6 @@ def test_rows_without_any_label_are_reported(tmp_path):
         class_labels(None, Source(path=path, columns=columns, skip_unlabelled=True))
 
 
-@pytest.mark.parametrize("configured", [("a",), ("a", "b", "a")])
-def test_a_single_class_or_duplicate_classes_are_rejected(tmp_path, configured):
-    with pytest.raises(ConfigError, match="expected 2 or more distinct labels"):
-        class_labels(configured, source(tmp_path, "ab"))
-
-
 def test_multi_label_classes_are_the_labels_of_all_rows(tmp_path):
     rows = source(tmp_path, ["b|a", "", "c|a"], kind="multi_label", separator="|")
     assert class_labels(None, rows) == ("a", "b", "c")

@@ -1,4 +1,3 @@
-import resource
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -99,26 +98,6 @@ def test_an_error_in_a_late_chunk_names_its_line(parts):
     source.path.write_text("text\tlabel\n" + "word\tyes\n" * 5000 + "word\tmaybe\n")
     with pytest.raises(DataError, match=r"rows\.tsv:5002 has label 'maybe'"):
         open_token_cache(source, tokenizer, encoder, TASK, NullProgress())
-
-
-@pytest.fixture
-def small_files():
-    """Limit the size of files that this process writes, as a full disk does."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def test_a_full_disk_is_reported_and_leaves_no_files(parts, request):
-    source, tokenizer, encoder = parts
-    source.path.write_text("text\tlabel\n" + "word word word\tyes\n" * 5000)
-    request.getfixturevalue("small_files")
-    with pytest.raises(
-        DataError, match=r"cannot write about 0.2 MB to the cache .*: File too large"
-    ):
-        open_token_cache(source, tokenizer, encoder, TASK, NullProgress())
-    assert not list(cache_folder().iterdir())
 
 
 class Totals(NullProgress):

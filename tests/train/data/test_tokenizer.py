@@ -118,18 +118,6 @@ def test_a_long_chinese_sentence_is_not_unknown_without_split_cjk():
     assert "[UNK]" not in tokens
 
 
-def test_a_file_that_is_not_a_bert_vocabulary_is_rejected(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("[PAD]\n[UNK]\nhello\n")
-    with pytest.raises(ConfigError, match=r"lacks \[CLS\], \[SEP\], \[MASK\]"):
-        make_tokenizer(ModelSettings(preset="tiny", vocab=path), SOURCE)
-
-
-def test_a_folder_without_tokenizer_is_reported(tmp_path):
-    with pytest.raises(ConfigError, match=r"no tokenizer found in checkpoint"):
-        make_tokenizer(ModelSettings(name=str(tmp_path)), SOURCE)
-
-
 @pytest.fixture(scope="module")
 def sentencepiece_model(tmp_path_factory):
     """A SentencePiece model of 40 pieces, as ALBERT's with [CLS], [SEP] and [MASK]."""

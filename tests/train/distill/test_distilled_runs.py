@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from pipework.errors import CheckFailedError, ConfigError, DataError
+from pipework.errors import CheckFailedError, DataError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.config.run_config import load_config
@@ -141,8 +141,3 @@ def test_a_multi_label_task_is_distilled(tmp_path):
     student_config = load_config(path, [f"train.teacher=['{tmp_path / 'teacher'}']"])
     manifest = train(student_config, tmp_path / "student", NullProgress())
     assert manifest.data.metrics["dev"].scores["micro_f1"] > 0.9
-
-
-def test_unlabelled_data_without_a_teacher_is_refused(small):
-    with pytest.raises(ConfigError, match=r"data\.unlabelled needs a train\.teacher"):
-        small("data.unlabelled=more.tsv")

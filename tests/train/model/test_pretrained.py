@@ -35,13 +35,6 @@ TASK = SingleLabelTask(labels=("no", "yes"), metric=Metric.ACCURACY)
 SOURCE = None  # the tokenizer of a checkpoint needs no texts
 
 
-class Payload:
-    """An object that executes code when it is unpickled."""
-
-    def __reduce__(self):
-        return (print, ("run",))
-
-
 def old_folder(tmp_path, model, *, rename=str, config="bert_config.json"):
     """Write a folder in the format before safetensors and tokenizer.json."""
     (tmp_path / config).write_text(json.dumps(SIZES))
@@ -101,13 +94,6 @@ def test_the_casing_of_the_folder_precedes_the_settings(
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
     result = make_tokenizer(settings, SOURCE).encode("Hello É").tokens
     assert result == ["[CLS]", *pieces, "[SEP]"]
-
-
-def test_a_pickle_with_more_than_tensors_is_refused(tmp_path):
-    settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
-    torch.save({"weight": Payload()}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match="a pickle that contains more than tensors"):
-        open_classifier(settings)
 
 
 def test_missing_encoder_weights_are_refused_for_every_head(tmp_path):
@@ -245,11 +231,3 @@ def test_a_file_of_tensorflow_is_refused_with_its_folder(name):
     with pytest.raises(ConfigError, match="is a file of TensorFlow, expected its folder") as caught:
         make_tokenizer(ModelSettings(name=name), SOURCE)
     assert caught.value.hint.startswith("name 'bert': bert_config.json, vocab.txt")
-
-
-def test_damaged_safetensors_are_refused(tmp_path):
-    settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
-    (tmp_path / "pytorch_model.bin").unlink()
-    (tmp_path / "model.safetensors").write_bytes(b"\x10" + bytes(100))
-    with pytest.raises(ConfigError, match="a safetensors file is damaged"):
-        open_classifier(settings)

@@ -6,7 +6,6 @@ from transformers import AutoModel
 
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, tiny
 from pipework.errors import ConfigError
-from pipework.train.config.run_config import load_config
 from pipework.train.model.families import layer_stack, parameters_by_depth, reinitialise
 
 SHARES = {EncoderFamily.ALBERT}
@@ -57,8 +56,3 @@ def test_zero_layers_change_nothing():
     model = pretrained_encoder(EncoderFamily.ALBERT)
     reinitialise(model, 0)
     assert all((weight == 7.0).all() for weight in model.parameters())
-
-
-def test_a_preset_cannot_be_reinitialised():
-    with pytest.raises(ConfigError, match=r"train\.reinit_layers needs a pretrained model\.name"):
-        load_config("sample", ["train.reinit_layers=1"])

@@ -10,19 +10,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
-from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
-from pipework.export.config import ExportSettings
-from pipework.export.inference import evaluate_run, predict_run
-from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_classifier, read_manifest
-from pipework.serve.models.open_models import open_predictor
 from pipework.train.config.run_config import load_config
 from pipework.train.loop.resume import latest
 from pipework.train.run import train
-from tests.commands import fork_pipe
+from tests.train.loop.test_resume_exact import digests, learned
 
 QUICK = ["train.precision=fp32", "train.report=false", "train.max_steps=12", "train.save_every=2"]
 CONFIG = """
@@ -79,16 +74,6 @@ def pretrained_once(tmp_path_factory):
 def pretrained(documents, pretrained_once, tmp_path):  # noqa: ARG001  (writes the documents)
     """A copy of the run, to be changed."""
     return shutil.copytree(pretrained_once, tmp_path / "pretrained")
-
-
-def digests(run):
-    return {file.path: file.sha256 for file in read_manifest(run).model.checkpoint}
-
-
-def learned(run):
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    clocks = {"elapsed_s", "examples_per_s"}
-    return [{key: line[key] for key in line.keys() - clocks} for line in lines]
 
 
 def test_the_run_folder_keeps_its_contract(pretrained):
@@ -179,31 +164,9 @@ def test_two_processes_learn_the_same_as_one(documents, forked, tmp_path):
 
 
 def test_a_pretraining_run_is_refused_where_a_classifier_is_needed(pretrained):
-    needs = (
-        lambda: read_classifier(pretrained),
-        lambda: export(pretrained, NullProgress(), settings=ExportSettings()),
-        lambda: evaluate_run(pretrained, None, "dev", None, NullProgress()),
-        lambda: list(predict_run(pretrained, [Example(text="a")])),
-        lambda: open_predictor(pretrained),
-    )
-    for need in needs:
-        with pytest.raises(RunFolderError, match=r"is of pretraining: .* no classifier") as caught:
-            need()
-        assert "model.name=RUN" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["export", "--to", "onnx"], ["serve"], ["eval"], ["predict", "a text"]],
-    ids=lambda w: w[0],
-)
-def test_the_command_line_reports_it_in_one_line(pretrained, words):
-    command, *rest = words
-    done = fork_pipe(command, pretrained, *rest)
-    assert done.returncode == 2
-    lines = [line for line in done.stderr.splitlines() if "is of pretraining" in line]
-    assert len(lines) == 1
-    assert "Traceback" not in done.stderr
+    with pytest.raises(RunFolderError, match=r"is of pretraining: .* no classifier") as caught:
+        read_classifier(pretrained)
+    assert "model.name=RUN" in caught.value.hint
 
 
 def test_a_resume_with_another_task_kind_is_refused(documents, small, pretrained, forked, tmp_path):
@@ -281,9 +244,7 @@ def test_the_report_shows_both_objectives(documents, tmp_path):
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ("model.head=cnn", "model.head applies only to classifiers"),
         ("train.token_dropout=0.1", "train.token_dropout applies only to classifiers"),
-        ('task.labels=["a", "b"]', "the kind pretrain has no task.labels"),
         ("task.kind=single_label", "format documents has no labels: set task.kind to pretrain"),
         ("data.columns.text=0", "format documents has no data.columns"),
         ("task.metric=accuracy", "does not apply to a pretrain task"),

@@ -1,11 +1,8 @@
 """The training report is self-contained, complete, and displays in a browser."""
 
 import re
-import shutil
 import struct
-import subprocess
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -29,12 +26,9 @@ from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.page import RunPage, html, write_page
 from pipework.train.report.verdict import ScoredRows, TrainingHistory, judge
 from pipework.train.report.wrong_predictions import worst_errors
+from tests.html_pages import browse, needs_chromium, parse
 
 EVIL = "\"'><script>alert('x')</script>&$a$"
-CHROMIUM = shutil.which("chromium")
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="chromium is absent: apt-get install chromium"
-)
 
 
 def linear(logits_NC, truth_N, task):
@@ -157,34 +151,6 @@ def crowded(page):
     return of_task(page, task, logits, truth_N)
 
 
-class TagChecker(HTMLParser):
-    """Checks that every element is closed, in order."""
-
-    VOID = ("meta", "link", "br", "hr")
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.text, self.names = [], [], set()
-
-    def handle_starttag(self, tag, _):
-        self.names.add(tag)
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-def parse(text):
-    parser = TagChecker()
-    parser.feed(text)
-    assert parser.open == []
-    return parser
-
-
 @pytest.mark.parametrize("kind", ["page", "regression", "several", "crowded"])
 def test_the_page_loads_no_external_resources(kind, request, drawn):
     text = drawn(request.getfixturevalue(kind))
@@ -298,17 +264,10 @@ def test_the_page_is_written_to_the_run_folder(page, run):
     assert path.read_text(encoding="utf-8") == html(page, read_curves(run))
 
 
-def browse(tmp_path, path, *flags):
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-    command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", *flags, f"file://{path}"]
-    return subprocess.run(command, check=True, capture_output=True, timeout=300)
-
-
 @needs_chromium
 def test_a_browser_shows_the_plots_without_console_errors(page, run, tmp_path):
     path = write_page(run, page)
-    done = browse(tmp_path, path, "--dump-dom", "--enable-logging=stderr")
+    done = browse(path, tmp_path, "--dump-dom", "--enable-logging=stderr")
     assert done.stdout.decode().count("<svg") == 5
     assert not re.search(rb"CONSOLE.*(Refused|Error|violates)", done.stderr)
 
@@ -318,7 +277,7 @@ def test_a_browser_shows_the_plots_without_console_errors(page, run, tmp_path):
 def test_a_browser_renders_the_page_wide_and_narrow(page, run, tmp_path, width):
     picture = tmp_path / "page.png"
     flags = (f"--screenshot={picture}", f"--window-size={width},1000")
-    browse(tmp_path, write_page(run, page), *flags)
+    browse(write_page(run, page), tmp_path, *flags)
     content = picture.read_bytes()
     assert struct.unpack(">II", content[16:24]) == (width, 1000)
     assert len(content) > 20_000  # an empty page has a tenth of that

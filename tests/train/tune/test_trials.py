@@ -96,18 +96,6 @@ def test_finished_trials_are_not_claimed_again(journal):
     assert [trial.number for trial in journal().ranked()] == [1, 2, 0]
 
 
-def test_the_same_history_has_the_same_next_trial(small_space, tmp_path):
-    values = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        journal = TrialJournal(tmp_path / name, small_space(trials=3))
-        for score in (0.5, 0.7):
-            finish(lambda journal=journal: journal, score)
-        with journal.claim() as trial:
-            values.append(trial.values)
-    assert values[0] == values[1]
-
-
 def test_an_evaluation_that_a_resumed_trial_repeats_is_recorded_once(journal):
     with journal().claim() as trial:
         trial.should_stop(0.5, scored(0.6))

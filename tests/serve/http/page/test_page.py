@@ -1,7 +1,6 @@
 """The page in Chromium, with a real server of several models."""
 
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect
 
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.app import build_app
@@ -25,21 +24,9 @@ from tests.serve.servers import server_in_thread
 
 HOSTILE = '<img src=x onerror="document.title=1">'
 WIDE, NARROW = (1280, 800), (360, 740)
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 FOCUSED = "document.activeElement.id || document.activeElement.textContent"
 expect.set_options(timeout=30_000)
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    if not chromium:
-        pytest.skip("chromium is absent: apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 def serve_models(stack: ExitStack, predictors: list[Predictor], keys: ApiKeys | None = None) -> str:
