@@ -20,8 +20,8 @@ FROZEN = {
     "eval": "run file columns split engine as_json",
     "export": "run to precision layout repository overrides",
     "import": "source out data overrides trust_remote_code force allow_unused",
-    "predict": "words file inputs out url columns engine keep shard raw_csv on allow_skipped "
-    "max_rejects",
+    "predict": "words file inputs out url columns engine keep shard raw_csv scores on "
+    "allow_skipped max_rejects",
     "publish": "run to",
     "serve": "target backend host port grpc_port engine workers overrides",
     "show": "run as_json html overrides",

@@ -62,11 +62,11 @@ def test_the_values_of_the_config_are_known(space):
     lines = 'model.head = ["cnn", "lstm"]\ntrain.early_stop = [2, 3]\n'
     loaded = space(RATE + lines, "model.head=lstm")
     assert loaded.current() == {
-        "train.learning_rate": "5e-05",
+        "train.learning_rate": "0.0005",
         "model.head": '"lstm"',
         "train.early_stop": "",
     }
-    assert loaded.parameters() == {"train.learning_rate": 5e-5, "model.head": '"lstm"'}
+    assert loaded.parameters() == {"train.learning_rate": 5e-4, "model.head": '"lstm"'}
 
 
 def test_folders_are_absolute(space, tmp_path):
