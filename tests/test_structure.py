@@ -27,7 +27,7 @@ OVER_BUDGET = {
     "serve": 2_663,
     "benchmarks": 107,
     "benchmarks/studies": 961,
-    "tests": 12_131,
+    "tests": 12_132,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
