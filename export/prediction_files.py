@@ -66,11 +66,11 @@ def write_predictions(
     check_writable(out, () if source is None else (source.path,))
     partial = out.with_name(out.name + ".partial")
     separator = None if source is None else source.separator
-    encoding, _ = _csv_form(source) if out.suffix == ".csv" else ("utf-8", "")
+    encoding, delimiter = _csv_form(source) if out.suffix == ".csv" else ("utf-8", "")
     try:
         with partial.open("w", encoding=encoding, newline="") as stream:
             if out.suffix == ".csv":
-                writer = SafeCsv(stream, _csv_form(source)[1], str if raw else safe_cell)
+                writer = SafeCsv(stream, delimiter, str if raw else safe_cell)
                 count = _write_csv(predictions, writer, source, scores=scores)
             else:
                 count = _write_lines(predictions, stream, out.suffix, separator)

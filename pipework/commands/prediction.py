@@ -113,8 +113,9 @@ def predict(
         if out is None:
             _print(format_prediction(*pair) for pair in results.predictions)
         else:
-            rows, read = results.predictions, results.file
-            write_predictions(rows, Path(out), progress, read, raw=raw_csv, scores=scores)
+            rows = results.predictions
+            file_read = results.file
+            write_predictions(rows, Path(out), progress, file_read, raw=raw_csv, scores=scores)
 
 
 def _print(lines: Iterable[str]) -> None:

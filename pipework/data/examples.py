@@ -237,9 +237,7 @@ class Source:
         return text in self.no_label or (self.skip_unlabelled and (label is None or empty))
 
     def _held_out(self, part: Part, size: int) -> Iterator[Example]:
-        """Yield the held-out rows, which have the smallest digests, or all other rows.
-
-        Labels must be read if they decide, see `Part`.
+        """Yield the held-out rows, or all other rows; a stratified part needs the labels.
 
         Copies of a text have the same digest, so that they are in the same part.
         """

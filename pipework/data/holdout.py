@@ -31,7 +31,8 @@ def held_out_digests(rows: Iterable[tuple[bytes, str]], part: Part) -> set[bytes
         rows: digest and label of each row; equal labels for a choice without regard to labels.
         part: the numbers of rows.
     """
-    digests, labels = bytearray(), list[int]()
+    digests = bytearray()
+    labels = list[int]()
     numbers: dict[str, int] = {}
     for row, label in rows:
         digests += row

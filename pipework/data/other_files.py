@@ -31,7 +31,7 @@ def other_source(
     if suffix != reading.suffix and (suffix in SUFFIXES or file.is_dir()):
         other = {"format": format_from_suffix(file).value, "dialect": Dialect()}
         options = options.model_copy(update=other)
-    elif reading.dialect.encoding is not None and is_utf8(read_head(file)):
+    elif reading.dialect.encoding is not None and not file.is_dir() and is_utf8(read_head(file)):
         dialect = reading.dialect.model_copy(update={"encoding": None})
         options = options.model_copy(update={"dialect": dialect})
     return Source.of(options, file)

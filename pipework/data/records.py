@@ -26,7 +26,6 @@ SUFFIXES = {
     ".txt": Format.TSV,
     ".jsonl": Format.JSONL,
 }
-BEYOND_ASCII = "".join(map(chr, (*range(0x80, 0xD800), *range(0xE000, 0x10000))))
 Cells = list[str] | dict[str, object]
 
 
@@ -50,7 +49,8 @@ class Records:
         if self.encoding is None:
             return True
         ends = ('\n"' + self._delimiter).encode()
-        return not {*ends} & {*BEYOND_ASCII.encode(self.encoding, "ignore")}
+        others = "".join(map(chr, (*range(0x80, 0xD800), *range(0xE000, 0x10000))))
+        return not {*ends} & {*others.encode(self.encoding, "ignore")}
 
     def blocks(self, stream: IO[bytes], name: str, block_bytes: int) -> Iterator[bytes]:
         """Yield a file in blocks of about `block_bytes` that end at the end of a record.
