@@ -183,6 +183,9 @@ class ImportSettings(Settings):
         allow_unused: weights and config keys of the encoder that transformers may ignore.
         adapter_base: the folder or hub id of the base model of an adapter, instead of the one in
             adapter_config.json.
+        special_tokens: whether special tokens in texts, such as [E1] or <|im_start|>, are read as
+            tokens, as transformers reads them, and not as text; None: for decoders, whose prompts
+            contain them. The pad token is always text.
     """
 
     task: TaskSettings = TaskSettings()
@@ -192,3 +195,4 @@ class ImportSettings(Settings):
     force: bool = False
     allow_unused: tuple[str, ...] = ()
     adapter_base: str | None = None
+    special_tokens: bool | None = None

@@ -3,7 +3,7 @@
 Shapes: N texts, C classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,8 +39,8 @@ class SourceComparison:
     Attributes:
         rows: number of compared inputs.
         max_abs: the largest difference of a logit.
-        with_special_tokens: number of inputs that were left out, because they contain a special
-            token as text: the source reads it as the token, the import as text.
+        with_special_tokens: number of rows that were left out, because they contain a special token
+            that the source reads as the token, and the import as text.
     """
 
     rows: int
@@ -138,10 +138,9 @@ def compare_with_source(
     named = {f"row {number}": row for number, row in enumerate(examples, start=1)}
     named |= edge_examples(examples[0])
     named["longer than max_length"] = _longer(examples[0], imported.encoder.max_length)
-    special = reference.special_tokens()
-    _check_task_tokens(examples, reference.task_tokens())
-    compared = {name: row for name, row in named.items() if not _contains(row, special)}
-    with_special_tokens = len(named) - len(compared)
+    as_text = {*reference.special_tokens()} - imported.encoder.tokens_in_texts
+    _check_task_tokens(examples, [t for t in reference.task_tokens() if t in as_text])
+    compared = {name: row for name, row in named.items() if not _contains(row, as_text)}
     if reference.is_decoder:  # without special tokens, the source cannot read an empty text
         compared = {name: row for name, row in compared.items() if reference.token_ids(row)}
     encodings = imported.encoder.encode([*compared.values()])
@@ -168,12 +167,12 @@ def compare_with_source(
     return SourceComparison(
         rows=len(compared),
         max_abs=float(comparison.max_differences.max()),
-        with_special_tokens=with_special_tokens,
+        with_special_tokens=sum(_contains(row, as_text) for row in examples),
     )
 
 
 def _check_task_tokens(examples: Sequence[Example], tokens: Sequence[str]) -> None:
-    """Check that no row contains a special token of the task, which the import reads as text.
+    """Check that no row contains a special token of the task that the import reads as text.
 
     Raises:
         ConfigError: a row does.
@@ -182,9 +181,7 @@ def _check_task_tokens(examples: Sequence[Example], tokens: Sequence[str]) -> No
     if rows:
         listed = ", ".join(tokens[:WORST])
         message = f"special tokens of the task ({listed}) are in {rows} of {len(examples)} rows"
-        hint = (
-            "the import reads them as text: train it here, with marked entities for [E1] and [E2]"
-        )
+        hint = "to read them as tokens, as the source does: --set special_tokens=true"
         raise ConfigError(message, hint)
 
 
@@ -221,7 +218,7 @@ def _longer(row: Example, max_length: int) -> Example:
     return replace(row, text=" ".join(["5 6 7 8", row.text[:50]] * max_length))
 
 
-def _contains(row: Example, tokens: Sequence[str]) -> bool:
+def _contains(row: Example, tokens: Collection[str]) -> bool:
     texts = (row.text, row.text_pair or "")
     return any(token in text for token in tokens for text in texts)
 

@@ -58,8 +58,9 @@ def imported_data(
     findings = [*([] if rows.sources else [FOREIGN_TEXTS]), *source_findings]
     if comparison.with_special_tokens:
         findings.append(
-            f"inputs with a special token in their text: {comparison.with_special_tokens}, not "
-            "compared: the source reads it as the token, the import as text"
+            f"rows with a special token in their text: {comparison.with_special_tokens}, not "
+            "compared: the source reads it as the token, the import as text, unless with "
+            "--set special_tokens=true"
         )
     if rows.labelled:
         path = rows.sources["dev"].path

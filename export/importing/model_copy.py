@@ -9,16 +9,30 @@ from pipework.run_folder.manifest import Input, Model
 from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.text.padding import Padding
+from pipework.text.special_tokens import matching_special_tokens
 from pipework.train.model import checkpoint
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import open_checkpoint, padding_of
 from pipework.train.run_folder import TOKENIZER
 
 
-def copy_source(source: SourceModel, folder: Path, pair: bool, max_length: int) -> Input:
-    """Write weights and tokenizer into the run folder; return the record of the input."""
-    source.tokenizer.save(str(folder / TOKENIZER))
+def copy_source(
+    source: SourceModel, folder: Path, pair: bool, max_length: int, special_tokens: bool
+) -> Input:
+    """Write weights and tokenizer into the run folder; return the record of the input.
+
+    Args:
+        source: the opened source.
+        folder: the run folder.
+        pair: whether an input is two texts.
+        max_length: tokens of an input.
+        special_tokens: whether special tokens in texts are read as tokens, but for the pad token.
+    """
     padding = padding_of(source.classifier)
+    tokenizer = source.tokenizer
+    if special_tokens:
+        tokenizer = matching_special_tokens(tokenizer, {padding.pad_id})
+    tokenizer.save(str(folder / TOKENIZER))
     input_ = Input(
         fields=("text", "text_pair") if pair else ("text",),
         tokenizer=record_file(folder, folder / TOKENIZER),

@@ -23,6 +23,7 @@ from pipework.export.importing.import_rows import ImportRows
 from pipework.export.importing.imported_data import imported_data
 from pipework.export.importing.model_copy import copy_source, model_record, open_copy
 from pipework.export.importing.setfit_source import is_setfit, open_setfit
+from pipework.export.importing.source_checks import is_decoder
 from pipework.export.importing.source_model import SourceModel
 from pipework.export.importing.transformers_source import open_source
 from pipework.export.publish.folder import check_new, new_folder
@@ -78,7 +79,10 @@ def import_source(
     limit = source.max_length(settings.max_length)
     progress.note(f"{name}: {_describe(source, rows.pair, limit)}")
     with new_folder(out) as folder:
-        input_ = copy_source(source, folder, rows.pair, limit)
+        special_tokens = settings.special_tokens
+        if special_tokens is None:
+            special_tokens = is_decoder(source.classifier.config)
+        input_ = copy_source(source, folder, rows.pair, limit, special_tokens)
         imported = open_copy(task, input_, folder)
         texts = rows.dev or sample_rows(input_)
         sampled = sample_evenly(texts, len(texts), COMPARED_ROWS).values()

@@ -123,6 +123,12 @@ class TextEncoder:
         ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
         return np.array(sorted({*ids} - special), np.int32)
 
+    @cached_property
+    def tokens_in_texts(self) -> frozenset[str]:
+        """The added tokens that a text can contain as themselves; special tokens are text."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in added if not token.special)
+
     def with_max_length(self, max_length: int) -> "TextEncoder":
         """Return an encoder with the same tokenizer and another maximum length."""
         copy = Tokenizer.from_str(self._tokenizer.to_str())

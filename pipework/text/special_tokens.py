@@ -6,7 +6,8 @@ Shapes: T tokens of one input, special tokens included.
 # Pairs are truncated and joined here because the library's truncation also stores the overflow:
 # every combination of the parts of both texts. Two texts of 50,000 characters take 23 s and 6.9 GB.
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar, cast
 
@@ -70,6 +71,14 @@ class PairTemplate:
         ids = (self.ids[0], first, self.ids[1], second, self.ids[2])
         types = (self.type_ids[0], kinds[0], self.type_ids[1], kinds[1], self.type_ids[2])
         return np.concatenate(ids), np.concatenate(types)
+
+
+def matching_special_tokens(tokenizer: Tokenizer, but: Collection[int]) -> Tokenizer:
+    """Return a tokenizer that finds its special tokens inside texts, but for some ids."""
+    state = json.loads(tokenizer.to_str())
+    for token in state["added_tokens"]:
+        token["special"] = token["special"] and token["id"] in but
+    return Tokenizer.from_str(json.dumps(state))
 
 
 def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:

@@ -328,18 +328,53 @@ def test_the_first_line_describes_the_task(classifier_folder, tmp_path):
     assert "seed    unknown: imported" in shown
 
 
-def test_rows_with_special_tokens_of_the_task_are_refused(classifier_folder, rows_file, tmp_path):
-    source = shutil.copytree(classifier_folder, tmp_path / "source")
+def with_special_tokens(source, *tokens):
+    """Add special tokens to the tokenizer and the embeddings of a source."""
     tokenizer = AutoTokenizer.from_pretrained(source)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["[E1]", "[E2]"]})
+    tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]})
     tokenizer.save_pretrained(source)
     model = AutoModelForSequenceClassification.from_pretrained(source)
     model.resize_token_embeddings(len(tokenizer))
     model.save_pretrained(source)
-    path = rows_file(f"[E1] goal [E2] match\t{LABELS[0]}", f"rain\t{LABELS[1]}")
-    with pytest.raises(ConfigError, match=r"\(\[E1\], \[E2\]\) are in 1 of 2 rows"):
+    return source
+
+
+def check_predictions(run, source, text):
+    """Check that a run and transformers give a text the same scores."""
+    (expected,) = pipeline("text-classification", model=str(source), top_k=None)([text])
+    ((_, found),) = predict_run(run, [Example(text=text)])
+    scores = {entry["label"]: entry["score"] for entry in expected}
+    assert found.scores == pytest.approx(scores, abs=1e-5)
+
+
+def test_rows_with_special_tokens_of_the_task_need_a_setting(
+    classifier_folder, rows_file, tmp_path
+):
+    source = shutil.copytree(classifier_folder, tmp_path / "source")
+    with_special_tokens(source, "[E1]", "[E2]")
+    text = "[E1] goal [E2] match"
+    path = rows_file(f"{text}\t{LABELS[0]}", f"rain\t{LABELS[1]}")
+    with pytest.raises(ConfigError, match=r"\(\[E1\], \[E2\]\) are in 1 of 2 rows") as error:
         imported(source, tmp_path / "run", path)
-    imported(source, tmp_path / "run", rows_file(f"rain\t{LABELS[1]}", name="plain.tsv"))
+    assert error.value.hint.endswith("--set special_tokens=true")
+    imported(source, tmp_path / "run", path, special_tokens="true")
+    check_predictions(tmp_path / "run", source, text)
+    imported(source, tmp_path / "text", rows_file(f"rain\t{LABELS[1]}", name="plain.tsv"))
+    with pytest.raises(AssertionError):
+        check_predictions(tmp_path / "text", source, text)
+
+
+def test_a_decoder_reads_the_tokens_of_a_prompt(rows_file, tmp_path):
+    source = save_classifier(tmp_path / "source", ImportedFamily.QWEN3)
+    with_special_tokens(source, "<|im_start|>", "<|im_end|>")
+    prompt = "<|im_start|>user rain<|im_end|>"
+    manifest = imported(source, tmp_path / "run", rows_file(f"rain\t{LABELS[0]}", f"{prompt}\t1"))
+    assert not any("special token" in finding for finding in manifest.data.findings)
+    check_predictions(tmp_path / "run", source, prompt)
+    pad = AutoTokenizer.from_pretrained(source).pad_token
+    rows = rows_file(f"rain {pad}\t{LABELS[0]}", "goal\t1", name="padded.tsv")
+    findings = imported(source, tmp_path / "padded", rows).data.findings
+    assert any("rows with a special token in their text: 1, not" in line for line in findings)
 
 
 def test_a_source_that_depends_on_its_batch_is_refused(classifier_folder, tmp_path):
