@@ -134,6 +134,8 @@ def test_labelled_rows_are_scored_and_kept(classifier_folder, rows_file, tmp_pat
     assert FOREIGN_TEXTS not in manifest.data.findings
     score = manifest.data.metrics["dev"].scores[Metric.ACCURACY]
     assert evaluate_run(run, None, "dev", None, NullProgress()).score == score
+    calibration = run / splits["train"].path
+    assert evaluate_run(run, calibration, "dev", None, NullProgress()).leaked is None
     path.unlink()  # the run has kept its rows
     static = onnx(Layout.PADDED).model_copy(
         update={"precision": Precision.INT8, "scaling": Scaling.STATIC}
