@@ -186,6 +186,8 @@ class ImportSettings(Settings):
         special_tokens: whether special tokens in texts, such as [E1] or <|im_start|>, are read as
             tokens, as transformers reads them, and not as text; None: for decoders, whose prompts
             contain them. The pad token is always text.
+        family: the family of transformers, such as bert, with the modules and weights of a source
+            whose class is not in transformers; no code of the source is executed.
     """
 
     task: TaskSettings = TaskSettings()
@@ -196,3 +198,4 @@ class ImportSettings(Settings):
     allow_unused: tuple[str, ...] = ()
     adapter_base: str | None = None
     special_tokens: bool | None = None
+    family: str | None = None

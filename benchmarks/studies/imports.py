@@ -42,7 +42,6 @@ from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction, RegressionValue, SingleLabel
-from pipework.train.config.data import TaskSettings
 from pipework.train.model.packed_encoder import PACKABLE
 
 LABELS = ("sport", "money", "weather")
@@ -271,7 +270,7 @@ def _export(run: Path, layout: Layout) -> float:
 
 def _serve(folder: Path, run: Path) -> float:
     """Return the largest difference of a score between the server and the source."""
-    source = open_any(str(folder), TaskSettings())
+    source = open_any(str(folder), ImportSettings())
     examples = sample_examples()
     if source.pair:
         pairs = zip(examples, examples[1:] + examples[:1], strict=True)

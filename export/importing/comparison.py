@@ -17,7 +17,7 @@ from pipework.export.importing.source_checks import is_decoder, open_tokenizer
 from pipework.export.importing.source_model import SourceModel
 from pipework.export.rows.edge_cases import edge_examples
 from pipework.progress import Progress, counted
-from pipework.run_folder.engine_record import Precision
+from pipework.run_folder.engine_record import Tolerance
 from pipework.scoring.evaluation import Engine, infer_all
 from pipework.scoring.logit_diff import Comparison
 from pipework.tasks.outputs import Outputs
@@ -61,6 +61,7 @@ class SourceReference:
         config = source.classifier.config
         self._activation = output_activation(config) or torch.nn.Identity()
         self.is_decoder = is_decoder(config)
+        self.tolerance = TOLERANCES[source.precision]
         # The last position of XLNet has the summary of the text.
         self._padding_side = "left" if config.model_type == "xlnet" else None
 
@@ -128,7 +129,7 @@ def compare_with_source(
     examples: Sequence[Example],
     progress: Progress,
 ) -> SourceComparison:
-    """Compare the logits for rows of the user and for edge cases, at the limits of float32.
+    """Compare the logits for rows of the user and for edge cases, at the limits of engines.
 
     Raises:
         CheckFailedError: they differ; the details list the inputs that differ most.
@@ -160,10 +161,11 @@ def compare_with_source(
         input_X=np.arange(len(compared)),
         lengths_X=np.array([len(encoding) for encoding in encodings]),
     )
-    breaches = comparison.breaches(TOLERANCES[Precision.FP32])
+    breaches = comparison.breaches(reference.tolerance)
     if breaches:
         tokens = _token_differences(compared, encodings, reference)
-        raise _error(comparison, ", ".join(breach.limit for breach in breaches), tokens, compared)
+        limits = ", ".join(breach.limit for breach in breaches)
+        raise _error(comparison, reference.tolerance, limits, tokens, compared)
     return SourceComparison(
         rows=len(compared),
         max_abs=float(comparison.max_differences.max()),
@@ -199,7 +201,7 @@ def _check_batches(
     """
     order = np.argsort([len(encoding) for encoding in encodings], kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, BATCH).astype(int))].tolist()
-    allowed = TOLERANCES[Precision.FP32].max_abs * task.difference_unit(expected_NC)
+    allowed = reference.tolerance.max_abs * task.difference_unit(expected_NC)
     for size in BATCH_SIZES:
         rows = [*chosen[: size - 1], chosen[-1]]  # short inputs with the longest
         found_NC = reference.batch_logits([examples[row] for row in rows])
@@ -236,10 +238,13 @@ def _token_differences(
 
 
 def _error(
-    comparison: Comparison, limits: str, tokens: Sequence[str], rows: dict[str, Example]
+    comparison: Comparison,
+    tolerance: Tolerance,
+    limits: str,
+    tokens: Sequence[str],
+    rows: dict[str, Example],
 ) -> CheckFailedError:
-    count, unit = len(rows), comparison.unit
-    allowed = TOLERANCES[Precision.FP32].max_abs * unit
+    count, allowed = len(rows), tolerance.max_abs * comparison.unit
     largest_N: NDArray[np.floating] = comparison.max_differences
     message = (
         f"the import answers differently from its source ({limits}): logits differ by up to "

@@ -26,12 +26,15 @@ from pipework.errors import ConfigError, PipeError
 from pipework.export.importing.adapters import find_file
 from pipework.run_folder.files import file_digest
 from pipework.train.data.tokenizer import summary
+from pipework.train.model.encoder_configs import OWN_KEYS
 from pipework.train.model.pretrained import listing
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 SAVE_AGAIN = "save it with a class of transformers, then import that folder"
-TRUST = "read it, and add --trust-remote-code if you trust it; or " + SAVE_AGAIN
-OWN_KEYS = ("auto_map", "architectures", "model_type")  # of a config with code
+TRUST = (
+    "read it, and add --trust-remote-code if you trust it; or --as FAMILY, if its modules and "
+    "weights are those of a family of transformers; or " + SAVE_AGAIN
+)
 PACKAGE = "transformers_modules"  # of all code that transformers loads
 
 

@@ -19,12 +19,14 @@ import onnx
 import onnxruntime
 import torch
 from onnx import numpy_helper
+from onnx.external_data_helper import uses_external_data
 from torch import nn
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 
 from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
 from pipework.progress import counted
+from pipework.run_folder.engine_record import Precision
 
 FILES = ("model.onnx", "onnx/model.onnx")
 WEIGHTS = [
@@ -33,13 +35,17 @@ WEIGHTS = [
     for suffix in ("", ".index.json")
 ]
 SCOPES = "pkg.torch.onnx.name_scopes"  # a list of the modules of a node, by newer exporters
-QUANTIZED = {"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear", "MatMulNBits"}
-HALF = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+QUANTIZED = {"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"}
+# Quantised layers whose weights are not read: in 4 bits, and fused with their scales.
+FUSED = {"MatMulNBits", "QLinearMatMul", "QGemm", "QAttention", "QEmbedLayerNormalization"}
+# The names of a quantised tensor and of its scale and zero point, by onnxruntime's quantiser.
+QUANTIZED_NAME, SCALE, ZERO_POINT = "_quantized", "_scale", "_zero_point"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 NUMPY_TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 # The parameters of a module by operator and the index of its input.
 PARAMETERS = {
     ("MatMul", 1): "weight",
+    ("MatMulInteger", 1): "weight",
     ("Gemm", 1): "weight",
     ("Gemm", 2): "bias",
     ("LayerNormalization", 1): "weight",
@@ -60,18 +66,21 @@ class OnnxSource:
         name: the folder or hub id.
         path: the graph.
         inputs: element types by input, such as `tensor(int64)`.
+        precision: fp16 for half precision, and int8 for quantised layers.
     """
 
     name: str
     path: Path
     inputs: Mapping[str, str]
+    precision: Precision
 
     @classmethod
     def of(cls, name: str) -> "OnnxSource | None":
         """Return the graph of a source; None if it has weights of PyTorch, or no graph.
 
         Raises:
-            ConfigError: the graph cannot be run, or does not read batches of any length.
+            ConfigError: the graph cannot be run, does not read batches of any length, or has fused
+                quantised layers.
         """
         if any(find_file(name, file) for file in WEIGHTS):
             return None
@@ -79,7 +88,7 @@ class OnnxSource:
         if path is None:
             return None
         inputs = {node.name: node.type for node in _check_inputs(path, _session(path))}
-        return cls(name=name, path=path, inputs=inputs)
+        return cls(name=name, path=path, inputs=inputs, precision=_precision(path))
 
     def load(self, config: PreTrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
         """Return the model of a config with the weights of the graph.
@@ -89,7 +98,7 @@ class OnnxSource:
             `mismatched_keys` as tuples of name, found and expected shape.
 
         Raises:
-            ConfigError: the graph is quantised, or is not float32.
+            ConfigError: a weight is not found.
         """
         graph = _read(self.path)
         model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32).eval()
@@ -135,7 +144,7 @@ class OnnxModel(nn.Module):
             for name, kind in self._inputs.items()
         }
         (logits_NC,) = self._session.run([_output(self._session)], feeds)
-        return SimpleNamespace(logits=torch.from_numpy(logits_NC))
+        return SimpleNamespace(logits=torch.from_numpy(logits_NC.astype(np.float32)))
 
 
 def _session(path: Path) -> onnxruntime.InferenceSession:
@@ -169,25 +178,64 @@ def _check_inputs(path: Path, session: onnxruntime.InferenceSession) -> list[Any
     return nodes
 
 
-def _read(path: Path) -> onnx.GraphProto:
-    graph = onnx.load(path).graph
-    quantized = sorted({node.op_type for node in graph.node} & QUANTIZED)
-    if quantized:
-        message = f"{path} is quantised ({quantized[0]}), expected the float32 graph"
+def _precision(path: Path) -> Precision:
+    graph = onnx.load(path, load_external_data=False).graph
+    operators = {node.op_type for node in graph.node}
+    if fused := sorted(operators & FUSED):
+        message = f"{path} has quantised layers that cannot be read ({fused[0]})"
         raise ConfigError(message, "import the graph from which it was made")
-    half = [node.name for node in graph.initializer if node.data_type in HALF]
-    if half:
-        message = f"{path}: {half[0]} is not float32"
-        raise ConfigError(message, "export it in float32; pipe export makes the other precisions")
+    if operators & QUANTIZED:
+        return Precision.INT8
+    half = any(node.data_type == onnx.TensorProto.FLOAT16 for node in graph.initializer)
+    return Precision.FP16 if half else Precision.FP32
+
+
+def _read(path: Path) -> onnx.GraphProto:
+    """Read a graph with its external data.
+
+    In the cache of a hub these files are links, which the reader of onnx refuses. onnxruntime has
+    checked their paths.
+    """
+    graph = onnx.load(path, load_external_data=False).graph
+    for tensor in filter(uses_external_data, graph.initializer):
+        data = {entry.key: entry.value for entry in tensor.external_data}
+        with (path.parent / data["location"]).open("rb") as file:
+            file.seek(int(data.get("offset", 0)))
+            tensor.raw_data = file.read(int(data.get("length", -1)))
+        tensor.data_location = onnx.TensorProto.DEFAULT
     return graph
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
+    """Return the constant tensors by name, the quantised ones dequantised."""
+    arrays = {node.name: numpy_helper.to_array(node) for node in graph.initializer}
+    axes = {
+        node.input[0]: field.i
+        for node in graph.node
+        for field in node.attribute
+        if field.name == "axis"
+    }
+    for name in [name for name in arrays if name.endswith(QUANTIZED_NAME)]:
+        stem = name.removesuffix(QUANTIZED_NAME)
+        # The scale of an int32 bias has the whole name.
+        scale = arrays.get(stem + SCALE, arrays.get(name + SCALE))
+        if scale is not None:
+            zero = arrays.get(stem + ZERO_POINT, np.zeros_like(scale, np.int32))
+            # The scale of each row or column, or one scale.
+            shape = [1] * arrays[name].ndim
+            shape[axes.get(name, -1)] = scale.size
+            steps = arrays[name].astype(np.int32) - zero.astype(np.int32).reshape(shape)
+            arrays[name] = (steps * scale.reshape(shape)).astype(np.float32)
+    for node in graph.node:
+        # Equal tensors are stored once.
+        if node.op_type in {"Identity", "Cast", "DequantizeLinear"} and node.input[0] in arrays:
+            arrays[node.output[0]] = arrays[node.input[0]]
+    return arrays
 
 
 def _weights(graph: onnx.GraphProto, model: nn.Module) -> dict[str, np.ndarray]:
     """Return the values of the parameters that are in the graph."""
-    arrays = {node.name: numpy_helper.to_array(node) for node in graph.initializer}
-    for node in graph.node:
-        if node.op_type == "Identity" and node.input[0] in arrays:  # equal tensors are stored once
-            arrays[node.output[0]] = arrays[node.input[0]]
+    arrays = _constants(graph)
     expected = dict(model.named_parameters())
     found: dict[str, np.ndarray] = {}
     for name, array in _layer_weights(graph, arrays, model):
@@ -220,7 +268,7 @@ def _transposed(node: onnx.NodeProto) -> bool:
     """Whether a weight has the inputs of its layer as rows; PyTorch stores the outputs as rows."""
     if node.op_type == "Gemm":
         return not any(field.name == "transB" and field.i for field in node.attribute)
-    return node.op_type == "MatMul"
+    return node.op_type.startswith("MatMul")
 
 
 def _module(node: onnx.NodeProto, modules: Mapping[str, nn.Module]) -> str:

@@ -3,7 +3,7 @@
 Shapes: N rows of dev, C classes.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnxruntime
@@ -37,7 +37,6 @@ from pipework.run_folder.manifest import (
     SourceKind,
     write_manifest,
 )
-from pipework.train.config.data import TaskSettings
 
 
 def import_source(
@@ -67,13 +66,7 @@ def import_source(
         CheckFailedError: the copy answers differently.
     """
     _check_arguments(name, out, files)
-    source = open_any(
-        name,
-        settings.task,
-        trust_remote_code=trust_remote_code,
-        allow_unused=settings.allow_unused,
-        adapter_base=settings.adapter_base,
-    )
+    source = open_any(name, settings, trust_remote_code=trust_remote_code)
     rows = ImportRows.open(files, settings, source)
     task = source.task
     limit = source.max_length(settings.max_length)
@@ -112,23 +105,12 @@ def _check_arguments(name: str, out: Path, files: Sequence[Path]) -> None:
 
 
 def open_any(
-    name: str,
-    settings: TaskSettings,
-    *,
-    trust_remote_code: bool = False,
-    allow_unused: Collection[str] = (),
-    adapter_base: str | None = None,
+    name: str, settings: ImportSettings, *, trust_remote_code: bool = False
 ) -> SourceModel:
     """Open a source of any kind; see `open_source`."""
-    if adapter_base is None and is_setfit(name):
-        return open_setfit(name, settings, allow_unused)
-    return open_source(
-        name,
-        settings,
-        trust_remote_code=trust_remote_code,
-        allow_unused=allow_unused,
-        adapter_base=adapter_base,
-    )
+    if settings.adapter_base is None and is_setfit(name):
+        return open_setfit(name, settings)
+    return open_source(name, settings, trust_remote_code=trust_remote_code)
 
 
 def _describe(source: SourceModel, pair: bool, max_length: int) -> str:

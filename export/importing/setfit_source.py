@@ -2,8 +2,8 @@
 
 SetFit (Tunstall et al. 2022, https://arxiv.org/abs/2209.11055) stores the folder of
 sentence-transformers, and its head as a pickle, which is never opened here. The head is read from
-model_head.safetensors or model_head.json: `coef` [K, H], `intercept` [K] and, in JSON, `classes`;
-K is the number of classes, or 1 for two.
+model_head.safetensors or model_head.json: `coef` [K, H], `intercept` [K] and, in JSON, `classes`
+and `multitarget`; K is the number of classes, or 1 for two.
 
 Shapes: B texts, T tokens, H width, K rows of the head, C classes.
 """
@@ -23,6 +23,7 @@ from torch.nn import functional
 from transformers import AutoModel, PreTrainedModel
 
 from pipework.errors import ConfigError
+from pipework.export.config import ImportSettings
 from pipework.export.importing.adapters import find_file
 from pipework.export.importing.custom_code import refuse_custom_code
 from pipework.export.importing.source_checks import (
@@ -38,7 +39,6 @@ from pipework.progress import counted
 from pipework.run_folder.manifest import SourceKind
 from pipework.tasks.kinds import DEFAULT_KIND
 from pipework.tasks.single_label import SingleLabelTask
-from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import Head, HeadSettings, PoolingMode, PoolingSettings
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
 from pipework.train.model.encoder_configs import read_config
@@ -51,8 +51,16 @@ HEAD, HEAD_JSON, PICKLE = "model_head.safetensors", "model_head.json", "model_he
 TO_JSON = (
     "convert it where you trust it: import joblib, json, pathlib; "
     'h = joblib.load("model_head.pkl"); pathlib.Path("model_head.json").write_text(json.dumps('
+)
+REGRESSION = (
     '{"coef": h.coef_.tolist(), "intercept": h.intercept_.tolist(), '
     '"classes": h.classes_.tolist()}))'
+)
+# The differentiable head is a linear layer with a temperature.
+DIFFERENTIABLE = (
+    '{"coef": (h.linear.weight / (h.temperature + h.eps)).tolist(), '
+    '"intercept": (h.linear.bias / (h.temperature + h.eps)).tolist(), '
+    '"multitarget": h.multitarget}))'
 )
 
 
@@ -83,17 +91,16 @@ def is_setfit(name: str) -> bool:
         return any(find_file(name, file) is not None for file in files)
 
 
-def open_setfit(
-    name: str, settings: TaskSettings, allow_unused: Collection[str] = ()
-) -> SourceModel:
+def open_setfit(name: str, settings: ImportSettings) -> SourceModel:
     """Open a folder or a hub id; see `open_source`.
 
     Raises:
         ConfigError: the source cannot be opened, its head is a pickle or does not fit, or it has
             modules that are not supported.
     """
-    if settings.kind != DEFAULT_KIND:
-        message = f"{name!r} is a classifier of one label per text, task.kind is {settings.kind}"
+    wanted, allow_unused = settings.task, settings.allow_unused
+    if wanted.kind != DEFAULT_KIND:
+        message = f"{name!r} is a classifier of one label per text, task.kind is {wanted.kind}"
         raise ConfigError(message, "remove task.kind")
     silence_transformers()
     with opening(name):
@@ -103,9 +110,9 @@ def open_setfit(
         pooling = _pooling(name, normalized=bool(fields.get("normalize_embeddings")))
         encoder, findings = _encoder(name, allow_unused)
         longest = _fields(name, LENGTH).get("max_seq_length")
-    labels = named_labels(settings, head.classes)
+    labels = named_labels(wanted, head.classes)
     task = SingleLabelTask(
-        labels=labels, metric=settings.metric_for(labels), positive=settings.positive_for(labels)
+        labels=labels, metric=wanted.metric_for(labels), positive=wanted.positive_for(labels)
     )
     LabelNames.of(task).write(encoder.config)
     classifier = Classifier(encoder, HeadSettings(head=Head.POOLING, dropout=0.0, pooling=pooling))
@@ -156,14 +163,19 @@ def _head(name: str, fields: dict[str, Any]) -> LogisticRegression:
         arrays = json.loads(text.read_bytes())
     else:
         message = f"{name!r}: the head {PICKLE} is a pickle, which can execute code"
-        raise ConfigError(message, TO_JSON)
+        pickle = find_file(name, PICKLE)
+        differentiable = pickle is not None and b"SetFitHead" in pickle.read_bytes()
+        raise ConfigError(message, TO_JSON + (DIFFERENTIABLE if differentiable else REGRESSION))
     path = weights or text
+    if arrays.get("multitarget"):
+        message = f"{path}: a head of several labels per text, expected one label per text"
+        raise ConfigError(message, "not supported: train it here with task.kind=multi_label")
     try:
         coef_KH = torch.as_tensor(arrays["coef"], dtype=torch.float64)
         intercept_K = torch.as_tensor(arrays["intercept"], dtype=torch.float64)
     except (KeyError, TypeError, ValueError) as error:
         message = f"{path}: expected numbers at coef and intercept"
-        raise ConfigError(message, TO_JSON) from error
+        raise ConfigError(message, TO_JSON + REGRESSION) from error
     classes = 2 if len(coef_KH) == 1 else len(coef_KH)
     names = fields.get("labels") or arrays.get("classes") or range(classes)
     if coef_KH.ndim != 2 or intercept_K.shape != (len(coef_KH),) or len(names) != classes:  # noqa: PLR2004

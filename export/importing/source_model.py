@@ -11,6 +11,7 @@ from pipework.errors import ConfigError
 from pipework.export.importing.adapters import find_file
 from pipework.export.publish.folder import PUBLISHED_FILE, PublishedModel
 from pipework.progress import counted
+from pipework.run_folder.engine_record import Precision
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.run_folder.manifest import SourceKind, read_classifier
 from pipework.tasks.task import Task
@@ -35,6 +36,7 @@ class SourceModel:
         type_ids: whether the source distinguishes the texts of a pair by type ids.
         longest: the largest number of tokens of an input; None if the model has no limit.
         published: what `pipe publish` wrote into the source; None for other sources.
+        precision: the precision that the source computes in.
         findings: what to know about the source, for the manifest.
         custom_code: the digests of the Python files of the source that were executed, by name.
     """
@@ -49,6 +51,7 @@ class SourceModel:
     type_ids: bool
     longest: int | None
     published: PublishedModel | None
+    precision: Precision = Precision.FP32
     findings: tuple[str, ...] = ()
     custom_code: Mapping[str, str] = field(default_factory=dict)
 

@@ -32,8 +32,10 @@ def check_labels(name: str, config: PreTrainedConfig) -> None:
         raise ConfigError(message, "correct id2label in config.json")
 
 
-def source_task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> Task:
-    """Return the task of a config; the settings have priority.
+def source_task(
+    name: str, config: PreTrainedConfig, settings: TaskSettings, published: Task | None = None
+) -> Task:
+    """Return the task of a config; the settings have priority, then a `published` task.
 
     Raises:
         ConfigError: the kind of task, the labels and the number of logits do not match.
@@ -56,15 +58,19 @@ def source_task(name: str, config: PreTrainedConfig, settings: TaskSettings) -> 
     if output_activation(config) is not None and not task.has_values:
         message = f"{name!r} applies an activation to its logits, expected this for one score only"
         raise ConfigError(message, "remove activation_fn from config.json")
+    changed = settings.model_fields_set
     settings = settings.model_copy(update={"kind": kind})  # for the metric
     found = (config.id2label[index] for index in range(config.num_labels))
     names = tuple("" if name is None else str(name) for name in found)
     labels = task.fixed_labels or named_labels(settings, names)
-    return task(
+    read = task(
         labels=labels,
         metric=settings.metric_for(labels),
         positive=settings.positive_for(labels),
     )
+    if published is None or labels != published.labels:
+        return read
+    return published.model_copy(update={key: getattr(read, key) for key in changed})
 
 
 def _is_label(name: str) -> bool:

@@ -9,11 +9,11 @@ Shapes: N texts, C classes, T tokens of a text.
 
 import json
 import re
-from collections.abc import Collection
 from functools import partial
 from typing import Any
 
 import torch
+import transformers
 from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedConfig,
@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from pipework.errors import ConfigError
+from pipework.export.config import ImportSettings
 from pipework.export.importing.adapters import Adapter, find_file
 from pipework.export.importing.custom_code import CustomCode, refuse_custom_code
 from pipework.export.importing.onnx_source import OnnxSource
@@ -34,8 +35,8 @@ from pipework.export.importing.source_checks import (
 from pipework.export.importing.source_model import SourceModel, published_model
 from pipework.export.importing.source_task import check_labels, source_task
 from pipework.export.importing.unused_parts import check_unused
+from pipework.run_folder.engine_record import Precision
 from pipework.run_folder.manifest import SourceKind
-from pipework.train.config.data import TaskSettings
 from pipework.train.config.model import HeadSettings
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
 from pipework.train.model.encoder_configs import read_config
@@ -49,24 +50,19 @@ from pipework.train.model.tensorflow_weights import find_index, label_count
 
 CLASSIFIER = "ForSequenceClassification"
 CONVERTED = "compared with the converted source in transformers: TensorFlow was not run"
+LOWER = "its graph computes in {0}: compared at the limits of {0} engines"
+READ_AS = "read as {0} and compared with that family of transformers: its own class was not run"
 
 
 def open_source(
-    name: str,
-    settings: TaskSettings,
-    *,
-    trust_remote_code: bool = False,
-    allow_unused: Collection[str] = (),
-    adapter_base: str | None = None,
+    name: str, settings: ImportSettings, *, trust_remote_code: bool = False
 ) -> SourceModel:
     """Open a folder or a hub id.
 
     Args:
         name: the folder or hub id.
-        settings: overrides of the kind of task, its labels and its metric.
+        settings: how to read it.
         trust_remote_code: whether to run code of the source.
-        allow_unused: parts of the encoder that may be ignored, see `check_unused`.
-        adapter_base: the base model of an adapter, instead of the one that it names.
 
     Raises:
         ConfigError: the source cannot be opened, has no classification head, its config, weights
@@ -74,21 +70,21 @@ def open_source(
     """
     silence_transformers()
     with opening(name):
-        adapter = Adapter.of(name, adapter_base)
-        return _open(name, adapter, settings, trust_remote_code, allow_unused)
+        adapter = Adapter.of(name, settings.adapter_base)
+        return _open(name, adapter, settings, trust_remote_code)
 
 
 def _open(
     name: str,
     adapter: Adapter | None,
-    settings: TaskSettings,
+    settings: ImportSettings,
     trust_remote_code: bool,
-    allow_unused: Collection[str],
 ) -> SourceModel:
-    graph = OnnxSource.of(name)
+    graph, family = OnnxSource.of(name), settings.family
     weights = name if adapter is None else adapter.base
-    code = _custom_code(weights, trust_remote_code, whole=adapter is None and graph is None)
-    config = _config(weights, adapter, code)
+    whole = adapter is None and graph is None
+    code = None if family else _custom_code(weights, trust_remote_code, whole=whole)
+    config = _config(weights, adapter, family, code)
     prefix = ""
     if code is not None:
         model, loading = code.load(config)
@@ -103,12 +99,9 @@ def _open(
         loading = adapter.without_head(loading)
         loading["unexpected_keys"] = unmatched | {*loading["unexpected_keys"]}
     check_weights(name, model, loading)
-    unused = check_unused(weights, model, loading, allow_unused)
+    unused = check_unused(weights, model, loading, settings.allow_unused)
     published = published_model(name)
-    task = source_task(name, config, settings)
-    if published is not None and task.labels == published.task.labels:
-        changed = {key: getattr(task, key) for key in settings.model_fields_set}
-        task = published.task.model_copy(update=changed)
+    task = source_task(name, config, settings.task, published.task if published else None)
     tokenizer_name = name if find_file(name, "tokenizer_config.json") else weights
     files = TokenizerFiles.open(tokenizer_name)
     check_vocabulary(name, files.tokenizer, int(config.vocab_size))
@@ -120,7 +113,8 @@ def _open(
         classifier=classifier,
         tokenizer=files.tokenizer,
         tokenizer_name=tokenizer_name,
-        reopen=(partial(_reopen, weights, adapter, code, prefix) if graph is None else graph.open),
+        reopen=graph.open if graph else partial(_reopen, weights, adapter, code, family, prefix),
+        precision=Precision.FP32 if graph is None else graph.precision,
         task=task,
         type_ids=(
             files.type_ids
@@ -132,6 +126,8 @@ def _open(
         findings=(
             *((CONVERTED,) if find_index(weights) is not None else ()),
             *((f"the names of its weights were read without {prefix!r}",) if prefix else ()),
+            *((LOWER.format(graph.precision),) if graph and graph.precision != "fp32" else ()),
+            *((READ_AS.format(family),) if family else ()),
             *unused,
         ),
         custom_code={} if code is None else code.executed_files(),
@@ -147,14 +143,16 @@ def _custom_code(name: str, trusted: bool, *, whole: bool) -> CustomCode | None:
     return None
 
 
-def _config(name: str, adapter: Adapter | None, code: CustomCode | None = None) -> PreTrainedConfig:
+def _config(
+    name: str, adapter: Adapter | None, family: str | None, code: CustomCode | None = None
+) -> PreTrainedConfig:
     with opening(name):
-        config = read_config(name) if code is None else code.config()
+        config = read_config(name, family) if code is None else code.config()
         check_family(name, config)
         if (index := find_index(name)) and (labels := label_count(index)):
             config.num_labels = labels  # such a config has none
         if adapter is None:
-            if code is None or not code.classifier:
+            if family is None and (code is None or not code.classifier):
                 _check_architecture(name, config)
             check_labels(name, config)
             _copy_activation(name, config)
@@ -189,13 +187,13 @@ def _without(prefix: str) -> dict[str, dict[str, str]]:
 
 
 def _reopen(
-    name: str, adapter: Adapter | None, code: CustomCode | None, prefix: str
+    name: str, adapter: Adapter | None, code: CustomCode | None, family: str | None, prefix: str
 ) -> torch.nn.Module:
     if code is not None:
         return code.open()
     with opening(name):
         if find_index(name) is None:
-            config = read_config(name)
+            config = read_config(name, family)
             if adapter is not None:  # the base may have no head, or another
                 config.num_labels = adapter.labels
             model = AutoModelForSequenceClassification.from_pretrained(
@@ -206,7 +204,7 @@ def _reopen(
                 **_without(prefix),
             )
         else:
-            model, _ = _load(name, _config(name, adapter))
+            model, _ = _load(name, _config(name, adapter, family))
         return model if adapter is None else adapter.apply(model)
 
 
@@ -214,7 +212,10 @@ def _check_architecture(name: str, config: PreTrainedConfig) -> None:
     architecture = (config.architectures or [CLASSIFIER])[0]
     if not architecture.endswith(CLASSIFIER):
         message = f"{name!r} is a {architecture}, expected a sequence classifier"
-        raise ConfigError(message, f"train a head first: pipe train CONFIG --set model.name={name}")
+        hint = f"train a head first: pipe train CONFIG --set model.name={name}"
+        if not hasattr(transformers, architecture):
+            hint = "if its modules and weights are those of BERT: --as bert; or " + hint
+        raise ConfigError(message, hint)
 
 
 def _kind(

@@ -31,6 +31,10 @@ def import_(
         list[str] | None,
         typer.Option(help="part of the encoder that transformers may ignore: a name in the error"),
     ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option("--as", metavar="FAMILY", help="family of a class that transformers lacks"),
+    ] = None,
 ) -> None:
     """Make a run folder from the checkpoint of another program, and prove that it is the same.
 
@@ -46,6 +50,7 @@ def import_(
 
     forced = ["force=true"] if force else []
     forced += [f"allow_unused={json.dumps(allow_unused)}"] if allow_unused else []
+    forced += [f"family={family}"] if family else []
     settings = load_settings(ImportSettings, None, [*(overrides or []), *forced])
     with console.progress() as progress:
         note_torch(progress)

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import AlbertConfig, AutoConfig, BertConfig, PreTrainedConfig
+from transformers import (
+    CONFIG_MAPPING,
+    AlbertConfig,
+    AutoConfig,
+    BertConfig,
+    PreTrainedConfig,
+)
 
 from pipework.errors import ConfigError
 from pipework.train.config.model import ModelSettings, Preset, PresetFamily
@@ -49,6 +55,7 @@ PROGRAM: dict[str, Any] = {
     "output_hidden_states": False,
     "return_dict": True,
 }
+OWN_KEYS = ("auto_map", "architectures", "model_type")  # of a config with code
 HEAD_WIDTH = 64  # of the attention heads of a preset
 # The number of layers and their width.
 PRESETS = {
@@ -60,13 +67,19 @@ PRESETS = {
 }
 
 
-def read_config(name: str) -> PreTrainedConfig:
+def read_config(name: str, family: str | None = None) -> PreTrainedConfig:
     """Read the config of a hub id or of a folder, converting legacy formats.
 
+    Args:
+        name: a hub id or folder.
+        family: replaces the `model_type`, and no code of the source is needed.
+
     Raises:
-        ConfigError: the file is not JSON, or its family is ambiguous.
+        ConfigError: the file is not JSON, or its family is ambiguous or unknown.
         OSError: there is no config.
     """
+    if family is not None:
+        return _neutral(_config_of(name, family))
     path = next((path for path in _candidates(Path(name)) if path.is_file()), None)
     if path is None:
         return _neutral(AutoConfig.from_pretrained(name, **PROGRAM))
@@ -74,6 +87,15 @@ def read_config(name: str) -> PreTrainedConfig:
     if "model_type" not in fields:
         return _converted(path, fields)
     return _neutral(AutoConfig.from_pretrained(path, **PROGRAM))
+
+
+def _config_of(name: str, family: str) -> PreTrainedConfig:
+    if family not in CONFIG_MAPPING:
+        message = f"transformers has no family {family!r}"
+        raise ConfigError(message, "expected a model_type, such as bert or roberta")
+    fields, _ = PreTrainedConfig.get_config_dict(name)
+    own = {key: value for key, value in fields.items() if key not in OWN_KEYS}
+    return AutoConfig.for_model(family, **(own | PROGRAM))
 
 
 def _neutral(config: PreTrainedConfig) -> PreTrainedConfig:

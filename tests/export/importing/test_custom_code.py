@@ -196,3 +196,26 @@ def test_an_adapter_of_a_model_with_code_is_refused(source, tmp_path, mark):
     assert "needs code of its own (auto_map in config.json)" in error
     assert "save it with a class of transformers" in done.stderr
     assert not mark.exists()
+
+
+def test_the_family_of_a_class_replaces_its_code(source, mark, tmp_path):
+    folder, run = source(), tmp_path / "run"
+    edit_json(folder / "config.json", architectures=["OwnClassifier"])
+    done = pipe("import", folder, "--out", run, "--as", "bert")
+    assert done.returncode == 0, done.stderr
+    assert "finding: read as bert and compared with that family of transformers" in done.stdout
+    assert not mark.exists()
+    assert read_manifest(run).model.family == "bert"
+    unknown = pipe("import", folder, "--out", tmp_path / "unknown", "--as", "brt")
+    assert unknown.returncode == 2
+    assert "error: transformers has no family 'brt'" in unknown.stderr
+
+
+def test_the_option_is_named_for_a_class_without_code(classifier_folder, tmp_path):
+    folder = shutil.copytree(classifier_folder, tmp_path / "source")
+    edit_json(folder / "config.json", architectures=["OwnModel"])
+    refused = pipe("import", folder, "--out", tmp_path / "run")
+    assert refused.returncode == 2
+    assert "is a OwnModel, expected a sequence classifier\nhint: " in refused.stderr
+    assert "--as bert" in refused.stderr
+    assert pipe("import", folder, "--out", tmp_path / "run", "--as", "bert").returncode == 0

@@ -570,7 +570,7 @@ def test_a_tensorflow_checkpoint_answers_as_its_weights_in_transformers(
 
 
 def test_the_labels_of_a_tensorflow_checkpoint_are_those_of_the_settings(tensorflow_folder):
-    settings = TaskSettings(labels=LABELS)
+    settings = ImportSettings(task=TaskSettings(labels=LABELS))
     assert open_source(str(tensorflow_folder), settings).task.labels == LABELS
 
 
@@ -582,7 +582,7 @@ def test_the_tokenizer_of_a_tensorflow_checkpoint_may_be_a_converted_one(tensorf
     converted.save_pretrained(tensorflow_folder)
     (tensorflow_folder / "vocab.txt").unlink()
     assert open_tokenizer(str(tensorflow_folder))("RAIN").input_ids == converted("rain").input_ids
-    source = open_source(str(tensorflow_folder), TaskSettings())
+    source = open_source(str(tensorflow_folder), ImportSettings())
     assert source.tokenizer.encode("RAIN").ids == converted("rain").input_ids
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 from pipework.benchmarks.studies.imports import LABELS
 from pipework.data.examples import Example
 from pipework.errors import ConfigError
-from pipework.export.config import ExportSettings
+from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing import setfit_source
 from pipework.export.inference import predict_run
 from pipework.export.run import export
@@ -114,10 +114,44 @@ def test_a_pickled_head_is_refused_with_the_way_to_bring_it(saved, tmp_path, mon
     assert f"error: '{source}': the head model_head.pkl is a pickle, which can" in done.stderr
     monkeypatch.chdir(source)
     with pytest.raises(ConfigError) as error:
-        setfit_source.open_setfit(str(source), TaskSettings())
+        setfit_source.open_setfit(str(source), ImportSettings())
     exec(error.value.hint.partition("where you trust it: ")[2])
     assert json.loads((source / "model_head.json").read_text())["coef"] == head.coef_.tolist()
     assert pipe("import", source, "--out", tmp_path / "run").returncode == 0
+
+
+class SetFitHead(torch.nn.Module):
+    """The parts of SetFit's differentiable head that matter: a layer and a temperature."""
+
+    def __init__(self, *, multitarget):
+        super().__init__()
+        self.linear = torch.nn.Linear(32, 3)
+        self.temperature, self.eps, self.multitarget = 0.5, 1e-5, multitarget
+
+
+@pytest.mark.parametrize("multitarget", [False, True])
+def test_a_differentiable_head_is_converted_with_its_temperature(
+    multitarget, saved, tmp_path, monkeypatch
+):
+    folder, _ = saved
+    source, run = shutil.copytree(folder, tmp_path / "source"), tmp_path / "run"
+    head = SetFitHead(multitarget=multitarget)
+    joblib.dump(head, source / "model_head.pkl")
+    monkeypatch.chdir(source)
+    with pytest.raises(ConfigError) as error:
+        setfit_source.open_setfit(str(source), ImportSettings())
+    exec(error.value.hint.partition("where you trust it: ")[2])
+    done = pipe("import", source, "--out", run)
+    if multitarget:
+        assert done.returncode == 2
+        assert "a head of several labels per text, expected one" in done.stderr
+        return
+    features = torch.tensor(embed(source, "mean", True))
+    with torch.no_grad():
+        expected = (head.linear(features) / (head.temperature + head.eps)).softmax(1)
+    predictions = predict_run(run, [Example(text=text) for text in TEXTS])
+    found = [[prediction.scores[label] for label in LABELS] for _, prediction in predictions]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_a_head_of_safetensors_is_read(saved, tmp_path):
@@ -223,6 +257,6 @@ def test_a_fault_of_the_folder_is_named(fault, message, saved, tmp_path):
 
 def test_another_task_is_refused(saved):
     folder, _ = saved
-    settings = TaskSettings(kind="multi_label")
+    settings = ImportSettings(task=TaskSettings(kind="multi_label"))
     with pytest.raises(ConfigError, match=r"task\.kind is multi_label"):
         setfit_source.open_setfit(str(folder), settings)

@@ -12,6 +12,7 @@ from transformers import (
     BertForTokenClassification,
     GPT2Config,
     T5Config,
+    TapasConfig,
 )
 
 from pipework.benchmarks.studies.imports import save_classifier
@@ -120,6 +121,12 @@ def t5(folder):
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
 
 
+def tables(folder):
+    config = TapasConfig(vocab_size=400, hidden_size=32, num_hidden_layers=1, num_labels=3)
+    config.num_attention_heads, config.intermediate_size = 2, 64
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+
+
 def encoder_decoder(folder):
     edit_json(folder / "config.json", is_encoder_decoder=True)
 
@@ -209,6 +216,7 @@ FAULTS = [
     (softmax_of_a_cross_encoder, "activation_fn torch.nn.modules.activation.Tanh is not", ()),
     (decoder, "has no pad_token_id in config.json, which separates texts of a batch", ()),
     (t5, "has an encoder and a decoder, of the family t5", ()),
+    (tables, "the source cannot be run on every input: IndexError", ()),
     (pad_token_outside, "has the pad_token_id -1 in config.json, expected 0 to 399", ()),
     (encoder_decoder, "has an encoder and a decoder, of the family bert", ()),
     (encoder_decoder_adapter, "has an encoder and a decoder, of the family bert", ()),
