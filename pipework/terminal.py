@@ -167,8 +167,10 @@ def show_evaluation(evaluation: Evaluation) -> None:
         console.print_line(f"{worst}; --json prints all, and the confusion matrix")
     elif evaluation.confusion:
         labels = [report.label for report in evaluation.classes]
+        cells = {(true, predicted): rows for true, predicted, rows in evaluation.confusion}
         confusion = [
-            (label, *counts) for label, counts in zip(labels, evaluation.confusion, strict=True)
+            (label, *(cells.get((true, predicted), 0) for predicted in range(len(labels))))
+            for true, label in enumerate(labels)
         ]
         console.table("\nconfusion: true class down, predicted across", ("", *labels), confusion)
 

@@ -49,8 +49,9 @@ class LeakedRows(BaseModel):
 class Evaluation(BaseModel):
     """Scores over a split; `metric` is the task's metric.
 
-    `classes` is empty for a regression. `confusion` holds the counts [true][predicted] in label
-    order for a single-label task, else it is empty. `losses` are set for pretraining. `leaked` is
+    `classes` is empty for a regression. `confusion` holds, for a single-label task, the index of
+    the true class, that of the predicted class, and the number of rows, where there are rows;
+    the indices are those of `classes`. `losses` are set for pretraining. `leaked` is
     None if no row is known to be in train, too.
     """
 
@@ -60,7 +61,7 @@ class Evaluation(BaseModel):
     metric: Metric
     scores: dict[Metric, float]
     classes: tuple[ClassReport, ...] = ()
-    confusion: tuple[tuple[int, ...], ...] = ()
+    confusion: tuple[tuple[int, int, int], ...] = ()
     losses: dict[Loss, float] = {}
     leaked: LeakedRows | None = None
 

@@ -3,7 +3,7 @@
 Scores are never averaged over batches. An undefined score, such as the correlation with a
 constant, is 0.
 
-Shapes: N rows, C classes; a confusion matrix holds the counts [true][predicted].
+Shapes: N rows, C classes, K cells of a confusion matrix.
 """
 
 import re
@@ -57,12 +57,12 @@ class Tally:
         return float(2 * self.hits_C.sum() / max(decisions, 1))
 
 
-def tally_confusion(confusion_CC: Counts) -> Tally:
-    """Return the class counts of a single-label task."""
+def tally_classes(truth_N: Counts, predicted_N: Counts, classes: int) -> Tally:
+    """Return the class counts of a single-label task, from the indices of classes."""
     return Tally(
-        hits_C=confusion_CC.diagonal(),
-        true_C=confusion_CC.sum(axis=1),
-        predicted_C=confusion_CC.sum(axis=0),
+        hits_C=np.bincount(truth_N[truth_N == predicted_N], minlength=classes),
+        true_C=np.bincount(truth_N, minlength=classes),
+        predicted_C=np.bincount(predicted_N, minlength=classes),
     )
 
 
@@ -75,30 +75,32 @@ def tally_labels(truth_NC: NDArray[np.bool_], predicted_NC: NDArray[np.bool_]) -
     )
 
 
-def confusion(truth_N: Counts, predicted_N: Counts, classes: int) -> Counts:
-    """Return the confusion matrix."""
-    counts = np.bincount(truth_N * classes + predicted_N, minlength=classes * classes)
-    return np.asarray(counts.reshape(classes, classes), np.int64)
+def confusion(truth_N: Counts, predicted_N: Counts) -> Counts:
+    """Return true class, predicted class and rows of each cell that has rows, [K, 3]."""
+    cells_K2, rows_K = np.unique(
+        np.stack([truth_N, predicted_N], axis=1), axis=0, return_counts=True
+    )
+    return np.column_stack([cells_K2, rows_K])
 
 
-def accuracy(confusion_CC: Counts) -> float:
-    """Return the share of correctly predicted rows."""
-    return float(confusion_CC.diagonal().sum() / max(int(confusion_CC.sum()), 1))
+def accuracy(tally: Tally) -> float:
+    """Return the share of correctly predicted rows of a single-label task."""
+    return float(tally.hits_C.sum() / max(int(tally.true_C.sum()), 1))
 
 
-def matthews(confusion_CC: Counts) -> float:
+def matthews(tally: Tally) -> float:
     """Return the Matthews correlation for any number of classes.
 
     R_K of Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006.
     """
-    rows = float(confusion_CC.sum())
-    true_C, predicted_C = (confusion_CC.sum(axis=axis).astype(np.float64) for axis in (1, 0))
-    shared = confusion_CC.diagonal().sum() * rows - true_C @ predicted_C
+    rows = float(tally.true_C.sum())
+    true_C, predicted_C = tally.true_C.astype(np.float64), tally.predicted_C.astype(np.float64)
+    shared = tally.hits_C.sum() * rows - true_C @ predicted_C
     spread = (rows**2 - true_C @ true_C) * (rows**2 - predicted_C @ predicted_C)
     return float(shared / np.sqrt(spread)) if spread > 0 else 0.0
 
 
-def directional_f1(confusion_CC: Counts, labels: Sequence[str]) -> float:
+def directional_f1(tally: Tally, labels: Sequence[str]) -> float:
     """Return the official score of SemEval-2010 task 8, as its scorer 1.2 computes it.
 
     The mean F1 over the relations that occur in the truth. A relation's F1 covers both directions;
@@ -106,7 +108,6 @@ def directional_f1(confusion_CC: Counts, labels: Sequence[str]) -> float:
     the relation. Other has no F1; rows confused with it count against the other relation.
     """
     names = [_relation(label) for label in labels]
-    tally = tally_confusion(confusion_CC)
     scores = []
     for relation in dict.fromkeys(name for name in names if name is not None):
         own_C = np.array([name == relation for name in names])

@@ -15,7 +15,7 @@ from pipework.tasks import metrics
 from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric
 from pipework.tasks.labels import Label, class_index, flagged, parse_name
-from pipework.tasks.metrics import Counts
+from pipework.tasks.metrics import Tally
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
     LABEL,
@@ -101,16 +101,16 @@ class SingleLabelTask(Task):
         """Score logits against class indices [N]; see `Task`."""
         truth_N = np.asarray(truth, np.int64)
         predicted_N = outputs.values.argmax(axis=1)
-        confusion_CC = metrics.confusion(truth_N, predicted_N, len(self.labels))
+        tally = metrics.tally_classes(truth_N, predicted_N, len(self.labels))
         return Evaluation(
             rows=len(truth_N),
             metric=self.metric,
             scores={
-                metric: self._score(metric, confusion_CC)
+                metric: self._score(metric, tally)
                 for metric in self.applicable_metrics(self.labels)
             },
-            classes=class_reports(metrics.tally_confusion(confusion_CC), self.labels),
-            confusion=tuple(tuple(row) for row in confusion_CC.tolist()),
+            classes=class_reports(tally, self.labels),
+            confusion=tuple(map(tuple, metrics.confusion(truth_N, predicted_N).tolist())),
         )
 
     def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:
@@ -118,21 +118,21 @@ class SingleLabelTask(Task):
         true_N = np.asarray(truth, np.int64)
         predicted_N = outputs.values.argmax(axis=1)
         return lambda rows: self._score(
-            self.metric, metrics.confusion(true_N[rows], predicted_N[rows], len(self.labels))
+            self.metric, metrics.tally_classes(true_N[rows], predicted_N[rows], len(self.labels))
         )
 
-    def _score(self, metric: Metric, confusion_CC: Counts) -> float:
+    def _score(self, metric: Metric, tally: Tally) -> float:
         match metric:
             case Metric.ACCURACY | Metric.MICRO_F1:
-                return metrics.accuracy(confusion_CC)
+                return metrics.accuracy(tally)
             case Metric.MACRO_F1:
-                return metrics.tally_confusion(confusion_CC).macro_f1
+                return tally.macro_f1
             case Metric.F1:
-                return float(metrics.tally_confusion(confusion_CC).f1[self.positive_index])
+                return float(tally.f1[self.positive_index])
             case Metric.MATTHEWS:
-                return metrics.matthews(confusion_CC)
+                return metrics.matthews(tally)
             case Metric.DIRECTIONAL_F1:
-                return metrics.directional_f1(confusion_CC, self.labels)
+                return metrics.directional_f1(tally, self.labels)
             case _:
                 raise ValueError(metric)
 

@@ -1,8 +1,10 @@
 """A linear baseline trained on the same rows as the model.
 
 The baseline is a linear support vector machine on TF-IDF features of words and word bigrams (Wang
-and Manning 2012, "Baselines and Bigrams"), or ridge regression for a regression task. In scripts
-without spaces each character counts as a word, so texts of several languages can be mixed.
+and Manning 2012, "Baselines and Bigrams"), or ridge regression for a regression task. For more than
+MANY_LABELS labels it is the similarity to the mean of the texts of a label (Rocchio 1971), because
+each label needs a support vector machine. In scripts without spaces each character counts as a
+word, so texts of several languages can be mixed.
 
 Shapes: N rows, C labels, F features.
 """
@@ -30,6 +32,8 @@ ROWS = 200_000
 FITS = 4_000_000  # rows times labels: one binary classifier is fitted per label
 FEWEST_ROWS = 20_000
 MANY_ROWS = 10_000
+MANY_LABELS = 1_000
+CENTROIDS = "nearest mean"
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese have no spaces between words.
 NO_SPACES = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -76,7 +80,7 @@ def linear_baseline(
         ImportError: scikit-learn is not installed.
     """
     start = time.perf_counter()
-    with progress.stage("fit the linear baseline", 3, "steps"):
+    with progress.stage("fit the linear baseline", len(task.labels) + 2, "steps"):
         train, split = sources["train"], comparison_split(sources)
         max_rows = min(ROWS, max(FEWEST_ROWS, FITS // len(task.labels)))
         examples, all_rows = sample(train.rows(), max_rows)
@@ -93,13 +97,12 @@ def linear_baseline(
         features = _Features(examples)
         x_NF, scored_NF = features.of(examples), features.of([*chain(*scored.values())])
         progress.advance(1)
-        logits_NC = _fit_and_predict(x_NF, truth_N, scored_NF, task)
+        logits_NC = _fit_and_predict(x_NF, truth_N, scored_NF, task, progress)
         chosen_on = next(iter(scored))  # dev, if there is such a split
         task = task.with_thresholds(logits_NC[: len(scored[chosen_on])], wanted[chosen_on])
         outputs = Outputs.of(logits_NC[-len(scored[split]) :])
-        progress.advance(1)
     return LinearBaseline(
-        name=f"{task.baseline} on {features.name}",
+        name=f"{CENTROIDS if len(task.labels) > MANY_LABELS else task.baseline} on {features.name}",
         split=split,
         evaluation=task.evaluate(outputs, wanted[split]),
         outputs=outputs,
@@ -181,19 +184,38 @@ def _mark_entities(example: Example) -> str:
 
 
 def _fit_and_predict(
-    x_NF: Matrix, truth_N: NDArray[np.generic], dev_NF: Matrix, task: Task
+    x_NF: Matrix, truth_N: NDArray[np.generic], dev_NF: Matrix, task: Task, progress: Progress
 ) -> NDArray[np.float32]:
     if task.has_labels:
-        return _one_vs_rest(x_NF, task.true_labels(truth_N), dev_NF)
+        fit = _one_vs_rest if len(task.labels) <= MANY_LABELS else _nearest_mean
+        return fit(x_NF, task.true_labels(truth_N), dev_NF, progress)
     from sklearn.linear_model import Ridge  # noqa: PLC0415  (needs an extra)
 
     values_N = Ridge(alpha=1.0, random_state=SEED).fit(x_NF, truth_N).predict(dev_NF)
+    progress.advance(1)
     return np.asarray(values_N, np.float32)[:, None]
 
 
-def _one_vs_rest(x_NF: Matrix, true_NC: NDArray[np.bool_], dev_NF: Matrix) -> NDArray[np.float32]:
-    columns = [_binary_svm(x_NF, true_N, dev_NF) for true_N in true_NC.T]
-    return np.stack(columns, axis=1).astype(np.float32)
+def _one_vs_rest(
+    x_NF: Matrix, true_NC: NDArray[np.bool_], dev_NF: Matrix, progress: Progress
+) -> NDArray[np.float32]:
+    logits_NC = np.empty((dev_NF.shape[0], true_NC.shape[1]), np.float32)
+    for label, true_N in enumerate(true_NC.T):
+        logits_NC[:, label] = _binary_svm(x_NF, true_N, dev_NF)
+        progress.advance(1)
+    return logits_NC
+
+
+def _nearest_mean(
+    x_NF: Matrix, true_NC: NDArray[np.bool_], dev_NF: Matrix, progress: Progress
+) -> NDArray[np.float32]:
+    """Return the cosines of each dev row and the mean text of each label."""
+    from scipy import sparse  # noqa: PLC0415  (needs an extra)
+    from sklearn.preprocessing import normalize  # noqa: PLC0415  (needs an extra)
+
+    means_CF = normalize(sparse.csr_matrix(true_NC, dtype=np.float32).T @ x_NF)
+    progress.advance(true_NC.shape[1])
+    return np.asarray((normalize(dev_NF) @ means_CF.T).toarray())
 
 
 def _binary_svm(x_NF: Matrix, true_N: NDArray[np.bool_], dev_NF: Matrix) -> NDArray[np.float64]:

@@ -112,17 +112,19 @@ class ConfusionMatrix:
     @classmethod
     def of(cls, evaluation: Evaluation) -> "ConfusionMatrix":
         """Return the matrix of an evaluation of a single-label task."""
-        counts_CC, labels = _full(evaluation)
-        if len(labels) <= MAX_CLASSES:
-            return cls(labels=labels, counts_KK=counts_CC)
-        wrong_CC = counts_CC - np.diag(counts_CC.diagonal())
-        wrong_C = wrong_CC.sum(axis=0) + wrong_CC.sum(axis=1)
-        shown = np.sort(np.argsort(-wrong_C, kind="stable")[: MAX_CLASSES - 1])
-        group_C = np.full(len(labels), MAX_CLASSES - 1)
-        group_C[shown] = np.arange(len(shown))
-        member_KC = group_C == np.arange(MAX_CLASSES)[:, None]
-        counts_KK = member_KC.astype(np.int64) @ counts_CC @ member_KC.T.astype(np.int64)
-        return cls(labels=(*(labels[index] for index in shown), OTHERS), counts_KK=counts_KK)
+        true_K, predicted_K, rows_K = _cells(evaluation)
+        labels = tuple(report.label for report in evaluation.classes)
+        group_C, size = np.arange(len(labels)), len(labels)
+        if size > MAX_CLASSES:
+            errors_K = np.where(true_K == predicted_K, 0, rows_K)
+            wrong_C = np.bincount(true_K, errors_K, size) + np.bincount(predicted_K, errors_K, size)
+            shown = np.sort(np.argsort(-wrong_C, kind="stable")[: MAX_CLASSES - 1])
+            group_C, size = np.full(size, MAX_CLASSES - 1), MAX_CLASSES
+            group_C[shown] = np.arange(len(shown))
+            labels = (*(labels[index] for index in shown), OTHERS)
+        counts_KK = np.zeros((size, size), np.int64)
+        np.add.at(counts_KK, (group_C[true_K], group_C[predicted_K]), rows_K)
+        return cls(labels=labels, counts_KK=counts_KK)
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -133,20 +135,12 @@ class ConfusionMatrix:
 
 def most_confused(evaluation: Evaluation) -> Sequence[tuple[str, str, int, float]]:
     """Return (true class, predicted class, rows, share of the true class), most rows first."""
-    counts_CC, labels = _full(evaluation)
-    rows_C = counts_CC.sum(axis=1)
-    wrong_CC = counts_CC - np.diag(counts_CC.diagonal())
-    order = np.argsort(-wrong_CC, axis=None, kind="stable")[:MAX_PAIRS]
-    pairs = zip(*np.unravel_index(order, wrong_CC.shape), strict=True)
+    classes = evaluation.classes
+    wrong = (cell for cell in evaluation.confusion if cell[0] != cell[1])
+    most = sorted(wrong, key=lambda cell: -cell[2])[:MAX_PAIRS]
     return [
-        (
-            labels[true],
-            labels[predicted],
-            int(wrong_CC[true, predicted]),
-            wrong_CC[true, predicted] / rows_C[true],
-        )
-        for true, predicted in pairs
-        if wrong_CC[true, predicted]
+        (classes[true].label, classes[predicted].label, rows, rows / classes[true].support)
+        for true, predicted, rows in most
     ]
 
 
@@ -181,6 +175,6 @@ def confusion_image(evaluation: Evaluation) -> NDArray[np.uint8]:
     return np.array(pixels_HW4[:, :, :3], np.uint8)
 
 
-def _full(evaluation: Evaluation) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    labels = tuple(scores.label for scores in evaluation.classes)
-    return np.array(evaluation.confusion, np.int64).reshape(len(labels), len(labels)), labels
+def _cells(evaluation: Evaluation) -> NDArray[np.int64]:
+    """Return true class, predicted class and rows of the cells of the matrix, [3, K]."""
+    return np.array(evaluation.confusion, np.int64).reshape(-1, 3).T

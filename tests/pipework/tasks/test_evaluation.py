@@ -24,7 +24,7 @@ def test_scores_match_their_definitions():
         Outputs.of(logits([0, 0, 1, 1, 0], 2)), np.array([0, 0, 0, 1, 1], np.int32)
     )
     assert evaluation.score == evaluation.scores[Metric.ACCURACY] == pytest.approx(3 / 5)
-    assert evaluation.confusion == ((2, 1), (1, 1))
+    assert evaluation.confusion == ((0, 0, 2), (0, 1, 1), (1, 0, 1), (1, 1, 1))
     first, second = evaluation.classes
     assert (first.precision, first.recall) == pytest.approx((2 / 3, 2 / 3))
     assert (second.precision, second.recall, second.support) == pytest.approx((1 / 2, 1 / 2, 2))

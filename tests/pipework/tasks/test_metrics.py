@@ -15,7 +15,7 @@ from pipework.tasks.metrics import (
     matthews,
     pearson,
     spearman,
-    tally_confusion,
+    tally_classes,
     tally_labels,
 )
 from pipework.tasks.outputs import Outputs
@@ -44,14 +44,14 @@ def test_single_label_scores_equal_those_of_scikit_learn(seed):
     classes = int(random.integers(2, 6))
     truth_N = random.integers(0, classes, 50)
     predicted_N = np.where(random.random(50) < 0.6, truth_N, random.integers(0, classes, 50))
-    confusion_CC = confusion(truth_N, predicted_N, classes)
-    expected = sklearn.confusion_matrix(truth_N, predicted_N, labels=range(classes))
-    assert confusion_CC.tolist() == expected.tolist()
-    assert accuracy(confusion_CC) == pytest.approx(sklearn.accuracy_score(truth_N, predicted_N))
-    assert matthews(confusion_CC) == pytest.approx(sklearn.matthews_corrcoef(truth_N, predicted_N))
-    tally = tally_confusion(confusion_CC)
+    expected_CC = sklearn.confusion_matrix(truth_N, predicted_N, labels=range(classes))
+    cells = [(*cell, expected_CC[tuple(cell)]) for cell in np.argwhere(expected_CC)]
+    assert [*map(tuple, confusion(truth_N, predicted_N))] == cells
+    tally = tally_classes(truth_N, predicted_N, classes)
+    assert accuracy(tally) == pytest.approx(sklearn.accuracy_score(truth_N, predicted_N))
+    assert matthews(tally) == pytest.approx(sklearn.matthews_corrcoef(truth_N, predicted_N))
     assert tally.macro_f1 == pytest.approx(sklearn.f1_score(truth_N, predicted_N, average="macro"))
-    assert tally.micro_f1 == pytest.approx(accuracy(confusion_CC))
+    assert tally.micro_f1 == pytest.approx(accuracy(tally))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -99,7 +99,7 @@ def test_an_undefined_score_is_zero():
     for score in (pearson, spearman):
         assert score(constant, line) == score(line, constant) == score(line[:0], line[:0]) == 0
         assert score(line[:1], line[:1]) == 0
-    assert matthews(confusion(np.array([0, 1, 1]), np.array([1, 1, 1]), 2)) == 0
+    assert matthews(tally_classes(np.array([0, 1, 1]), np.array([1, 1, 1]), 2)) == 0
     assert matthews(np.zeros((2, 2), np.int64)) == accuracy(np.zeros((2, 2), np.int64)) == 0
     nothing = tally_labels(np.zeros((3, 2), bool), np.zeros((3, 2), bool))
     assert nothing.macro_f1 == nothing.micro_f1 == 0
@@ -139,15 +139,15 @@ def test_the_directional_f1_equals_that_of_the_official_scorer(
         check=True,
     ).stdout
     (official,) = re.findall(r"official score is .* macro-averaged F1 = ([0-9.]+)%", out)
-    score = 100 * directional_f1(confusion(truth_N, predicted_N, 19), LABELS)
+    score = 100 * directional_f1(tally_classes(truth_N, predicted_N, 19), LABELS)
     assert f"{score:.2f}" == official
 
 
 def test_a_wrong_direction_counts_against_precision_and_recall():
     labels = ("Other", "R-S(e1,e2)", "R-S(e2,e1)")
     truth_N, predicted_N = np.array([1, 1, 2, 0]), np.array([1, 2, 2, 0])
-    assert directional_f1(confusion(truth_N, predicted_N, 3), labels) == pytest.approx(2 / 3)
-    assert directional_f1(confusion(truth_N * 0, predicted_N * 0, 3), labels) == 0
+    assert directional_f1(tally_classes(truth_N, predicted_N, 3), labels) == pytest.approx(2 / 3)
+    assert directional_f1(tally_classes(truth_N * 0, predicted_N * 0, 3), labels) == 0
 
 
 @pytest.mark.parametrize(

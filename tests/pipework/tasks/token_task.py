@@ -65,17 +65,17 @@ class WordTask(SingleLabelTask):
         values = [[*prediction.labels] for prediction in self.decode(outputs)]
         return {LABEL: PredictedColumn(type=ColumnType.TEXT, many=True, values=values)}
 
-    def _confusion(self, outputs, truth):
+    def _tally(self, outputs, truth):
         pairs = [
             (truth[row][: len(values)], values.argmax(axis=1))
             for row, values in enumerate(np.split(outputs.values, outputs.offsets[1:-1]))
         ]
         true_R, found_R = (np.concatenate(column) for column in zip(*pairs, strict=True))
         known_R = true_R != NO_LABEL
-        return metrics.confusion(true_R[known_R], found_R[known_R], len(self.labels))
+        return metrics.tally_classes(true_R[known_R], found_R[known_R], len(self.labels))
 
     def evaluate(self, outputs, truth):
-        score = metrics.accuracy(self._confusion(outputs, np.asarray(truth, np.int64)))
+        score = metrics.accuracy(self._tally(outputs, np.asarray(truth, np.int64)))
         return Evaluation(
             rows=len(outputs),
             metric=self.metric,
