@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipework.settings import dump_settings
 from pipework.train.config.run_config import load_config
-from tests.end_to_end.wrong_inputs.wrong_input import WrongInput, refused
+from tests.end_to_end.wrong_inputs.wrong_input import CONFIG, WrongInput, refused
 
 
 def damaged_state(folder: Path) -> None:
@@ -37,5 +37,14 @@ TRAINS = {
         command="train config.toml --out out --resume",
         change=damaged_state,
         error="out/state/step-00000001 is damaged: Error while deserializing: header too small",
+    ),
+    "a resumed run with other settings": WrongInput(
+        command="train config.toml --out out --resume",
+        files={
+            "out/train.log": "",
+            "out/config.toml": CONFIG.replace("epochs = 1", "epochs = 2"),
+            "out/state/step-00000001/train_state.json": "{}",
+        },
+        error="out was started with data.root = None, found '.'",
     ),
 }
