@@ -19,6 +19,7 @@ URL = "http://127.0.0.1:8000"
         ("run", "--against", "--against needs the URL of a server"),
         ("run", "--concurrency", "--concurrency needs the URL of a server"),
         (URL, "--trace --words", "--trace cannot be combined with --words"),
+        (URL, "--trace --file", "--trace cannot be combined with --file"),
         (URL, "--trace --against", "--trace cannot be combined with --against"),
         ("run", "--trace", "--trace needs the URL of a server"),
     ],

@@ -34,7 +34,7 @@ def test_limits_are_parsed_in_milliseconds_and_seconds(values, limits):
 )
 def test_an_invalid_limit_is_reported_with_the_valid_form(values):
     with pytest.raises(
-        ConfigError, match=r"expected STATISTIC=TIME, with one of p50, .*p99\.9, mean and"
+        ConfigError, match=r"expected STATISTIC=TIME, with one of p50, .*p99\.9, mean and ms or s"
     ) as caught:
         parse_slo([values])
     assert caught.value.hint == "for example --slo p99=50ms"

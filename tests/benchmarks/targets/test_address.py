@@ -27,7 +27,9 @@ def test_a_url_has_a_default_port_and_a_path_without_trailing_slash(url, host, p
 
 @pytest.mark.parametrize("url", ["host:80", "ftp://host", "http://", "http://host:99999", "grpc:"])
 def test_an_invalid_url_is_reported(url):
-    with pytest.raises(ConfigError, match="is not a") as caught:
+    with pytest.raises(
+        ConfigError, match="is not a valid http, https, grpc or grpcs URL"
+    ) as caught:
         TargetAddress.of(url)
     assert str(caught.value).startswith(url)
     assert caught.value.hint

@@ -51,9 +51,6 @@ PERMISSIONS = {
     "a config without rights": without_rights(
         TRAIN_COMMAND, "config.toml", 0, "config.toml cannot be read: Permission denied"
     ),
-    "a train file without rights": without_rights(
-        TRAIN_COMMAND, "train.tsv", 0, "train.tsv: Permission denied"
-    ),
     "a file to check without rights": without_rights(
         "check train.tsv", "train.tsv", 0, "train.tsv cannot be read: Permission denied"
     ),
@@ -66,39 +63,12 @@ PERMISSIONS = {
     "a run without rights": without_rights(
         "show RUN", "RUN", 0, "Invalid value for 'run': path 'RUN' is not readable."
     ),
-    "a tokenizer without rights": without_rights(
-        "predict RUN rain", "RUN/tokenizer.json", 0, "RUN/tokenizer.json: Permission denied"
-    ),
-    "weights without rights": without_rights(
-        "eval RUN",
-        "RUN/checkpoint/model.safetensors",
-        0,
-        "RUN/checkpoint/model.safetensors: Permission denied",
-    ),
     "an export into a run without rights": without_rights(
         "export RUN --to onnx", "RUN", 0o500, "RUN/engines: Permission denied"
-    ),
-    "a file to predict without rights": without_rights(
-        "predict RUN --file dev.tsv",
-        "dev.tsv",
-        0,
-        "Invalid value for '--file': path 'dev.tsv' is not readable.",
     ),
     "an output without rights": WrongInput(
         command="predict RUN rain --out new/out.tsv",
         error="new/out.tsv cannot be written: Permission denied",
-        change=read_only("new"),
-        before=obey_permissions,
-    ),
-    "a page without rights": WrongInput(
-        command="show ENGINE --html new/page.html",
-        error="new/page.html cannot be written: Permission denied",
-        change=read_only("new"),
-        before=obey_permissions,
-    ),
-    "a repository without rights": WrongInput(
-        command="export ENGINE --to triton --repository new/models",
-        error="new/models: Permission denied",
         change=read_only("new"),
         before=obey_permissions,
     ),

@@ -82,42 +82,11 @@ MANIFESTS = {
     "an absent run": refused(
         "show absent", "absent is not a folder; expected a run folder of `pipe train` or `import`"
     ),
-    "an empty folder as run": WrongInput(
-        command="show .",
-        files={"config.toml": None},
-        error=". holds no manifest.json: not a run folder",
-    ),
     "an empty manifest": run(
         "show RUN",
         written("manifest.json", ""),
         "RUN/manifest.json is not a manifest of schema 5: the file: Invalid JSON: EOF "
         "while parsing a value at line 1 column 0",
-    ),
-    "a manifest that is a list": run(
-        "show RUN",
-        written("manifest.json", "[]"),
-        "RUN/manifest.json is not a manifest of schema 5: the file: Input should be an object",
-    ),
-    "a manifest that is not UTF-8": run(
-        "show RUN",
-        written("manifest.json", b'{"a": "\xff"}'),
-        "RUN/manifest.json is not a manifest of schema 5: the file: Invalid JSON: "
-        "invalid unicode code point at line 1 column 8",
-    ),
-    "a manifest of an older schema": run(
-        "show RUN",
-        manifest(schema_version=2),
-        "RUN/manifest.json has schema 2; this version reads 5",
-    ),
-    "a manifest of a newer schema": run(
-        "show RUN",
-        manifest(schema_version=99, more=1),
-        "RUN/manifest.json has schema 99; this version reads 5",
-    ),
-    "a manifest with an unknown key": run(
-        "show RUN",
-        manifest(more=1),
-        "RUN/manifest.json is not a manifest of schema 5: more: Extra inputs are not permitted",
     ),
     "a manifest without labels": run(
         "show RUN",
@@ -131,12 +100,6 @@ MANIFESTS = {
         "RUN/manifest.json is not a manifest of schema 5: task: Value error, expected "
         "distinct labels, and none for pretraining; found ('a', 'a', 'a', 'a', 'a', "
         "'a', 'a', 'a')",
-    ),
-    "a manifest with a path outside": run(
-        "show RUN",
-        manifest(input__tokenizer__path="../x"),
-        "RUN/manifest.json is not a manifest of schema 5: input.tokenizer.path: Value "
-        "error, '../x' leaves the run folder",
     ),
     "a manifest with a length of 0": run(
         "predict RUN rain",
@@ -158,9 +121,6 @@ MANIFESTS = {
     "a page in an absent folder": refused(
         "show RUN --html no/page.html",
         "no/page.html cannot be written: expected a file path in an existing folder",
-    ),
-    "a folder as page": refused(
-        "show RUN --html .", ". cannot be written: expected a file path in an existing folder"
     ),
 }
 EVAL = {
@@ -196,14 +156,6 @@ EVAL = {
         "eval ENGINE --engine onnx-int8",
         "run trained has no engine 'onnx-int8'; its engines: onnx-fp32",
     ),
-    "an engine of a run without engines": refused(
-        "eval RUN --engine onnx-fp32", "run trained has no engine 'onnx-fp32'; its engines: none"
-    ),
-    "an engine that was refused": run(
-        "eval ENGINE --engine onnx-fp32",
-        manifest(engines__0__parity__passed=False),
-        "engine onnx-fp32 did not pass parity, so it is not served",
-    ),
     "a changed checkpoint": run(
         "eval RUN",
         flipped("model.safetensors"),
@@ -211,35 +163,10 @@ EVAL = {
         "in manifest.json",
         3,
     ),
-    "a removed checkpoint": run(
-        "eval RUN",
-        removed("checkpoint"),
-        "RUN/checkpoint/config.json is missing, but manifest.json lists it",
-        3,
-    ),
     "a changed tokenizer": run(
         "eval RUN",
         flipped("tokenizer.json"),
         "RUN/tokenizer.json changed: sha256 DIGEST, expected DIGEST as in manifest.json",
-        3,
-    ),
-    "a removed tokenizer": run(
-        "eval RUN",
-        removed("tokenizer.json"),
-        "RUN/tokenizer.json is missing, but manifest.json lists it",
-        3,
-    ),
-    "a changed engine": run(
-        "eval ENGINE --engine onnx-fp32",
-        flipped("model.onnx"),
-        "ENGINE/engines/onnx-fp32/DIGEST/model.onnx changed: sha256 DIGEST, expected "
-        "DIGEST as in manifest.json",
-        3,
-    ),
-    "a removed engine": run(
-        "eval ENGINE --engine onnx-fp32",
-        removed("engines"),
-        "ENGINE/engines/onnx-fp32/DIGEST/model.onnx is missing, but manifest.json lists it",
         3,
     ),
     "a test file that is gone": run(

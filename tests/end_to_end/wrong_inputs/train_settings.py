@@ -110,11 +110,6 @@ SETTINGS = {
         "remove model.freeze",
     ),
     "texts of two tokens": outside("model.max_length=2", "greater than or equal to 3"),
-    "pairs without room": settings(
-        "model.max_length=4 & data.columns.text_pair=label",
-        "config.toml: the file: model.max_length 4 leaves no token for the text: 3 are "
-        "special tokens",
-    ),
     "a vocabulary smaller than its characters": outside(
         "model.vocab_size=0", "greater than or equal to 1"
     ),
@@ -194,11 +189,6 @@ SETTINGS = {
     ),
     "an absent file of labels": settings(
         "task.labels=labels.txt", "labels.txt cannot be read: No such file or directory"
-    ),
-    "an empty file of labels": settings(
-        "task.labels=labels.txt",
-        "expected 2 or more distinct labels, found 0: ()",
-        **{"labels.txt": ""},
     ),
     "a mask rate of 1": settings(
         "task.kind=pretrain & pretrain.mask_rate=1",
@@ -287,10 +277,6 @@ SETTINGS = {
         "config.toml: the file: data.unlabelled needs a train.teacher and an encoder "
         "that is not frozen",
     ),
-    "an absent teacher": settings(
-        "train.teacher=nowhere",
-        "nowhere is not a folder; expected a run folder of `pipe train` or `import`",
-    ),
     "no temperature": outside("train.temperature=0", "greater than 0"),
     "labels without weight": outside("train.soft_weight=0", "greater than 0"),
     "a teacher of other labels": refused(
@@ -308,9 +294,6 @@ def ranges(override: str, error: str, options: str = "--out out") -> WrongInput:
 
 RATES = "tune.train.learning_rate={ low = 1e-5, high = 1e-3 }"
 SEARCHES = {
-    "a search without ranges": refused(
-        "tune config.toml --out out", "config.toml: [tune] has no ranges of settings"
-    ),
     "a range of an unknown setting": ranges(
         "tune.train.rate=[1, 2]", "tune.train.rate: unknown key"
     ),
@@ -323,11 +306,6 @@ SEARCHES = {
         'tune.model.head=["cnn", "rnn"]',
         'tune.model.head: the value "rnn" cannot be used: --set model.head: Input should be '
         "'linear', 'cnn', 'lstm', 'gru', 'entity' or 'pooling', found 'rnn'",
-    ),
-    "a search in a run folder": ranges(
-        RATES,
-        "RUN contains checkpoint, which pipe tune did not write",
-        options="--out RUN",
     ),
     "no trials": ranges(
         RATES,

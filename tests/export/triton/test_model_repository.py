@@ -158,10 +158,12 @@ def test_a_model_without_labels_accepts_further_versions(proven, repository):
     assert add(proven, repository).folder.name == "2"
 
 
-def test_a_folder_without_a_config_is_reported(exported_run, repository):
+def test_a_folder_without_a_valid_config_is_reported(exported_run, repository):
     (repository / "topics").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"config\.pbtxt is not a Triton model config"):
-        add(exported_run, repository)
+    for reason in ("No such file", "Couldn't parse integer"):
+        with pytest.raises(ConfigError, match=rf"pbtxt is not a Triton model config: .*{reason}"):
+            add(exported_run, repository)
+        (repository / "topics" / FILE_NAME).write_text('max_batch_size: "many"')
 
 
 @pytest.mark.parametrize("settings", [TEXT, WITH_ENGINE_MODEL])
@@ -277,13 +279,14 @@ def test_a_manifest_cannot_overwrite_code(proven, repository, path, settings):
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", ".hidden", "a/b", "a b", "a\n", "模型"])
 def test_an_invalid_model_name_is_rejected(proven, repository, name):
     manifest = read_manifest(proven)
-    with pytest.raises(ConfigError, match="a model name must start with a letter or digit"):
+    message = (
+        r"must start with a letter or digit and contain only letters, digits, _ \. and -; found"
+    )
+    with pytest.raises(ConfigError, match=message):
         add(proven, repository, TritonSettings(name=name))
     identity = manifest.identity.model_copy(update={"name": name})
     write_manifest(proven, manifest.model_copy(update={"identity": identity}))
-    with pytest.raises(
-        ConfigError, match="a model name must start with a letter or digit"
-    ) as raised:
+    with pytest.raises(ConfigError, match=message) as raised:
         add(proven, repository, TritonSettings())
     assert raised.value.hint == "set another: --set triton.name=NAME"
     assert not repository.exists()

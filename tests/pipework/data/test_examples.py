@@ -205,7 +205,7 @@ def test_entity_tags_are_removed_from_marked_texts_and_semeval_records(tmp_path)
         ),
         ("a.tsv", "text\tlabel\na\t1\nb\tnan\n", NUMBER, r"a\.tsv:3: expected a number .* 'nan'"),
         ("a.tsv", "text\tlabel\na\tinf\n", NUMBER, r"a\.tsv:2: expected a number"),
-        ("a.tsv", "text\tlabel\na\t1e300\n", NUMBER, r"a\.tsv:2: expected a number"),
+        ("a.tsv", "text\tlabel\na\t1e40\n", NUMBER, r"a\.tsv:2: expected a number"),
         ("a.tsv", "text\tlabel\na\tfive\n", NUMBER, r"a\.tsv:2: expected a number"),
         ("a.jsonl", '{"text": "a", "label": NaN}', NUMBER, r"a\.jsonl:1: expected a number"),
         ("a.jsonl", '{"text": "a", "label": true}', NUMBER, r"a\.jsonl:1: expected a number"),
@@ -225,7 +225,7 @@ def test_entity_tags_are_removed_from_marked_texts_and_semeval_records(tmp_path)
             "a.jsonl",
             '{"text": "a b", "label": "x", "entities": [[0, 1], [2.0, 3]]}',
             {"columns": ENTITIES},
-            r"a\.jsonl:1: expected \[\[start, end\], \[start, end\]\] at 'entities'",
+            r"a\.jsonl:1: expected .*start, end\]\] at 'entities', found \[\[0, 1\], \[2\.0, 3\]\]",
         ),
         (
             "a.tsv",

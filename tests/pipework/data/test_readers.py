@@ -38,7 +38,7 @@ def test_labels_are_not_read_without_a_label_column(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("7\t", "", r"TRAIN\.TXT:5: expected NUMBER<TAB>\"SENTENCE\", found"),
+        ("7\t", "", r"TRAIN\.TXT:5: expected NUMBER<TAB>\"SENTENCE\", found '\"A <e1>cup"),
         (
             "\r\nContent-Container(e2,e1)\r\nComment:",
             "",

@@ -79,7 +79,7 @@ def test_no_inputs_have_no_predictions(model):
 
 
 def test_an_input_that_does_not_fit_is_named_by_its_index(model):
-    with pytest.raises(InputError, match=r"^input 1: found a text_pair"):
+    with pytest.raises(InputError, match=r"^input 1: found a text_pair, but this model classifies"):
         model.codec.fit([Example(text="a"), Example(text="a", text_pair="b")])
 
 

@@ -150,7 +150,7 @@ def test_tls_is_off_without_files():
 
 @pytest.mark.parametrize("missing", ["certificate", "private_key"])
 def test_one_file_without_the_other_is_an_error(certificate, missing):
-    with pytest.raises(ConfigError, match=f"security.{missing} is not; TLS needs both"):
+    with pytest.raises(ConfigError, match=f"is set, but security.{missing} is not; TLS needs both"):
         read_certificate(certificate.model_copy(update={missing: None}))
 
 

@@ -47,7 +47,9 @@ def test_a_model_name_is_a_folder_next_to_the_config_or_a_hub_id(tmp_path):
 
 
 def test_a_recipe_for_files_of_the_user_needs_data_root():
-    with pytest.raises(ConfigError, match=r"data\.root is not set") as caught:
+    with pytest.raises(
+        ConfigError, match=r"^this recipe reads your own data files: data\.root is not set$"
+    ) as caught:
         load_config("thucnews", [])
     assert "--set data.root=DIR" in caught.value.hint
 
@@ -137,7 +139,7 @@ def test_a_json_array_is_not_a_config(tmp_path):
 
 
 def test_an_unknown_name_lists_the_recipes():
-    with pytest.raises(ConfigError, match="neither a config file nor a recipe") as caught:
+    with pytest.raises(ConfigError, match="thucnew is neither a config file nor a ") as caught:
         load_config("thucnew", [])
     assert "thucnews" in caught.value.hint
 

@@ -80,7 +80,9 @@ def test_an_index_may_not_leave_the_folder(tmp_path, name):
 def test_an_index_of_weights_that_are_not_read_may_name_missing_files(tmp_path):
     index = {"weight_map": {"a": "pytorch_model-00001-of-00002.bin"}}
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    with pytest.raises(ConfigError, match=r"names pytorch_model-00001-of-00002.bin, which is"):
+    with pytest.raises(
+        ConfigError, match=r"names pytorch_model-00001-of-00002.bin, which is missing"
+    ):
         check_format(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     check_format(str(tmp_path))

@@ -197,6 +197,7 @@ def test_a_regression_that_is_trained_further_starts_with_the_values_of_its_chec
     [
         ("./none", "checkpoint './none' is not a folder"),
         ("/none/bert", "checkpoint '/none/bert' is not a folder"),
+        ("https://a.org/model", "checkpoint 'https://a.org/model' is not a folder"),
         ("a b", "checkpoint 'a b' is neither a folder nor a hub id"),
         ("bert-none", r"cannot download checkpoint 'bert-none' from http://127.0.0.1:9: "),
     ],

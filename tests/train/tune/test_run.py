@@ -208,7 +208,7 @@ def test_a_folder_is_not_continued_with_other_data(search, started, tmp_path):
 def test_other_folders_are_refused(small_space, tmp_path, name):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).touch()
-    with pytest.raises(RunFolderError, match=f"run contains {name}, which pipe tune"):
+    with pytest.raises(RunFolderError, match=f"run contains {name}, which pipe tune did not write"):
         tune(small_space(), tmp_path / "run", 1, NullProgress())
 
 
