@@ -74,6 +74,17 @@ def test_many_labels_reduce_the_sample(tmp_path, monkeypatch):
     assert linear_baseline(splits(*topics(tmp_path)), TOPICS, NullProgress()).rows == 30
 
 
+def test_the_baseline_of_very_many_labels_is_the_nearest_mean(tmp_path, monkeypatch):
+    monkeypatch.setattr(baseline, "MANY_LABELS", 2)
+    result = linear_baseline(splits(*topics(tmp_path)), TOPICS, NullProgress())
+    assert result.name == "nearest mean on TF-IDF of words and word bigrams"
+    assert result.evaluation.score == 1
+    cosines = result.outputs.values
+    assert cosines.dtype == np.float32
+    assert cosines.min() >= 0
+    assert 0.5 < cosines.max() <= 1 + 1e-6
+
+
 def test_the_sample_is_uniform():
     rows = [Example(text=f"{place}") for place in range(2000)]
     sampled, count = sample(iter(rows), 500)
