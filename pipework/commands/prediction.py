@@ -187,10 +187,11 @@ def _score_files(run: Path, options: "BulkOptions", max_rejects: float) -> None:
     with console.progress() as progress, _stopped_by_signals():
         summary = score_files(run, options, progress)
     counts, out = summary.counts, without_password(str(options.out))
+    helped = f", and {summary.helped:,} of other shards" if summary.helped else ""
     console.print_line(
         f"scored: {out}, {counted(counts.rows, 'row')} in "
         f"{counted(summary.items, 'work item')} "
-        f"({summary.skipped:,} were finished before)"
+        f"({summary.skipped:,} were finished before){helped}"
     )
     if summary.items < summary.planned:
         console.print_line(

@@ -272,10 +272,16 @@ def _score(job: ItemScorer, item: WorkItem) -> FinishedItem | PipeError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """The I-th of N shards of a job, from 0; the default is the whole job."""
+    """The I-th of N shards of a job, from 0; the default is the whole job.
+
+    Attributes:
+        helps: whether a process that has finished the shard scores work items of other shards, so
+            that a slow machine scores fewer.
+    """
 
     index: int = 0
     count: int = 1
+    helps: bool = False
 
     def __str__(self) -> str:
         """Return I/N, from 1."""
@@ -318,7 +324,7 @@ def _shard_of_environment(environment: Mapping[str, str]) -> Shard:
         try:
             start = int(environment.get(first, "0"))
             index = (int(environment[name]) - start) // int(environment.get(step, "1"))
-            shard = Shard(index=index, count=int(environment[total]))
+            shard = Shard(index=index, count=int(environment[total]), helps=True)
         except (ValueError, ZeroDivisionError):
             shard = Shard(index=-1, count=0)
         if 0 <= shard.index < shard.count:

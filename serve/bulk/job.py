@@ -3,13 +3,14 @@
 import hashlib
 import json
 import os
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipework.errors import CheckFailedError, DataError
-from pipework.progress import Progress
+from pipework.progress import NullProgress, Progress
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.executors import Executor, Shard, executor, parse_shard
 from pipework.serve.bulk.input_files import InputFile, WorkItem
@@ -64,6 +65,7 @@ class BulkSummary:
 
     Attributes:
         items, skipped: work items of the shard, and those that were already finished.
+        helped: work items of other shards that this process has scored.
         planned, finished: work items of the job, and those that all processes have finished.
         counts: numbers of rows.
         failures: why some items or files of the shard are not scored; all others are.
@@ -71,6 +73,7 @@ class BulkSummary:
 
     items: int
     skipped: int = 0
+    helped: int = 0
     planned: int
     finished: int
     counts: RowCounts = field(default_factory=RowCounts)
@@ -165,7 +168,7 @@ class BulkJob:
         for problem in problems:
             progress.note(problem)
         damaged = list[str]()
-        part = "" if shard == Shard() else f", shard {shard}"
+        part = "" if shard.count == 1 else f", shard {shard}"
         title = f"score with {plan.engine.name}{place.title}{part}"
         with progress.stage(title, sum(item.rows for item in items), "rows"):
             for outcome in place.score(self, self._missing(items, summary, progress), progress):
@@ -174,6 +177,8 @@ class BulkJob:
                     damaged.append(str(outcome))
                 else:
                     summary.counts += outcome.counts
+        if shard.helps:
+            summary.helped = self._help(shard, place, progress)
         if damaged:
             failed = f"{len(damaged)} of {len(items)} work items cannot be read"
             hint = "restore the files and run the command again"
@@ -183,7 +188,7 @@ class BulkJob:
             hint = "restore or remove them, and score them with another --out folder"
             summary.failures.append(CheckFailedError(f"{failed}; first: {problems[0]}", hint))
         if summary.items < planned or damaged:  # else all are finished: no need to list the folder
-            summary.finished = self.ledger.finished()
+            summary.finished = planned - len(self.ledger.unfinished())
         return summary
 
     def _missing(
@@ -198,6 +203,22 @@ class BulkJob:
                 summary.skipped += 1
                 summary.counts += entry.counts
                 progress.advance(item.rows)
+
+    def _help(self, shard: Shard, place: Executor, progress: Progress) -> int:
+        """Score unfinished items of other shards, and return how many.
+
+        The order is random, and another process may score the same item at the same time: both
+        write the same part. Only the shard of an item reports that it cannot be read.
+        """
+        left = [item for item in self.ledger.unfinished() if item.number not in shard]
+        random.Random(shard.index).shuffle(left)  # noqa: S311  (not security-relevant)
+        still_left = (item for item in left if not self.ledger.has_entry(item))
+        with progress.stage("score work items of other shards", len(left), "items"):
+            scored = 0
+            for outcome in place.score(self, still_left, NullProgress()):
+                scored += not isinstance(outcome, DataError)
+                progress.advance(1)
+        return scored
 
     def score(self, item: WorkItem, progress: Progress) -> FinishedItem:
         """Score an item and record it; its bytes are read once.

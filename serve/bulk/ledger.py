@@ -204,10 +204,14 @@ class Ledger:
             raise ChangedFileError(message, f"restore the file, or {OTHER}")
         return entry
 
-    def finished(self) -> int:
-        """Return how many work items of all processes have an entry."""
-        names = {f"{part_name(item)}.json" for item in self.plan.items}
-        return len(names & self.folder.names(FINISHED))
+    def unfinished(self) -> list[WorkItem]:
+        """Return the work items that no process has finished."""
+        finished = self.folder.names(FINISHED)
+        return [item for item in self.plan.items if f"{part_name(item)}.json" not in finished]
+
+    def has_entry(self, item: WorkItem) -> bool:
+        """Return whether a process has finished an item."""
+        return self.folder.read(_entry_path(item)) is not None
 
     def finish(
         self,

@@ -179,6 +179,21 @@ def test_two_shards_at_once_write_what_one_process_writes(deep_run, files, whole
     assert score(deep_run, files, out, shard="2/3").skipped == 3
 
 
+def test_a_shard_of_a_cluster_scores_what_slower_shards_have_left(
+    run, files, tmp_path, monkeypatch
+):
+    words = ("predict", run, "--in", files, "--out", tmp_path / "out", "--shard", "auto")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    fast = pipe(*words).stdout
+    monkeypatch.setenv("RANK", "1")
+    slow = pipe(*words).stdout
+    assert "4 work items (0 were finished before), and 4 of other shards\n" in fast
+    assert "4 work items (4 were finished before)\nfinished work items of the job: 8 of 8" in slow
+    score(run, files, tmp_path / "whole")
+    assert parts(tmp_path / "out") == parts(tmp_path / "whole")
+
+
 def test_a_shard_reports_the_finished_work_items_of_the_job(run, files, tmp_path):
     words = ("predict", run, "--in", files, "--out", tmp_path / "out", "--shard")
     first, last, empty = (pipe(*words, shard).stdout for shard in ("1/2", "2/2", "9/9"))
