@@ -133,9 +133,8 @@ def _compare(
     count = 1
     while remaining:
         order = list(remaining)
-        for indices in (
-            order[start : start + batch_size] for start in range(0, len(order), batch_size)
-        ):
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
             names = {index: remaining[index][:count] for index in indices}
             run = intermediates.runner([*chain.from_iterable(names.values())])
             tensors = run(position.feed.arrays)

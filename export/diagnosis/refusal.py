@@ -26,7 +26,7 @@ from pipework.export.diagnosis.findings import (
     inspect_engine,
     permuted_labels,
 )
-from pipework.export.diagnosis.first_divergence import InputPosition, locate_input
+from pipework.export.diagnosis.first_divergence import locate_input
 from pipework.export.parity.case import Case, EngineFailedError
 from pipework.export.parity.prove import ProofResult
 from pipework.export.rows.run_rows import RunRows
@@ -157,13 +157,11 @@ def _save_engine(candidate: EngineCandidate, partial: Path, cases: Sequence[Case
 
 
 def _write_rows(candidate: EngineCandidate, folder: Path, cases: Sequence[Case]) -> None:
-    variant = candidate.variant
+    variant, manifest = candidate.variant, candidate.run_rows.manifest
     intermediates = converter_of(variant.format).intermediates(folder, variant.precision)
     arrays = {"names": np.array([_description(case) for case in cases])}
     for number, case in enumerate(cases):
-        position: InputPosition = locate_input(
-            case, variant.layout, intermediates, candidate.run_rows.manifest
-        )
+        position = locate_input(case, variant.layout, intermediates, manifest)
         case_arrays = {
             **position.feed.arrays,
             "number": np.array(position.number),
