@@ -184,16 +184,12 @@ def _fit_and_predict(
     x_NF: Matrix, truth_N: NDArray[np.generic], dev_NF: Matrix, task: Task
 ) -> NDArray[np.float32]:
     if task.has_labels:
-        return _one_vs_rest(x_NF, task.true_labels(truth_N), dev_NF)
+        columns = [_binary_svm(x_NF, true_N, dev_NF) for true_N in task.true_labels(truth_N).T]
+        return np.stack(columns, axis=1).astype(np.float32)
     from sklearn.linear_model import Ridge  # noqa: PLC0415  (needs an extra)
 
     values_N = Ridge(alpha=1.0, random_state=SEED).fit(x_NF, truth_N).predict(dev_NF)
     return np.asarray(values_N, np.float32)[:, None]
-
-
-def _one_vs_rest(x_NF: Matrix, true_NC: NDArray[np.bool_], dev_NF: Matrix) -> NDArray[np.float32]:
-    columns = [_binary_svm(x_NF, true_N, dev_NF) for true_N in true_NC.T]
-    return np.stack(columns, axis=1).astype(np.float32)
 
 
 def _binary_svm(x_NF: Matrix, true_N: NDArray[np.bool_], dev_NF: Matrix) -> NDArray[np.float64]:
