@@ -10,7 +10,6 @@ from pipework.export.build import FLOAT_GRAPH, BuildResult, EngineBuilder, disk_
 from pipework.export.convert.converter import GRAPH
 from pipework.export.convert.converters import converter_of
 from pipework.export.convert.fusions import lost_fusions
-from pipework.export.convert.onnx2ort import as_graph
 from pipework.export.diagnosis.refusal import EngineCandidate, engine_error
 from pipework.export.parity_checker import ParityChecker
 from pipework.export.quantize.conversion_check import check_conversion
@@ -28,6 +27,7 @@ from pipework.run_folder.manifest import Manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE
 from pipework.serve.engines import open_engine
 from pipework.serve.engines.cuda import NoGpuError
+from pipework.serve.engines.onnxruntime import OnnxRuntime
 from pipework.serve.engines.runtimes import runtime_of
 
 UNFINISHED = "partial"
@@ -66,7 +66,8 @@ def build_checked(
         if not graph.is_file():
             raise
         # Without the GPU, check the ONNX graph instead: it runs on any machine.
-        opener = partial(open_engine, graph, as_graph(variant), run_rows.manifest)
+        of_graph = variant.model_copy(update={"format": OnnxRuntime.format})
+        opener = partial(open_engine, graph, of_graph, run_rows.manifest)
         checker.check(candidate, opener, result.float_digest)
         parity = None
         progress.note(f"built, not run: {variant.label}; its ONNX graph passed; {reason}")

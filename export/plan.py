@@ -5,11 +5,7 @@ from itertools import product
 from pathlib import Path
 
 from pipework.errors import ConfigError, RunFolderError
-from pipework.run_folder.engine_record import (
-    Layout,
-    Precision,
-    Variant,
-)
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines.runtime import Runtime
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of

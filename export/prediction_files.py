@@ -4,7 +4,7 @@ import codecs
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -70,8 +70,11 @@ def write_predictions(
     try:
         with partial.open("w", encoding=encoding, newline="") as stream:
             if out.suffix == ".csv":
-                writer = SafeCsv(stream, delimiter, str if raw else safe_cell)
-                count = _write_csv(predictions, writer, source, scores=scores)
+                table = csv.writer(stream, lineterminator="\n", delimiter=delimiter)
+                count = -1  # for the header
+                for row in _csv_rows(predictions, source, scores=scores):
+                    table.writerow(map(str if raw else safe_cell, row))
+                    count += 1
             else:
                 count = _write_lines(predictions, stream, out.suffix, separator)
         partial.replace(out)
@@ -114,27 +117,10 @@ def _write_lines(
     return count
 
 
-class SafeCsv:
-    """Writes rows of csv, with `cell` applied to each value."""
-
-    def __init__(self, stream: IO[str], delimiter: str, cell: Callable[[object], str]) -> None:
-        """Write to a stream."""
-        self._writer = csv.writer(stream, lineterminator="\n", delimiter=delimiter)
-        self._cell = cell
-
-    def write(self, *cells: object) -> None:
-        """Write a row."""
-        self._writer.writerow(map(self._cell, cells))
-
-
-def _write_csv(
-    predictions: Iterable[tuple[Example, Prediction]],
-    writer: SafeCsv,
-    source: Source | None,
-    *,
-    scores: bool,
-) -> int:
-    """Write a header and, for each input, its columns and the prediction; return their number."""
+def _csv_rows(
+    predictions: Iterable[tuple[Example, Prediction]], source: Source | None, *, scores: bool
+) -> Iterator[Sequence[object]]:
+    """Yield a header and, for each input, its columns and the prediction."""
     inputs = None
     names = ["text"]
     if source is not None and source.read_options().format not in WITHOUT_COLUMNS:
@@ -150,12 +136,11 @@ def _write_csv(
         if count == 1:
             names = names if inputs is not None else _text_names(example)
             labels = sorted(_label_scores(prediction)) if scores else []
-            writer.write(*names, *_predicted_names(prediction), *map(LABEL_SCORE.format, labels))
+            yield *names, *_predicted_names(prediction), *map(LABEL_SCORE.format, labels)
         numbers = (f"{_label_scores(prediction)[label]:.6g}" for label in labels)
-        writer.write(*(texts if inputs is None else next(inputs)), *fields, *numbers)
+        yield *(texts if inputs is None else next(inputs)), *fields, *numbers
     if not count:
-        writer.write(*names, *PREDICTED)
-    return count
+        yield *names, *PREDICTED
 
 
 def _label_scores(prediction: Prediction) -> dict[str, float]:

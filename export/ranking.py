@@ -9,12 +9,7 @@ from pipework.errors import PipeError
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.speed import ServedEngine, measure
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import (
-    EngineRecord,
-    Precision,
-    Speed,
-    unreliable_ranking,
-)
+from pipework.run_folder.engine_record import EngineRecord, Precision, Speed, unreliable_ranking
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import LockedRun, Manifest
 from pipework.serve.engines import choose_engine, open_engine, server_engines
@@ -131,13 +126,11 @@ def _measurable(
         try:
             verify_files(run_rows.run, record.files)
             with opener() as engine:
-                proven_here = (
-                    record.parity is not None and record.parity.processor == engine.processor
-                )
+                processor = engine.processor
         except PipeError as error:
             progress.note(f"not measured: {record.name}: {error}")
             continue
-        if proven_here:
+        if record.parity is not None and record.parity.processor == processor:
             instances, _ = server_engines(on_gpu=on_gpu)
             engines[record.name] = ServedEngine(opener=opener, instances=instances)
             sizes[record.name] = sum(file.size for file in record.files)

@@ -62,7 +62,7 @@ def page(manifest: Manifest, settings: EngineSettings = DEFAULTS) -> str:
         section("Engines", table(columns, rows, kind="compact") + _default(manifest, settings)),
     ]
     if fallback_layers:
-        layers = table(("",), map(_cell, fallback_layers))
+        layers = table(("",), (cells((layer,)) for layer in fallback_layers))
         parts.append(section("Layers in a higher precision", layers))
     return render_page(f"Engines of {name}", parts)
 
@@ -72,10 +72,6 @@ def _default(manifest: Manifest, settings: EngineSettings) -> str:
     default = choose_engine(manifest, settings.name, settings)
     line = f"Served by default: {default.name} ({settings.reason(default, manifest.task)})."
     return f'<p class="quiet">{escape(line)}</p>'
-
-
-def _cell(text: str) -> str:
-    return cells((text,))
 
 
 def _headline(engines: Sequence[EngineRecord]) -> list[tuple[str, str, str]]:
@@ -129,11 +125,8 @@ def _differences(engines: Sequence[EngineRecord]) -> tuple[str, str, str] | None
             limit = parity.tolerance.max_abs * parity.unit
             axes.plot([limit] * 2, [index - 0.4, index + 0.4], color=SERIES[3])
         axes.set_xlabel("logit difference (log scale)")
-        return (
-            "Difference from the checkpoint",
-            caption,
-            svg(figure, "Largest difference of each engine"),
-        )
+        drawn = svg(figure, "Largest difference of each engine")
+        return "Difference from the checkpoint", caption, drawn
 
 
 def _bars(names: Sequence[str], values: Sequence[float]) -> tuple[Figure, Axes]:

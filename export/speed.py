@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
+from pipework.closeable import Closeable
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import Speed
@@ -44,7 +44,7 @@ class StepCost:
     cpu_s: float
 
 
-class OpenInstances:
+class OpenInstances(Closeable):
     """The open instances of an engine, which compute a batch each at the same time."""
 
     def __init__(self, engine: ServedEngine) -> None:
@@ -55,10 +55,8 @@ class OpenInstances:
             self._stack = on_error.pop_all()
         self._pool = self._stack.enter_context(ThreadPoolExecutor(engine.instances))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the instances."""
         self._stack.close()
 
     def run(self, batches: Batches, number: int) -> StepCost:

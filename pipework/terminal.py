@@ -270,15 +270,9 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
         ("created", f"{identity.created_at:%Y-%m-%d %H:%M} UTC by pipework {identity.pipework}"),
         ("seed", seed),
         ("task", ": ".join(filter(None, (manifest.task.kind, ", ".join(_labels(manifest.task)))))),
-        (
-            "input",
-            f"{' + '.join(manifest.input.fields)}, at most {longest}",
-        ),
+        ("input", f"{' + '.join(manifest.input.fields)}, at most {longest}"),
         ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
-        (
-            "data",
-            ", ".join(f"{n} {counted(s.rows, 'row')}" for n, s in splits.items()),
-        ),
+        ("data", ", ".join(f"{n} {counted(s.rows, 'row')}" for n, s in splits.items())),
         *([("kept", ", ".join(model.kept))] if model.kept else []),
         *([("code", f"executed by the import: {', '.join(code)}")] if code else []),
     ]
@@ -300,11 +294,7 @@ def show_diagnosis(diagnosis: DoctorReport) -> None:
     console.print_line(
         f"pipework {diagnosis.pipework}, Python {diagnosis.python}, {diagnosis.system}"
     )
-    sections = {
-        "device": diagnosis.devices,
-        "stage": diagnosis.stages,
-        "engine": diagnosis.engines,
-    }
+    sections = {"device": diagnosis.devices, "stage": diagnosis.stages, "engine": diagnosis.engines}
     hints: dict[str, list[str]] = {}
     for title, parts in sections.items():
         console.print_line("")

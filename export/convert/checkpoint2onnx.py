@@ -31,14 +31,7 @@ from pipework.train.model.packed_encoder import PackedEncoder, check_packable
 # clearly faster, takes 5 to 9 s instead of 1 to 2 s, and fails for XLNet.
 OPSET = 17  # the first opset with a layer norm operator
 EXPORTER = "torchscript"
-# Dynamic axes: rows and length of a batch. Packed rows add the number of texts and the longest.
-AXES = {
-    "input_ids": {0: "batch", 1: "length"},
-    "attention_mask": {0: "batch", 1: "length"},
-    "position_ids": {0: "batch", 1: "length"},
-    "segment_ids": {0: "batch", 1: "length"},
-    "token_type_ids": {0: "batch", 1: "length"},
-}
+AXES = {0: "batch", 1: "length"}  # dynamic axes of the inputs with one value per token
 
 
 def strip_model_prefix(path: str) -> str:
@@ -46,6 +39,14 @@ def strip_model_prefix(path: str) -> str:
     while path == "model" or path.startswith("model."):
         path = path.removeprefix("model").removeprefix(".")
     return path
+
+
+def module_path(node: str) -> str:
+    """Return the path of the module that a node or a tensor was traced from; empty for none.
+
+    The exporter names nodes by scope: /model/bert/encoder/layer.0/output/dense/MatMul.
+    """
+    return strip_model_prefix(".".join(node.strip("/").split("/")[:-1]))
 
 
 class PackedClassifier(nn.Module):
@@ -56,9 +57,8 @@ class PackedClassifier(nn.Module):
         super().__init__()
         self.classifier = classifier
         self.read = PackedEncoder(classifier.encoder)
-        self.width = int(
-            classifier.config.hidden_size
-        )  # a constant, so that the graph computes no shape
+        # A constant, so that the graph computes no shape.
+        self.width = int(classifier.config.hidden_size)
         pools_all = getattr(classifier.config, "classifier_pooling", "cls") == "mean"
         linear = classifier.settings.head is Head.LINEAR
         self.first_only = linear and not pools_all and not classifier.per_token
@@ -118,7 +118,7 @@ def trace(model: nn.Module, path: Path, *, type_ids: bool, spans: bool) -> None:
     inputs = {"input_ids": ones_BT, "attention_mask": ones_BT}
     if type_ids:
         inputs["token_type_ids"] = ones_BT
-    axes = {name: AXES[name] for name in inputs} | {"logits": {0: "batch"}}
+    axes = dict.fromkeys(inputs, AXES) | {"logits": {0: "batch"}}
     if spans:
         inputs["entity_spans"] = torch.tensor([[1, 3, 3, 6], [4, 6, 1, 3]])
         axes["entity_spans"] = {0: "batch"}
@@ -138,12 +138,11 @@ def trace_packed(model: PackedClassifier, path: Path, *, type_ids: bool, spans: 
     }
     if type_ids:
         inputs["token_type_ids"] = torch.zeros_like(segments_RT)
-    axes = {name: AXES[name] for name in inputs}
+    axes = dict.fromkeys(inputs, AXES)
     index_NL = torch.tensor([[0, 1, 2, -1, -1], [3, 4, 5, 6, -1], [7, 8, 9, 10, 11]])
     inputs["text_index"] = index_NL[:, :1] if model.first_only else index_NL
-    axes |= {"logits": {0: "texts"}, "text_index": {0: "texts"}}
-    if not model.first_only:
-        axes["text_index"][1] = "longest"
+    longest = {} if model.first_only else {1: "longest"}
+    axes |= {"logits": {0: "texts"}, "text_index": {0: "texts"} | longest}
     if spans:
         inputs["entity_spans"] = torch.tensor([[0, 1, 2, 3], [1, 2, 2, 4], [3, 5, 0, 2]])
         axes["entity_spans"] = {0: "texts"}

@@ -15,6 +15,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import helper
 
+from pipework.export.rows.run_rows import reads_first_only
 from pipework.machine import cpu_limit
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -44,10 +45,7 @@ class OnnxIntermediates:
         graph = self._model.graph
         nodes = (node for node in graph.node if node.op_type != "Constant")
         self.tensors = [name for node in nodes for name in node.output if name]
-        index = [tensor for tensor in graph.input if tensor.name == "text_index"]
-        self.first_only = any(
-            tensor.type.tensor_type.shape.dim[1].dim_value == 1 for tensor in index
-        )
+        self.first_only = reads_first_only(path)
 
     def runner(self, names: Iterable[str]) -> Run:
         """Return a function that runs the graph and returns the logits and the named tensors."""

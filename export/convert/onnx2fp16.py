@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipework.export.convert.checkpoint2onnx import strip_model_prefix
+from pipework.export.convert.checkpoint2onnx import module_path
 from pipework.export.convert.fp16_overflow import (
     Feeds,
     find_fp32_nodes,
@@ -36,17 +36,11 @@ def onnx_to_fp16(graph: Path, out: Path, feeds: Feeds) -> tuple[FallbackLayer, .
     _constants_to_initializers(model)
     floating = float32_tensors(model)
     fp32_nodes = find_fp32_nodes(model, feeds, floating)
-    names = dict.fromkeys(_module(model.graph.node[index]) for index in sorted(fp32_nodes))
+    nodes = (model.graph.node[index] for index in sorted(fp32_nodes))
+    names = dict.fromkeys(module_path(node.name) or node.name or node.output[0] for node in nodes)
     _convert(model, fp32_nodes, floating)
     onnx.save(model, out)
     return tuple(FallbackLayer(name=name, precision=Precision.FP32, gain=0) for name in names)
-
-
-def _module(node: NodeProto) -> str:
-    """Return the path of the module that a node was traced from, or else the node's name."""
-    # The exporter names nodes by scope: /model/bert/encoder/layer.0/output/dense/MatMul.
-    scopes = node.name.strip("/").split("/")[:-1]
-    return strip_model_prefix(".".join(scopes)) or node.name or node.output[0]
 
 
 def _constants_to_initializers(model: onnx.ModelProto) -> None:

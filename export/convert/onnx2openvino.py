@@ -60,7 +60,29 @@ class OpenVinoConverter(Converter):
 
     def structure(self, graph: Path) -> Structure:
         """Return the structure of a model."""
-        return openvino_structure(graph)
+        constants, names = dict[str, NDArray[Any]](), dict[str, str]()
+        nodes: list[StructureNode] = []
+        outputs: list[str] = []
+        for node in shared_core().read_model(graph).get_ordered_ops():
+            kind, name = node.get_type_name(), node.get_friendly_name()
+            inputs = tuple(_tensor(value) for value in node.input_values())
+            if kind == "Result":
+                outputs += inputs
+            elif kind == "Constant":
+                constants[_tensor(node.output(0))] = np.array(node.get_data())
+                names[_tensor(node.output(0))] = name
+            elif kind != "Parameter":
+                attributes = node.get_attributes().items()
+                nodes.append(
+                    StructureNode(
+                        kind=kind,
+                        name=name,
+                        inputs=inputs,
+                        outputs=tuple(map(_tensor, node.outputs())),
+                        attributes=tuple(sorted((key, str(value)) for key, value in attributes)),
+                    )
+                )
+        return Structure(nodes=nodes, constants=constants, constant_names=names, outputs=outputs)
 
     def intermediates(self, folder: Path, precision: Precision) -> "OpenVinoIntermediates":
         """Open the model in a folder."""
@@ -109,33 +131,6 @@ def onnx_to_openvino(graph: Path, out: Path, precision: Precision) -> None:
     _transpose_in_matmul(model)
     model.set_rt_info("bf16" if precision is Precision.BF16 else "f32", PRECISION_PATH)
     ov.save_model(model, out, compress_to_fp16=False)
-
-
-def openvino_structure(path: Path) -> Structure:
-    """Return the structure of a model."""
-    constants, names = dict[str, NDArray[Any]](), dict[str, str]()
-    nodes: list[StructureNode] = []
-    outputs: list[str] = []
-    for node in shared_core().read_model(path).get_ordered_ops():
-        kind, name = node.get_type_name(), node.get_friendly_name()
-        inputs = tuple(_tensor(value) for value in node.input_values())
-        if kind == "Result":
-            outputs += inputs
-        elif kind == "Constant":
-            constants[_tensor(node.output(0))] = np.array(node.get_data())
-            names[_tensor(node.output(0))] = name
-        elif kind != "Parameter":
-            attributes = sorted((key, str(value)) for key, value in node.get_attributes().items())
-            nodes.append(
-                StructureNode(
-                    kind=kind,
-                    name=name,
-                    inputs=inputs,
-                    outputs=tuple(map(_tensor, node.outputs())),
-                    attributes=tuple(attributes),
-                )
-            )
-    return Structure(nodes=nodes, constants=constants, constant_names=names, outputs=outputs)
 
 
 def _tensor(output: ov.Output) -> str:

@@ -46,8 +46,3 @@ def cuda_warning(graph: Path, gpu: Gpu | None) -> str | None:
         f"onnxruntime has no CUDA kernel for {nodes} nodes: {gpu.name} waits for the CPU; "
         "use --precision fp16, or --to tensorrt --precision int8"
     )
-
-
-def as_graph(variant: Variant) -> Variant:
-    """Return the variant of the ONNX graph from which an engine is built."""
-    return variant.model_copy(update={"format": OnnxRuntime.format})

@@ -50,48 +50,34 @@ class TensorRtConverter(Converter):
     def convert(
         self, graph: ConvertedGraph, out: Path, run_rows: RunRows, progress: Progress
     ) -> EngineBuild:
-        """Build an engine for the lengths of the dev rows."""
-        return onnx_to_tensorrt(graph, out, run_rows, progress)
+        """Build an engine for the lengths of the dev rows, which determine the shape profiles.
 
-
-def onnx_to_tensorrt(
-    source: ConvertedGraph, out: Path, run_rows: RunRows, progress: Progress
-) -> EngineBuild:
-    """Write an engine to `out` and return its build record.
-
-    Args:
-        source: the graph, padded or packed.
-        out: path of the engine.
-        run_rows: the lengths of its dev rows determine the shape profiles.
-        progress: receives the build steps.
-
-    Raises:
-        MissingDependencyError: no TensorRT package that builds engines is installed.
-        ConfigError: TensorRT cannot read the graph or does not support a compute capability.
-    """
-    graph, build = source.path, source.build
-    flavour = builder_flavour()
-    gpu, trt = gpu_or_none(), load(flavour)
-    capabilities: tuple[int, ...] = ()
-    if flavour is Flavour.RTX:
-        requested = run_rows.settings.capabilities
-        if TURING in requested and has_float32_products(graph):
-            requested = _without_turing(requested, progress)
-        capabilities = _build_capabilities(trt, requested, gpu)
-        gpu = None  # the build measures nothing on it
-    builder = _NetworkBuilder(trt, capabilities)
-    builder.read(graph)
-    lengths_N = [len(row.encoding) for row in run_rows.dev]
-    profiles = shape_profiles(builder.inputs, lengths_N, run_rows.manifest.input.max_length)
-    builder.add_profiles(profiles)
-    timings = None
-    if gpu is not None:
-        timings = cache_folder() / "tensorrt" / timings_name(builder.version, gpu)
-    out.write_bytes(builder.serialize(progress, timings))
-    built_with = build.built_with | {flavour.value: builder.version}
-    target = target_of(gpu, capabilities)
-    changes = {"built_with": built_with, "profiles": profiles, "target": target}
-    return build.model_copy(update=changes)
+        Raises:
+            MissingDependencyError: no TensorRT package that builds engines is installed.
+            ConfigError: TensorRT cannot read the graph or does not support a compute capability.
+        """
+        flavour = builder_flavour()
+        gpu, trt = gpu_or_none(), load(flavour)
+        capabilities: tuple[int, ...] = ()
+        if flavour is Flavour.RTX:
+            requested = run_rows.settings.capabilities
+            if TURING in requested and has_float32_products(graph.path):
+                requested = _without_turing(requested, progress)
+            capabilities = _build_capabilities(trt, requested, gpu)
+            gpu = None  # the build measures nothing on it
+        builder = _NetworkBuilder(trt, capabilities)
+        builder.read(graph.path)
+        lengths_N = [len(row.encoding) for row in run_rows.dev]
+        profiles = shape_profiles(builder.inputs, lengths_N, run_rows.manifest.input.max_length)
+        builder.add_profiles(profiles)
+        timings = None
+        if gpu is not None:
+            timings = cache_folder() / "tensorrt" / timings_name(builder.version, gpu)
+        out.write_bytes(builder.serialize(progress, timings))
+        built_with = graph.build.built_with | {flavour.value: builder.version}
+        target = target_of(gpu, capabilities)
+        changes = {"built_with": built_with, "profiles": profiles, "target": target}
+        return graph.build.model_copy(update=changes)
 
 
 def has_float32_products(path: Path) -> bool:
@@ -294,10 +280,8 @@ def without_eye_like(path: Path) -> bytes:
 
 def _diagonal(eye: NodeProto) -> Iterator[NodeProto]:
     """Yield nodes that compute the output of an EyeLike node without an offset."""
-    name, values = (
-        eye.output[0],
-        {field.name: helper.get_attribute_value(field) for field in eye.attribute},
-    )
+    name = eye.output[0]
+    values = {field.name: helper.get_attribute_value(field) for field in eye.attribute}
 
     def constant(key: str, value: list[int] | int) -> NodeProto:
         array = numpy_helper.from_array(np.array(value, np.int64))
@@ -316,6 +300,5 @@ def _diagonal(eye: NodeProto) -> Iterator[NodeProto]:
         yield node("Range", ["0", f"size{axis}", "1"], f"range{axis}")
         yield node("Unsqueeze", [f"range{axis}", f"axis{axis}"], f"index{axis}")
     yield node("Equal", ["index0", "index1"], "equal")
-    yield helper.make_node(
-        "Cast", [f"{name}/equal"], [name], to=values.get("dtype", TensorProto.FLOAT)
-    )
+    dtype = values.get("dtype", TensorProto.FLOAT)
+    yield helper.make_node("Cast", [f"{name}/equal"], [name], to=dtype)

@@ -6,7 +6,7 @@ fits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,11 +24,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
-    """The size of a call: rows, row width, texts and longest text."""
+    """The size of a call with one row per text: texts, row width and longest text."""
 
-    rows: int
-    width: int
     texts: int
+    width: int
     longest: int
 
 
@@ -42,16 +41,14 @@ def shape_profiles(
         lengths_N: lengths of real rows, in tokens.
         limit: maximum input length of the model, in tokens.
     """
-    packed = "text_index" in inputs
-    calls = _packed_calls(lengths_N, limit) if packed else _padded_calls(lengths_N, limit)
-    smallest = _Call(rows=1, width=1, texts=1, longest=1)
+    smallest = _Call(texts=1, width=1, longest=1)
     return tuple(
         ShapeProfile(
             smallest=_shapes(inputs, smallest),
             usual=_shapes(inputs, usual),
             largest=_shapes(inputs, largest),
         )
-        for usual, largest in calls
+        for usual, largest in _calls(lengths_N, limit, packed="text_index" in inputs)
     )
 
 
@@ -62,22 +59,13 @@ def profile_lengths(lengths_N: Sequence[int], limit: int) -> list[int]:
     return sorted({min(length, limit) for length in rounded} | {limit})
 
 
-def _padded_calls(lengths_N: Sequence[int], limit: int) -> Iterator[tuple[_Call, _Call]]:
+def _calls(lengths_N: Sequence[int], limit: int, *, packed: bool) -> Iterator[tuple[_Call, _Call]]:
+    """Yield the usual and the largest call of each profile."""
     for length in profile_lengths(lengths_N, limit):
-        usual, largest = (
-            _Call(rows=texts, width=length, texts=texts, longest=length)
-            for texts in (USUAL_TEXTS, MAX_TEXTS)
-        )
-        yield usual, largest
-
-
-def _packed_calls(lengths_N: Sequence[int], limit: int) -> Iterator[tuple[_Call, _Call]]:
-    """Yield calls with one row per text, the largest number of rows."""
-    # Texts of different lengths share rows, so the largest shape has the maximum row width.
-    for length in profile_lengths(lengths_N, limit):
-        usual = _Call(rows=USUAL_TEXTS, width=length, texts=USUAL_TEXTS, longest=length)
-        wide = max_row_width(length, ROW_TOKENS)
-        yield usual, _Call(rows=MAX_TEXTS, width=wide, texts=MAX_TEXTS, longest=length)
+        usual = _Call(texts=USUAL_TEXTS, width=length, longest=length)
+        # Packed texts of different lengths share rows: the largest has the maximum row width.
+        width = max_row_width(length, ROW_TOKENS) if packed else length
+        yield usual, replace(usual, texts=MAX_TEXTS, width=width)
 
 
 def _shapes(inputs: Mapping[str, Shape], call: _Call) -> dict[str, Shape]:
@@ -89,7 +77,7 @@ def _shapes(inputs: Mapping[str, Shape], call: _Call) -> dict[str, Shape]:
             case "entity_spans":
                 sizes = (call.texts, 4)
             case _:
-                sizes = (call.rows, call.width)
+                sizes = (call.texts, call.width)
         pairs = zip(shape, sizes, strict=True)
         shapes[name] = tuple(size if fixed < 0 else fixed for fixed, size in pairs)
     return shapes

@@ -28,6 +28,7 @@ from pipework.scoring.logit_diff import Comparison
 
 MAX_CLASSES, MAX_ROWS, MAX_NAMES = 300, 2000, 6
 MATCH_RATIO = 0.1  # a matching column differs at most this much as the column of the same label
+RANDOM = "repeated calls give different logits: the graph draws random numbers, as dropout does"
 CAUSES = {
     "word_embeddings": "wrong token ids (another tokenizer or padding id, or swapped texts of a "
     "pair), or another embedding table",
@@ -87,7 +88,7 @@ def diagnose(variant: Variant, inspection: Inspection) -> Diagnosis:
     """Describe the differences of the layers, and the effect of the conversion."""
     layers = inspection.comparison
     findings = [
-        _random(layers),
+        RANDOM if layers.random else "",
         _first_layer(layers, inspection.case),
         _conversion(inspection, variant),
     ]
@@ -113,12 +114,6 @@ def permuted_labels(comparison: Comparison) -> str:
         return ""
     moves = (f"{labels[order_C[c]]} at the position of {labels[c]}" for c in moved_C[:MAX_NAMES])
     return f"labels permuted: the logits are the checkpoint's in another order, {', '.join(moves)}"
-
-
-def _random(layers: LayerComparison) -> str:
-    if not layers.random:
-        return ""
-    return "repeated calls give different logits: the graph draws random numbers, as dropout does"
 
 
 def _first_layer(layers: LayerComparison, case: Case) -> str:

@@ -15,7 +15,7 @@ from itertools import chain, takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.export.convert.checkpoint2onnx import strip_model_prefix
+from pipework.export.convert.checkpoint2onnx import module_path
 from pipework.export.convert.intermediates import Intermediates
 from pipework.export.diagnosis.reference_activations import LayerOutput
 from pipework.export.parity.case import Case
@@ -133,9 +133,8 @@ def _compare(
     count = 1
     while remaining:
         order = list(remaining)
-        for indices in (
-            order[start : start + batch_size] for start in range(0, len(order), batch_size)
-        ):
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
             names = {index: remaining[index][:count] for index in indices}
             run = intermediates.runner([*chain.from_iterable(names.values())])
             tensors = run(position.feed.arrays)
@@ -220,8 +219,7 @@ def locate_input(
 def _owners(tensors: Sequence[str], layers: Sequence[LayerOutput]) -> dict[str, str]:
     """Return the module path of each tensor, in the order of the tensors."""
     known = {layer.scope for layer in layers}
-    named = ((name, name.strip("/").split("/")[:-1]) for name in tensors if "/" in name)
-    return {name: _owner(strip_model_prefix(".".join(parts)), known) for name, parts in named}
+    return {name: _owner(module_path(name), known) for name in tensors if "/" in name}
 
 
 def _owner(scope: str, known: set[str]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pipework.errors import CheckFailedError, PipeError
-from pipework.export.convert.checkpoint2onnx import strip_model_prefix
+from pipework.export.convert.checkpoint2onnx import module_path
 from pipework.export.convert.converters import converter_of
 from pipework.export.diagnosis import reproduce
 from pipework.export.diagnosis.findings import (
@@ -26,7 +26,7 @@ from pipework.export.diagnosis.findings import (
     inspect_engine,
     permuted_labels,
 )
-from pipework.export.diagnosis.first_divergence import InputPosition, locate_input
+from pipework.export.diagnosis.first_divergence import locate_input
 from pipework.export.parity.case import Case, EngineFailedError
 from pipework.export.parity.prove import ProofResult
 from pipework.export.rows.run_rows import RunRows
@@ -101,12 +101,10 @@ def engine_error(candidate: EngineCandidate, error: PipeError) -> CheckFailedErr
     message = f"{candidate.name} failed the parity check: {error}"
     cases = [error.case] if isinstance(error, EngineFailedError) else []
     text = str(error.__cause__ or error)
-    nodes = re.findall(r"/(?:[\w.]+/)+[\w.]+", text)
-    modules = [
-        f"module in the runtime's error: {strip_model_prefix('.'.join(node.split('/')[1:-1]))}"
-        for node in nodes[:1]
-    ]
-    return _write_report(candidate, message, [text, *modules], "", cases)
+    parts = [text]
+    if node := re.search(r"/(?:[\w.]+/)+[\w.]+", text):
+        parts.append(f"module in the runtime's error: {module_path(node[0])}")
+    return _write_report(candidate, message, parts, "", cases)
 
 
 def remove_failed_export(candidate: EngineCandidate) -> None:
@@ -159,13 +157,11 @@ def _save_engine(candidate: EngineCandidate, partial: Path, cases: Sequence[Case
 
 
 def _write_rows(candidate: EngineCandidate, folder: Path, cases: Sequence[Case]) -> None:
-    variant = candidate.variant
+    variant, manifest = candidate.variant, candidate.run_rows.manifest
     intermediates = converter_of(variant.format).intermediates(folder, variant.precision)
     arrays = {"names": np.array([_description(case) for case in cases])}
     for number, case in enumerate(cases):
-        position: InputPosition = locate_input(
-            case, variant.layout, intermediates, candidate.run_rows.manifest
-        )
+        position = locate_input(case, variant.layout, intermediates, manifest)
         case_arrays = {
             **position.feed.arrays,
             "number": np.array(position.number),

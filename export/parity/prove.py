@@ -23,7 +23,7 @@ import numpy as np
 
 from pipework.export.parity.batches import CheckedRows, RowGroup
 from pipework.export.parity.case import Case, EngineFailedError, ProofBatch
-from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint, RoundedRows
+from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.run_rows import RunRows
 from pipework.machine import processor
@@ -61,8 +61,11 @@ class ReferenceLogits:
                 f"no text was found for {unread} buckets of the n-gram table: not checked"
             )
         parts = (
-            *(run_rows.edge_cases, [*run_rows.dev, *run_rows.unlabelled], run_rows.vocabulary),
-            *(run_rows.lengths, run_rows.short),
+            run_rows.edge_cases,
+            [*run_rows.dev, *run_rows.unlabelled],
+            run_rows.vocabulary,
+            run_rows.lengths,
+            run_rows.short,
         )
         groups: list[RowGroup] = []
         with progress.stage("checkpoint", sum(map(len, parts)), "rows"):
@@ -72,16 +75,13 @@ class ReferenceLogits:
                 first = sum(len(group.rows) for group in groups)
                 groups.append(RowGroup(rows=rows, expected=outputs, first=first))
                 progress.advance(len(outputs))
-        edge, dev, *others = (group.thinned(ROUNDED_ROWS) for group in groups)
-        simulated = (edge, dev, *others)
+        simulated = [group.thinned(ROUNDED_ROWS) for group in groups]
         rounding = RoundedCheckpoint(
             reference=reference,
-            rows=RoundedRows(
-                encodings=[row.encoding for group in simulated for row in group.rows],
-                expected=Outputs.concatenate([group.expected for group in simulated]),
-                labelled=len(edge.rows) + len(dev.rows),
-                calibration=run_rows.calibration_rows,
-            ),
+            encodings=[row.encoding for group in simulated for row in group.rows],
+            expected=Outputs.concatenate([group.expected for group in simulated]),
+            labelled=sum(len(group.rows) for group in simulated[:2]),  # edge cases and dev
+            calibration=run_rows.calibration_rows,
             task=run_rows.manifest.task,
             progress=progress,
         )
@@ -168,7 +168,10 @@ def prove(
             score_change,
             tolerance,
             batches=batches,
-            target_range=_target_range(run_rows, expected),
+            # Of the targets of a regression, or else of its predictions.
+            target_range=value_range(
+                rows.dev.expected.values if run_rows.truth_N is None else run_rows.truth_N
+            ),
             passed=not breaches,
         ).model_copy(update={"processor": engine.processor, "on_gpu": engine.on_gpu}),
         breaches=breaches,
@@ -254,10 +257,6 @@ def _infer(engine: CollatedEngine, batch: ProofBatch) -> Outputs:
         raise EngineFailedError(message, case) from error
 
 
-def _longest(batch: ProofBatch) -> int:
-    return max(len(row.encoding) for row in batch.rows)
-
-
 def _parity(
     comparison: Comparison,
     score_change: ScoreChange | None,
@@ -267,7 +266,11 @@ def _parity(
     target_range: float,
     passed: bool,
 ) -> Parity:
-    shapes = {(len(batch.rows), _longest(batch)) for batch in batches if batch.whole}
+    shapes = {
+        (len(batch.rows), max(len(row.encoding) for row in batch.rows))
+        for batch in batches
+        if batch.whole
+    }
     return Parity(
         **comparison.change(target_range).model_dump(),
         reference="checkpoint in float32; edge cases one input at a time",
@@ -286,13 +289,6 @@ def _parity(
         processor=processor(),
         tolerance=tolerance,
         passed=passed,
-    )
-
-
-def _target_range(run_rows: RunRows, expected: ReferenceLogits) -> float:
-    """Return the range of the targets of a regression, or else of its predictions."""
-    return value_range(
-        expected.rows.dev.expected.values if run_rows.truth_N is None else run_rows.truth_N
     )
 
 

@@ -88,36 +88,25 @@ class RoundingError:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RoundedRows:
-    """The inputs of a simulation.
-
-    Attributes:
-        encodings: N inputs.
-        expected: the outputs of the checkpoint in float32 for them.
-        labelled: number of texts; the later inputs are the rows of the vocabulary.
-        calibration: returns the inputs that calibrate static int8.
-    """
-
-    encodings: Sequence[Encoding]
-    expected: Outputs
-    labelled: int
-    calibration: Callable[[], Sequence[Encoding]]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class RoundedCheckpoint:
     """Simulates each number format once, when its errors are first needed.
 
     Attributes:
         reference: the checkpoint in float32.
-        rows: the inputs.
+        encodings: N inputs.
+        expected: the outputs of the checkpoint in float32 for them.
+        labelled: number of texts; the later inputs are the rows of the vocabulary.
+        calibration: returns the inputs that calibrate static int8.
         task: the task of the run.
         progress: receives the finished inputs.
         done: the errors of the formats that have been simulated.
     """
 
     reference: CheckpointEngine
-    rows: RoundedRows
+    encodings: Sequence[Encoding]
+    expected: Outputs
+    labelled: int
+    calibration: Callable[[], Sequence[Encoding]]
     task: Task
     progress: Progress
     done: dict[NumberFormat, RoundingError] = field(default_factory=dict)
@@ -129,22 +118,23 @@ class RoundedCheckpoint:
             DataError: the inputs that calibrate static int8 are missing.
         """
         if number_format not in self.done:
-            rows, encodings = self.rows, self.rows.encodings
-            engine = _rounded_engine(self.reference, rows, number_format)
-            with self.progress.stage("rounded checkpoint", len(encodings), "rows"):
+            engine = _rounded_engine(self.reference, self.calibration, number_format)
+            with self.progress.stage("rounded checkpoint", len(self.encodings), "rows"):
                 self.done[number_format] = RoundingError(
                     task=self.task,
-                    labelled=rows.labelled,
-                    lengths_N=np.array([len(encoding) for encoding in encodings], np.int64),
-                    expected=rows.expected,
-                    rounded=engine.infer(encodings),
+                    labelled=self.labelled,
+                    lengths_N=np.array([len(encoding) for encoding in self.encodings], np.int64),
+                    expected=self.expected,
+                    rounded=engine.infer(self.encodings),
                 )
-                self.progress.advance(len(encodings))
+                self.progress.advance(len(self.encodings))
         return self.done[number_format]
 
 
 def _rounded_engine(
-    reference: CheckpointEngine, rows: RoundedRows, number_format: NumberFormat
+    reference: CheckpointEngine,
+    calibration: Callable[[], Sequence[Encoding]],
+    number_format: NumberFormat,
 ) -> CheckpointEngine:
     if number_format.scaling is not Scaling.STATIC:
         return reference.with_model(lambda model: rounded(model, number_format))
@@ -158,7 +148,7 @@ def _rounded_engine(
         return model
 
     engine = reference.with_model(observed)
-    engine.infer(rows.calibration())
+    engine.infer(calibration())
     for input_ in inputs:
         input_.calibrated()
     return engine

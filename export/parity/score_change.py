@@ -118,13 +118,10 @@ def _one_row(
     fall = reference_score(rows_N) - engine_score(rows_N)
     if fall <= 0 or len(rows_N) == 1:
         return 0.0
-    without_row = (np.delete(rows_N, row) for row in _changed_rows(before, after))
+    # Those whose labels changed, or for a regression the values that changed most.
+    changed = before.task.changed_inputs(before.outputs, after.outputs, MAX_CHANGED_ROWS)
+    without_row = (np.delete(rows_N, row) for row in changed)
     return max(
         (fall - (reference_score(rest_N) - engine_score(rest_N)) for rest_N in without_row),
         default=0.0,
     )
-
-
-def _changed_rows(before: TaskOutputs, after: TaskOutputs) -> NDArray[np.int64]:
-    """Return the rows whose labels changed, or for a regression the values that changed most."""
-    return before.task.changed_inputs(before.outputs, after.outputs, MAX_CHANGED_ROWS)

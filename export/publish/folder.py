@@ -19,10 +19,7 @@ from pipework.errors import ConfigError, RunFolderError
 from pipework.export.publish.model_card import PublishedEngine, base_model, model_card
 from pipework.progress import Progress, counted
 from pipework.record import Record
-from pipework.run_folder.engine_record import (
-    EngineRecord,
-    Layout,
-)
+from pipework.run_folder.engine_record import EngineRecord, Layout
 from pipework.run_folder.files import FileRecord, verify_files, verify_present
 from pipework.run_folder.manifest import Manifest, read_classifier, write_manifest
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
@@ -249,10 +246,9 @@ def published_names(manifest: Manifest) -> Mapping[PurePosixPath, EngineRecord]:
     """Return the proven engines by the name of their file, the fastest of each precision."""
     names: dict[PurePosixPath, EngineRecord] = {}
     for engine in manifest.engines:  # the fastest first
-        if engine.proven and engine.layout is Layout.PADDED:
-            name = _name(engine)
-            if name is not None:
-                names.setdefault(name, engine)
+        name = runtime_of(engine.format).hub_files.get(engine.precision)
+        if name is not None and engine.proven and engine.layout is Layout.PADDED:
+            names.setdefault(PurePosixPath(name), engine)
     return names
 
 
@@ -272,11 +268,6 @@ def _note_left_out(
         layout = f"the fastest padded engine of {' and '.join(precisions)}"
         engines = ", ".join(left_out)
         progress.note(f"not published: {engines}; the layout of model hubs has only {layout}")
-
-
-def _name(engine: EngineRecord) -> PurePosixPath | None:
-    name = runtime_of(engine.format).hub_files.get(engine.precision)
-    return None if name is None else PurePosixPath(name)
 
 
 def _copy_engine(run: Path, engine: EngineRecord, target: Path) -> None:

@@ -12,13 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import (
-    CommitOperationAdd,
-    CommitOperationDelete,
-    HfApi,
-    constants,
-    get_token,
-)
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.errors import HTTPError as ConnectionFailed  # type: ignore[attr-defined]  # of httpx or httpx2
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # not in its __all__

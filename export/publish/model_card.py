@@ -46,15 +46,12 @@ def model_card(
 ) -> str:
     """Return the card as Markdown with front matter; `name` is a hub id or the name of a folder."""
     interval = _interval(run, manifest, progress)
+    example = '{"text": "...", "text_pair": "..."}' if manifest.input.pair else '["..."]'
     parts = [
         f"# {manifest.identity.name}",
         _summary(manifest),
         "## Use",
-        USE.format(
-            name=name,
-            example=_example(manifest),
-            length=manifest.input.max_length,
-        ),
+        USE.format(name=name, example=example, length=manifest.input.max_length),
         "## Scores",
         _scores(manifest, interval),
         "## Engines",
@@ -97,9 +94,8 @@ def _front_matter(
     task, results = manifest.task, []
     for split, metrics in manifest.data.metrics.items():
         for metric, score in metrics.scores.items():
-            shown = metric is task.metric and split == "dev" and interval is not None
-            arguments = {}
-            if shown and interval is not None:
+            arguments = None
+            if metric is task.metric and split == "dev" and interval is not None:
                 arguments = {"low": round(interval.low, 6), "high": round(interval.high, 6)}
             results.append(
                 EvalResult(
@@ -109,7 +105,7 @@ def _front_matter(
                     dataset_split=split,
                     metric_type=metric.value,
                     metric_value=round(score, 6),
-                    metric_args=arguments or None,
+                    metric_args=arguments,
                 )
             )
     card = ModelCardData(
@@ -126,10 +122,6 @@ def _front_matter(
 def _file(manifest: Manifest, split: str) -> str:
     recorded = manifest.data.splits.get(split)
     return split if recorded is None else PurePath(recorded.path).name
-
-
-def _example(manifest: Manifest) -> str:
-    return '{"text": "...", "text_pair": "..."}' if manifest.input.pair else '["..."]'
 
 
 def _summary(manifest: Manifest) -> str:

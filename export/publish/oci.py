@@ -5,7 +5,6 @@ layer, so that a registry stores an unchanged engine once; layers are not compre
 weights hardly compress. The same run gives the same digests.
 """
 
-import hashlib
 import io
 import json
 import platform
@@ -160,10 +159,9 @@ def _store(folder: Path, partial: Path, media_type: str) -> Blob:
 
 
 def _store_json(folder: Path, fields: Mapping[str, object], media_type: str) -> Blob:
-    content = json.dumps(fields, sort_keys=True).encode()
-    digest = hashlib.sha256(content).hexdigest()
-    (folder / "blobs/sha256" / digest).write_bytes(content)
-    return Blob(media_type=media_type, digest=digest, size=len(content))
+    partial = folder / "json.partial"
+    partial.write_text(json.dumps(fields, sort_keys=True), encoding="utf-8")
+    return _store(folder, partial, media_type)
 
 
 def _image(folder: Path, manifest: Manifest, layers: list[Blob], tag: str) -> Blob:

@@ -16,7 +16,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipework.export.convert.checkpoint2onnx import strip_model_prefix
+from pipework.export.convert.checkpoint2onnx import module_path
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
 
@@ -47,7 +47,7 @@ def linear_layers(graph: onnx.GraphProto) -> tuple[LinearLayer, ...]:
         uses.setdefault(node.input[1], []).append(node)
     return tuple(
         LinearLayer(
-            name=_module(nodes[0]),
+            name=module_path(nodes[0].name) or nodes[0].name,
             weight=weight,
             inputs=tuple(dict.fromkeys(node.input[0] for node in nodes)),
         )
@@ -75,11 +75,6 @@ def group_by_shared_input(layers: Sequence[LinearLayer]) -> list[list[LinearLaye
         groups = [group for group in groups if group not in connected]
         groups.append([*(member for group in connected for member in group), layer])
     return groups
-
-
-def _module(node: NodeProto) -> str:
-    """Return the module path in a node's name, or else the name."""
-    return strip_model_prefix(".".join(node.name.strip("/").split("/")[:-1])) or node.name
 
 
 def find_ranges(

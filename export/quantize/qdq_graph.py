@@ -146,9 +146,10 @@ def quantize_static(
             continue
         (source, weight), output = node.input, node.output[0]
         factor_K = factors[weight]
+        mean_K = ranges[source][2]
+        offset_M = mean_K @ weights[weight]
         inverse = writer.constant(tensor_name(source, "1/factor"), 1 / factor_K)
         smooth = writer.node("Mul", [source, inverse], tensor_name(source, "smooth"))
-        mean_K = ranges[source][2]
         shift = writer.constant(tensor_name(source, "shift"), -mean_K / factor_K)
         shifted = writer.node("Add", [smooth, shift], tensor_name(source, "shifted"))
         reach = (_reach(ranges[source]) / factor_K).max() + TINY
@@ -160,10 +161,14 @@ def quantize_static(
             "DequantizeLinear", [quantized, scale, zero], tensor_name(source, "about")
         )
         matrix_KM = weights[weight] * factor_K[:, None]
-        matrix = _dequantized(writer, weight, matrix_KM, largest)
+        integers, columns = _by_column(writer, weight, matrix_KM, largest)
+        zeros = writer.constant(tensor_name(weight, "zeros"), np.zeros(len(offset_M), np.int8))
+        matrix = writer.node(
+            "DequantizeLinear", [integers, columns, zeros], tensor_name(weight, "about"), axis=1
+        )
         product = tensor_name(output, "product")
         writer.node("MatMul", [restored, matrix], product, name=node.name)
-        offset = writer.constant(tensor_name(output, "offset"), mean_K @ weights[weight])
+        offset = writer.constant(tensor_name(output, "offset"), offset_M)
         writer.node("Add", [product, offset], output)
     _replace(model.graph, writer, weights.keys())
 
@@ -197,17 +202,6 @@ def tensor_name(name: str, what: str) -> str:
     """Return a name for a new tensor derived from tensor `name`."""
     # Without slashes: a name with slashes means the output of a module.
     return f"{name.strip('/').replace('/', '.')}:{what}"
-
-
-def _dequantized(
-    writer: GraphWriter, name: str, matrix_KM: NDArray[np.float32], largest: int
-) -> str:
-    """Write a matrix in int8 and its dequantization; return the name of the float32 tensor."""
-    integers, columns = _by_column(writer, name, matrix_KM, largest)
-    zeros = writer.constant(tensor_name(name, "zeros"), np.zeros(matrix_KM.shape[1], np.int8))
-    return writer.node(
-        "DequantizeLinear", [integers, columns, zeros], tensor_name(name, "about"), axis=1
-    )
 
 
 def _is_table(tensor: onnx.TensorProto) -> bool:

@@ -273,14 +273,10 @@ def _matches(version: Path, manifest: Manifest) -> bool:
 
 def _is_intact(version: Path, part: _TritonModel) -> bool:
     """Return whether the files that a version was copied from are in it unchanged."""
-    copied = {
-        version / name: content
-        for name, content in part.version_files.items()
-        if isinstance(content, Path)
-    }
+    files = ((version / name, content) for name, content in part.version_files.items())
+    copies = ((copy, source) for copy, source in files if isinstance(source, Path))
     return all(
-        copy.is_file() and file_digest(copy) == file_digest(source)
-        for copy, source in copied.items()
+        copy.is_file() and file_digest(copy) == file_digest(source) for copy, source in copies
     )
 
 

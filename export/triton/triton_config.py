@@ -7,6 +7,7 @@ Shapes: N texts, C classes.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as proto
@@ -57,8 +58,11 @@ def text_config(name: str, manifest: Manifest, settings: TritonSettings) -> Mode
         name=name,
         backend="python",
         max_batch_size=min([settings.batch, *_max_texts(record)]),
-        input=[_input(*_configured(form)) for form in input_specs(text_inputs(manifest))],
-        output=[_labelled(*_configured(form)) for form in output_specs(labels)],
+        input=[proto.ModelInput(**_tensor(form)) for form in input_specs(text_inputs(manifest))],
+        output=[
+            proto.ModelOutput(**_tensor(form), label_filename=LABELS if form.name in RANKED else "")
+            for form in output_specs(labels)
+        ],
         version_policy=_newest(settings.versions),
         dynamic_batching=proto.ModelDynamicBatching(
             default_queue_policy=proto.ModelQueuePolicy(max_queue_size=QueueSettings().requests)
@@ -102,10 +106,14 @@ def tensor_config(name: str, manifest: Manifest, settings: TritonSettings) -> Mo
         backend=settings.backend,
         default_model_filename=form.model_file,
         input=[
-            _input(tensor, proto.TYPE_INT64, _dims(tensor, collate))
-            for tensor in sorted(collate.names)
+            proto.ModelInput(name=name, data_type=proto.TYPE_INT64, dims=_dims(name, collate))
+            for name in sorted(collate.names)
         ],
-        output=[_output("logits", proto.TYPE_FP32, (-1, len(manifest.task.labels)))],
+        output=[
+            proto.ModelOutput(
+                name="logits", data_type=proto.TYPE_FP32, dims=(-1, len(manifest.task.labels))
+            )
+        ],
         version_policy=_newest(settings.versions),
         instance_group=[group],
     )
@@ -201,18 +209,6 @@ def _dims(tensor: str, collate: Collate) -> Sequence[int]:
             return (-1, -1)
 
 
-def _labelled(name: str, kind: int, dims: Sequence[int]) -> object:
-    labels = LABELS if name in RANKED else ""
-    return proto.ModelOutput(name=name, data_type=kind, dims=dims, label_filename=labels)
-
-
-def _configured(form: TensorSpec) -> tuple[str, int, Sequence[int]]:
-    return form.name, proto.DataType.Value(CONFIG_TYPES[form.datatype]), (form.width,)
-
-
-def _input(name: str, kind: int, dims: Sequence[int]) -> object:
-    return proto.ModelInput(name=name, data_type=kind, dims=dims)
-
-
-def _output(name: str, kind: int, dims: Sequence[int]) -> object:
-    return proto.ModelOutput(name=name, data_type=kind, dims=dims)
+def _tensor(form: TensorSpec) -> dict[str, Any]:
+    kind = proto.DataType.Value(CONFIG_TYPES[form.datatype])
+    return {"name": form.name, "data_type": kind, "dims": (form.width,)}

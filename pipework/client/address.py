@@ -8,13 +8,7 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from pipework.client.transport import (
-    closed,
-    error_for_status,
-    one_line,
-    timed_out,
-    unreachable,
-)
+from pipework.client.transport import closed, error_for_status, one_line, timed_out, unreachable
 from pipework.closeable import Closeable
 from pipework.errors import ConfigError, PipeError, without_password
 from pipework.wire.headers import BULK, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT

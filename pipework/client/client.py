@@ -102,9 +102,7 @@ class Client(Closeable):
     def predict_examples(self, examples: Sequence[Example]) -> list[Prediction]:
         """Classify N >= 1 inputs, texts or pairs. Raises the same errors as `predict`."""
         return self._send(
-            lambda: PredictRequest(
-                inputs=[_input(example) for example in _items(examples, "examples")]
-            )
+            lambda: PredictRequest(inputs=[*map(_input, _items(examples, "examples"))])
         )
 
     def predict_entities(

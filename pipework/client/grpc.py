@@ -20,13 +20,7 @@ from tritonclient.utils import deserialize_bytes_tensor
 from pipework.client.address import ClientOptions, ServerUrl
 from pipework.client.protocol import ModelTensors, ProtocolTransport
 from pipework.client.tensors import ProtocolResponse, ResponseTensor, Tensors, packed_texts
-from pipework.client.transport import (
-    closed,
-    error_for_status,
-    one_line,
-    timed_out,
-    unreachable,
-)
+from pipework.client.transport import closed, error_for_status, one_line, timed_out, unreachable
 from pipework.errors import ConfigError, PipeError
 from pipework.wire.headers import HTTP_STATUS
 from pipework.wire.text_tensors import TRUNCATED

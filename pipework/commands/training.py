@@ -7,15 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipework.commands.options import (
-    Columns,
-    EngineName,
-    Json,
-    Run,
-    Sets,
-    note_torch,
-    print_result,
-)
+from pipework.commands.options import Columns, EngineName, Json, Run, Sets, note_torch, print_result
 from pipework.errors import CheckFailedError, ConfigError, PipeError, StoppedError
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import cast
 from pipework.data.entities import Spans, check_spans, parse_marked_text, parse_spans
 from pipework.data.holdout import held_out_digests, text_digest
 from pipework.data.readers import (
+    FIELDS,
     WITHOUT_COLUMNS,
     Column,
     Columns,
@@ -107,12 +108,7 @@ class Source:
         """Return the source of a file, or of a part of it, from the read options of a manifest."""
         return cls(
             path=path,
-            columns=Columns(
-                text=reading.text,
-                text_pair=reading.text_pair,
-                label=reading.label,
-                entities=reading.entities,
-            ),
+            columns=Columns(**{field: getattr(reading, field) for field in FIELDS}),
             format=Format(reading.format),
             header=reading.header,
             kind=reading.kind,
@@ -139,10 +135,7 @@ class Source:
         )
         file_format = Format(self.format or format_from_suffix(self.path))
         return ReadOptions(
-            text=columns.text,
-            text_pair=columns.text_pair,
-            label=columns.label,
-            entities=columns.entities,
+            **asdict(columns),
             format=file_format.value,
             header=named if self.header is None else self.header,
             kind=self.kind,
@@ -272,11 +265,9 @@ class Source:
         text, text_pair = _text(row.text, self.columns.text), None
         if self.columns.text_pair is not None:
             text_pair = _text(row.text_pair, self.columns.text_pair)
-        label = (
-            None
-            if self.columns.label is None
-            else self.task.parse_label(row.label, self.separator, self.vector)
-        )
+        label = None
+        if self.columns.label is not None:
+            label = self.task.parse_label(row.label, self.separator, self.vector)
         entities = None
         if marked:
             text, entities = parse_marked_text(text)
@@ -370,10 +361,8 @@ def fit_input(example: Example, expected: Input) -> Example:
     """Check and parse an example as `validate_example`, with errors that do not name it."""
     if expected.pair and example.text_pair is None:
         message = "expected a text and a text_pair: this model classifies pairs"
-        raise InputError(
-            message,
-            "in a request, send inputs with text and text_pair; elsewhere separate them by a tab",
-        )
+        hint = "in a request, send inputs with text and text_pair; elsewhere separate them by a tab"
+        raise InputError(message, hint)
     if not expected.pair and example.text_pair is not None:
         message = "found a text_pair, but this model classifies single texts"
         raise InputError(message, "remove the tab or the text_pair")

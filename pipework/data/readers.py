@@ -106,10 +106,9 @@ class Columns:
 
     def named(self) -> "Columns":
         """Return the columns of texts with the default names instead of numbers."""
+        text = "text" if isinstance(self.text, int) else self.text
         pair = "text_pair" if isinstance(self.text_pair, int) else self.text_pair
-        return replace(
-            self, text="text" if isinstance(self.text, int) else self.text, text_pair=pair
-        )
+        return replace(self, text=text, text_pair=pair)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

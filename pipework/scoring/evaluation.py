@@ -56,9 +56,8 @@ def infer_all(engine: Engine, encodings: Sequence[Encoding], progress: Progress)
     """Return the outputs of any number of inputs, computed in chunks to bound memory."""
     with progress.stage("evaluate", len(encodings), "rows"):
         parts = []
-        for start in range(
-            0, len(encodings) or 1, CHUNK
-        ):  # an empty chunk gives the number of logits
+        # Without inputs, an empty chunk gives the number of logits.
+        for start in range(0, len(encodings) or 1, CHUNK):
             chunk = encodings[start : start + CHUNK]
             parts.append(engine.infer(chunk))
             progress.advance(len(chunk))

@@ -94,12 +94,11 @@ class OutputTensors:
 
     def rows(self, start: int, stop: int) -> "OutputTensors":
         """Return the outputs for a range of the texts."""
+        probabilities = Outputs(self.probabilities_RC, self.outputs.offsets)
         return OutputTensors(
             label_N=self.label_N[start:stop],
             score_N=self.score_N[start:stop],
-            probabilities_RC=Outputs(self.probabilities_RC, self.outputs.offsets)
-            .part(start, stop)
-            .values,
+            probabilities_RC=probabilities.part(start, stop).values,
             outputs=self.outputs.part(start, stop),
             labels_C=self.labels_C,
             truncated=tuple(row - start for row in self.truncated if start <= row < stop),

@@ -8,13 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pipework.errors import (
-    ConfigError,
-    DataError,
-    MissingDependencyError,
-    NotReadyError,
-    PipeError,
-)
+from pipework.errors import ConfigError, DataError, MissingDependencyError, NotReadyError, PipeError
 from pipework.progress import NullProgress, Progress, counted
 from pipework.serve.bulk.input_files import WorkItem
 from pipework.serve.bulk.ledger import FinishedItem

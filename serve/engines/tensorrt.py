@@ -16,12 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipework.errors import ConfigError, RunFolderError
-from pipework.run_folder.engine_record import (
-    EngineBuild,
-    EngineRecord,
-    Precision,
-    Variant,
-)
+from pipework.run_folder.engine_record import EngineBuild, EngineRecord, Precision, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate, InputFeed
 from pipework.serve.engines.cuda import DeviceArrays, find_gpu

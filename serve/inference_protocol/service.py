@@ -35,12 +35,7 @@ from pipework.serve.inference_protocol.stream import (
 )
 from pipework.serve.models.registry import Change, Models
 from pipework.serve.observability.observers import Observers
-from pipework.serve.request.context import (
-    GRPC,
-    TIMING,
-    RequestContext,
-    RequestOptions,
-)
+from pipework.serve.request.context import GRPC, TIMING, RequestContext, RequestOptions
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, run_for_logits
 
 FINAL = "triton_final_response"

@@ -152,14 +152,9 @@ Weights = Annotated[tuple[NotNegative, ...], AfterValidator(_check_sum)]
 class PretrainSettings(Settings):
     """[pretrain]: masked language modelling and sentence order prediction.
 
-    Texts are packed into rows of `row_tokens` tokens; `train.batch_size` counts rows. A row is at
-    least `model.max_length` tokens wide; longer texts are split.
-
-    The share `mask_rate` of the tokens of a row is predicted: 80 % of them are replaced by the mask
-    token, 10 % by a random token and 10 % are unchanged (Devlin et al. 2019,
-    https://arxiv.org/abs/1810.04805). Whole words are masked; `words` weights spans of 1, 2, ...
-    words. In scripts without spaces each token counts as a word, and `characters` weights spans of
-    1, 2, ... tokens: the default is MacBERT's (Cui et al. 2020, https://arxiv.org/abs/2004.13922).
+    Texts longer than `model.max_length` are split, and whole words are masked, as by Devlin et al.
+    2019, https://arxiv.org/abs/1810.04805. In scripts without spaces each token counts as a word:
+    the default of `characters` is MacBERT's (Cui et al. 2020, https://arxiv.org/abs/2004.13922).
     ALBERT uses 6, 3, 2 for both, which is 1/n (Lan et al. 2020, https://arxiv.org/abs/1909.11942).
 
     Attributes:

@@ -3,7 +3,7 @@
 Shapes: N rows, B rows of a batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,8 +100,3 @@ def token_batches(lengths_N: NDArray[np.int64], rows: Rows, tokens: int) -> Iter
         if full:
             yield rows[start:end]
             start = end
-
-
-def count_rows(window: Sequence[Rows]) -> int:
-    """Return the number of rows of a window."""
-    return sum(map(len, window))

@@ -134,24 +134,17 @@ def open_token_cache(
         DataError: as `Source.rows`; or a label is unknown, the file has no rows, or the disk is
             full.
     """
-    key = _token_cache_key(source, tokenizer, encoder, task)
-    with cache_entry(key, CACHE_RATIO * source.path.stat().st_size) as folder:
-        if not (folder / COMPLETE).is_file():
-            _write(folder, source, encoder, task, progress)
-            write_atomically(folder / COMPLETE, b"")
-        return _open(folder, task)
-
-
-def _token_cache_key(
-    source: Source, tokenizer: str, encoder: TextEncoder, task: Task | None
-) -> str:
     parts = (
         version("tokenizers"),
         (source_content(source), tokenizer),
         (encoder.max_length, encoder.has_type_ids),
         None if task is None else (task.kind, task.labels),
     )
-    return cache_key(parts)
+    with cache_entry(cache_key(parts), CACHE_RATIO * source.path.stat().st_size) as folder:
+        if not (folder / COMPLETE).is_file():
+            _write(folder, source, encoder, task, progress)
+            write_atomically(folder / COMPLETE, b"")
+        return _open(folder, task)
 
 
 def _write(

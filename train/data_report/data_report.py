@@ -195,20 +195,24 @@ def check_config(
     length = config.model.max_length if task_type(config.task.kind).predicts else UNLIMITED
     encoder = TextEncoder(tokenizer, max_length=length, type_ids=False)
     report = data_report(sources, encoder, labels, progress)
-    report = _with_near_duplicates(report, sources, config.data.near_duplicates, progress)
-    if rows is not None:
-        write_leaks(sources, rows, progress)
-    return report
+    return _compared(report, sources, config.data.near_duplicates, rows, progress)
 
 
-def _with_near_duplicates(
-    report: DataReport, sources: Mapping[str, Source], threshold: float, progress: Progress
+def _compared(
+    report: DataReport,
+    sources: Mapping[str, Source],
+    threshold: float,
+    leaks: Path | None,
+    progress: Progress,
 ) -> DataReport:
-    if not threshold:
-        return report
-    rows = {name: split.rows for name, split in report.splits.items()}
-    found = near_duplicates(sources, rows, threshold, progress)
-    return report.model_copy(update={"findings": (*report.findings, *found)})
+    """Add the findings about near duplicates, and write the file of leaks, if there is one."""
+    if threshold:
+        counts = {name: split.rows for name, split in report.splits.items()}
+        found = near_duplicates(sources, counts, threshold, progress)
+        report = report.model_copy(update={"findings": (*report.findings, *found)})
+    if leaks is not None:
+        write_leaks(sources, leaks, progress)
+    return report
 
 
 def check_files(
@@ -228,7 +232,4 @@ def check_files(
     named = read_labels(task.labels) if isinstance(task.labels, Path) else task.labels
     sources = {str(path): data.source(path, task.kind, labels=named or ()) for path in paths}
     report = data_report(sources, None, named, progress)
-    report = _with_near_duplicates(report, sources, data.near_duplicates, progress)
-    if rows is not None:
-        write_leaks(sources, rows, progress)
-    return report
+    return _compared(report, sources, data.near_duplicates, rows, progress)

@@ -9,6 +9,7 @@ Shapes: N rows, C classes.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -90,15 +91,9 @@ def _check(teacher: Teacher, task: Task, fields: Sequence[str]) -> None:
         message = f"{where} has task.kind = {teacher_task.kind}, this run has {task.kind}"
         raise ConfigError(message, "choose a teacher with the same task.kind")
     if teacher_task.labels != task.labels:
-        first = next(
-            (
-                index
-                for index, pair in enumerate(zip(teacher_task.labels, task.labels, strict=False))
-                if pair[0] != pair[1]
-            ),
-            min(len(teacher_task.labels), len(task.labels)),
-        )
-        theirs, ours = (_label(labels, first) for labels in (teacher_task.labels, task.labels))
+        pairs = enumerate(zip_longest(teacher_task.labels, task.labels))
+        first, labels = next((index, pair) for index, pair in pairs if pair[0] != pair[1])
+        theirs, ours = ("none" if label is None else repr(label) for label in labels)
         message = f"{where} has {theirs} as label {first}, this run has {ours}"
         raise ConfigError(
             message, "set task.labels to the labels of the teacher, in the same order"
@@ -106,10 +101,6 @@ def _check(teacher: Teacher, task: Task, fields: Sequence[str]) -> None:
     if tuple(reads) != tuple(fields):
         message = f"{where} reads {' and '.join(reads)}, this run reads {' and '.join(fields)}"
         raise ConfigError(message, "set data.columns to the fields that the teacher reads")
-
-
-def _label(labels: Sequence[str], first: int) -> str:
-    return repr(labels[first]) if first < len(labels) else "none"
 
 
 def teacher_logits(

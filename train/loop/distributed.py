@@ -238,11 +238,9 @@ def launch(arguments: Sequence[str], processes: int) -> int:
 def _exit_code(rank: int, code: int) -> int:
     if code > 1:
         return code
-    reason = (
-        f"killed by {signal.Signals(-code).name}"
-        if code < 0
-        else "unexpected exception, see its traceback"
-    )
+    reason = "unexpected exception, see its traceback"
+    if code < 0:
+        reason = f"killed by {signal.Signals(-code).name}"
     message = f"process {rank} of the job failed ({reason}); the others were stopped"
     error = WorkerFailedError(message, "continue from the last checkpoint with --resume")
     if code < 0:

@@ -17,7 +17,7 @@ from pipework.progress import Progress
 from pipework.tasks.evaluation import Evaluation
 from pipework.train.config.run_config import Config
 from pipework.train.config.train import TrainPrecision, TrainSettings
-from pipework.train.data.batches import Rows, StepBatches, count_rows
+from pipework.train.data.batches import Rows, StepBatches
 from pipework.train.loop.determinism import RandomState, random_state
 from pipework.train.loop.distributed import StopSignal, World
 from pipework.train.loop.evaluator import Evaluator
@@ -130,13 +130,14 @@ class Loop:
 
     def _step(self, window: Sequence[Rows]) -> None:
         rate = self.stepper.rate
-        self._window.add(self.stepper.step(window), count_rows(window))
+        rows = sum(map(len, window))
+        self._window.add(self.stepper.step(window), rows)
         self._update_state(step=self._state.step + 1, updates=self.stepper.updates)
         step, last = self._state.step, self._state.step == self._steps
         evaluating = last or step % (self._settings.eval_every or self.per_epoch) == 0
         if self._window.full or evaluating:
             self._log(rate)
-        self._progress.advance(count_rows(window), self._figures())
+        self._progress.advance(rows, self._figures())
         if step % TRIM_EVERY == 0:
             trim_memory()
         every = self._settings.save_every

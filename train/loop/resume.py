@@ -217,18 +217,11 @@ def _read(folder: Path, processes: int) -> _Content:
 def load_model_bytes(model: nn.Module, content: bytes) -> None:
     """Load weights that `save_model` wrote; it writes shared weights only once."""
     missing, unexpected = model.load_state_dict(load(content), strict=False)
-    loaded = {
-        id(tensor)
-        for name, tensor in model.state_dict(keep_vars=True).items()
-        if name not in missing
-    }
-    missing_weights = [
-        name
-        for name, tensor in model.state_dict(keep_vars=True).items()
-        if name in missing and id(tensor) not in loaded
-    ]
-    if missing_weights or unexpected:
-        message = f"the checkpoint does not match the model: {(missing_weights or unexpected)[0]}"
+    weights = model.state_dict(keep_vars=True).items()
+    loaded = {id(tensor) for name, tensor in weights if name not in missing}
+    lost = [name for name, tensor in weights if name in missing and id(tensor) not in loaded]
+    if lost or unexpected:
+        message = f"the checkpoint does not match the model: {(lost or unexpected)[0]}"
         raise RunFolderError(message, "it was written for another model: train again")
 
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.machine import computes_bf16
 from pipework.train.config.train import TrainPrecision, TrainSettings
-from pipework.train.data.batches import Rows, count_rows, rank_share
+from pipework.train.data.batches import Rows, rank_share
 from pipework.train.loop.determinism import random_state, restore_random
 from pipework.train.loop.distributed import World
 from pipework.train.loop.losses import Losses
@@ -145,7 +145,7 @@ class Stepper:
         Raises:
             CheckFailedError: the gradient overflowed float16 at every scale.
         """
-        rows = count_rows(window)
+        rows = sum(map(len, window))
         loss = torch.zeros((), device=self._world.device)
         for number, batch in enumerate(window, start=1):
             with self._sync(last=number == len(window)):

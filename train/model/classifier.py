@@ -12,11 +12,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from pipework.errors import RunFolderError

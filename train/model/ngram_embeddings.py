@@ -62,7 +62,9 @@ class NgramEmbedding(nn.Embedding):
         ids_BT = input
         hashes, insides, first_key = [], [], 0
         for size in SIZES:
-            hash_BT, inside_BT = self._hashed(ids_BT, size, first_key)
+            hash_BT, inside_BT = hashed(
+                ids_BT, self.keys, size, first_key, self.buckets, self.start_id
+            )
             hashes.append(hash_BT)
             insides.append(inside_BT.to(self.weight.dtype))
             first_key += size
@@ -71,12 +73,6 @@ class NgramEmbedding(nn.Embedding):
         ngrams_BTW = (ngrams_BTSW * torch.stack(insides, dim=-1).unsqueeze(-1)).sum(dim=-2)
         embeddings_BTH: torch.Tensor = super().forward(ids_BT) + self.project(ngrams_BTW)
         return embeddings_BTH
-
-    def _hashed(
-        self, ids_BT: torch.Tensor, size: int, first_key: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the bucket of the n-gram ending at each token, and whether it is in the text."""
-        return hashed(ids_BT, self.keys, size, first_key, self.buckets, self.start_id)
 
 
 def hashed(

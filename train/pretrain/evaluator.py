@@ -78,11 +78,4 @@ def _evaluation(rows: int, masked: _Sums, order: _Sums) -> Evaluation:
     if order.count:
         scores[Metric.ORDER_ACCURACY] = order.correct / order.count
         losses[Loss.ORDER] = order.loss / order.count
-    return Evaluation(
-        rows=rows,
-        metric=Metric.MASKED_ACCURACY,
-        scores=scores,
-        losses=losses,
-        classes=(),
-        confusion=(),
-    )
+    return Evaluation(rows=rows, metric=Metric.MASKED_ACCURACY, scores=scores, losses=losses)

@@ -10,11 +10,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional
-from transformers import (
-    AutoModel,
-    AutoModelForMaskedLM,
-    PreTrainedModel,
-)
+from transformers import AutoModel, AutoModelForMaskedLM, PreTrainedModel
 
 from pipework.text.padding import Padding
 from pipework.train.config.model import ModelSettings

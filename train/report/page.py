@@ -78,7 +78,8 @@ def html(page: RunPage, curves: Curves) -> str:
         _significance(page),
         *_scores(page),
         frame.section("Training curves", frame.plots(_curves(curves, page))),
-        _errors_by_class(page),
+        _confusion(page.evaluation),
+        "" if page.manifest.task.has_labels else _regression(page),
         _classes(page),
         _worst_errors(page),
         data_section(page.report),
@@ -161,14 +162,9 @@ def curve_plots(
             yield title, caption, frame.line_plot({title: points})
 
 
-def _errors_by_class(page: RunPage) -> str:
-    if page.evaluation.confusion:
-        return _confusion(page.evaluation)
-    # The table of scores by label covers several labels.
-    return "" if page.manifest.task.has_labels else _regression(page)
-
-
 def _confusion(evaluation: Evaluation) -> str:
+    if not evaluation.confusion:  # the table of scores by label covers several labels
+        return ""
     matrix = ConfusionMatrix.of(evaluation)
     rows = (_matrix_row(matrix, true) for true in range(len(matrix.labels)))
     note = "Dev rows by true class (down) and predicted class (across). "

@@ -172,8 +172,7 @@ def _number_range(key: str, bounds: Mapping[str, Any]) -> NumberRange:
     if log and low <= 0:
         message = f"tune.{key}: a logarithmic range needs low > 0, found {low}"
         raise ConfigError(message, "raise low, or remove log")
-    integer = kind is int
-    return NumberRange(key=key, low=low, high=high, log=log, integer=integer)
+    return NumberRange(key=key, low=low, high=high, log=log, integer=kind is int)
 
 
 def _number_type(key: str) -> type | None:

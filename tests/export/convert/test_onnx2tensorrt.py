@@ -28,7 +28,11 @@ from pipework.export.convert.checkpoint2onnx import (
 )
 from pipework.export.convert.converter import GRAPH, ConvertedGraph
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
-from pipework.export.convert.onnx2tensorrt import onnx_to_tensorrt, timings_name, without_eye_like
+from pipework.export.convert.onnx2tensorrt import (
+    TensorRtConverter,
+    timings_name,
+    without_eye_like,
+)
 from pipework.export.inference import predict_run
 from pipework.export.quantize.calibration import find_ranges, linear_layers
 from pipework.export.quantize.qdq_graph import LARGEST, quantize_static
@@ -229,7 +233,7 @@ def test_an_engine_of_minilm_size_is_about_as_large_as_its_weights(
         feeds = graph_feeds(graph, run_rows, [row.encoding for row in run_rows.edge_cases][:8])
         graph = REWRITE[precision](graph, tmp_path / "rewritten.onnx", feeds)
     out = tmp_path / "model.engine"
-    built = onnx_to_tensorrt(source(graph), out, run_rows, NullProgress())
+    built = TensorRtConverter().convert(source(graph), out, run_rows, NullProgress())
     assert {frozenset(one.largest) for one in built.profiles} == {frozenset(names_of(layout))}
     weights_mb, engine_mb = (path.stat().st_size / 1e6 for path in (graph, out))
     assert weights_mb - 2 < engine_mb < weights_mb + KERNELS_MB
@@ -294,7 +298,7 @@ def test_a_node_that_tensorrt_cannot_read_is_reported(run_rows, tmp_path):
     onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "odd.onnx")
     named = r"TensorRT cannot read StringNormalizer /model/bert/odd/Normalizer: "
     with pytest.raises(ConfigError, match=named) as caught:
-        onnx_to_tensorrt(
+        TensorRtConverter().convert(
             source(tmp_path / "odd.onnx"), tmp_path / "model.engine", run_rows, NullProgress()
         )
     assert "\n" not in str(caught.value)
@@ -303,7 +307,7 @@ def test_a_node_that_tensorrt_cannot_read_is_reported(run_rows, tmp_path):
 def test_an_unsupported_compute_capability_is_reported(run_rows, tmp_path):
     rows = replace(run_rows, settings=ExportSettings(capabilities=(90,)))
     with pytest.raises(ConfigError, match=r"compute capability 9\.0") as caught:
-        onnx_to_tensorrt(
+        TensorRtConverter().convert(
             source(tmp_path / "any.onnx"), tmp_path / "model.engine", rows, NullProgress()
         )
     assert "80, 86, 89" in caught.value.hint
@@ -325,7 +329,7 @@ def test_ctrl_c_stops_a_build(run_rows, tmp_path):
     graph, hearing = tmp_path / "graph.onnx", Interrupting()
     checkpoint_to_onnx(run_rows.run, run_rows.manifest, graph)
     with pytest.raises(KeyboardInterrupt):
-        onnx_to_tensorrt(source(graph), tmp_path / "model.engine", run_rows, hearing)
+        TensorRtConverter().convert(source(graph), tmp_path / "model.engine", run_rows, hearing)
     assert hearing.steps < hearing.total - 1  # an uninterrupted build reports all but one
     assert not (tmp_path / "model.engine").exists()
 

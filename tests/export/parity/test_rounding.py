@@ -8,7 +8,6 @@ from pipework.export.config import TOLERANCES, ExportSettings
 from pipework.export.parity.rounding import (
     NumberFormat,
     RoundedCheckpoint,
-    RoundedRows,
     RoundingError,
     _rounded_engine,
     rounded,
@@ -39,14 +38,14 @@ def errors(exported_run):
     run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=60))
     encodings = [row.encoding for row in (*run_rows.edge_cases, *run_rows.dev)]
     reference = open_reference(exported_run, manifest)
-    rows = RoundedRows(
+    checkpoint = RoundedCheckpoint(
+        reference=reference,
         encodings=encodings,
         expected=reference.infer(encodings),
         labelled=len(encodings),
         calibration=run_rows.calibration_rows,
-    )
-    checkpoint = RoundedCheckpoint(
-        reference=reference, rows=rows, task=manifest.task, progress=NullProgress()
+        task=manifest.task,
+        progress=NullProgress(),
     )
     return {number_format: checkpoint.error(number_format) for number_format in FORMATS}
 
@@ -164,15 +163,9 @@ def test_only_the_layers_of_an_engine_in_int8_are_rounded(exported_run, scaling)
     manifest, models = read_manifest(exported_run), []
     reference = open_reference(exported_run, manifest)
     run_rows = RunRows.open(exported_run, manifest, ExportSettings(dev_rows=8))
-    rows = RoundedRows(
-        encodings=[row.encoding for row in run_rows.dev],
-        expected=reference.infer([row.encoding for row in run_rows.dev]),
-        labelled=8,
-        calibration=lambda: [row.encoding for row in run_rows.dev],
-    )
     one = NumberFormat(precision=Precision.INT8, scaling=scaling, int8_layers=frozenset((name,)))
     reference.with_model(lambda model: models.append(model) or model)
-    engine = _rounded_engine(reference, rows, one)
+    engine = _rounded_engine(reference, lambda: [row.encoding for row in run_rows.dev], one)
     engine.with_model(lambda model: models.append(model) or model)
     weights, changed = (dict(model.named_parameters()) for model in models)
     assert {key for key in weights if not torch.equal(weights[key], changed[key])} == {

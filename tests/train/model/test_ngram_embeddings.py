@@ -15,7 +15,7 @@ from pipework.text.encoding import open_encoder
 from pipework.train.config.model import Head, ModelSettings, Preset
 from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.model.classifier import build, open_checkpoint
-from pipework.train.model.ngram_embeddings import NgramEmbedding, attach, start_id
+from pipework.train.model.ngram_embeddings import NgramEmbedding, attach, hashed, start_id
 from pipework.train.run import train
 from tests.tiny_models import SampleRows, open_tiny
 
@@ -59,7 +59,7 @@ def test_packed_texts_are_embedded_as_each_alone():
 def test_hashes_are_uniform():
     embed = embedding(buckets=256)
     pairs_BT = torch.cartesian_prod(torch.arange(4, 50), torch.arange(4, 50))
-    hash_BT, inside_BT = embed._hashed(pairs_BT, 2, 0)  # noqa: SLF001
+    hash_BT, inside_BT = hashed(pairs_BT, embed.keys, 2, 0, embed.buckets, embed.start_id)
     assert bool(inside_BT.all())
     counts = torch.bincount(hash_BT[:, 1], minlength=256)
     mean = len(pairs_BT) / 256
