@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipework.errors import CheckFailedError, DataError
-from pipework.progress import NullProgress, Progress
+from pipework.progress import Progress
 from pipework.run_folder.manifest import read_classifier
 from pipework.serve.bulk.executors import Executor, Shard, executor, parse_shard
 from pipework.serve.bulk.input_files import InputFile, WorkItem
@@ -213,12 +213,10 @@ class BulkJob:
         left = [item for item in self.ledger.unfinished() if item.number not in shard]
         random.Random(shard.index).shuffle(left)  # noqa: S311  (not security-relevant)
         still_left = (item for item in left if not self.ledger.has_entry(item))
-        with progress.stage("score work items of other shards", len(left), "items"):
-            scored = 0
-            for outcome in place.score(self, still_left, NullProgress()):
-                scored += not isinstance(outcome, DataError)
-                progress.advance(1)
-        return scored
+        rows = sum(item.rows for item in left)
+        with progress.stage("score work items of other shards", rows, "rows"):
+            outcomes = place.score(self, still_left, progress)
+            return sum(not isinstance(outcome, DataError) for outcome in outcomes)
 
     def score(self, item: WorkItem, progress: Progress) -> FinishedItem:
         """Score an item and record it; its bytes are read once.
