@@ -6,7 +6,7 @@ from pipework.benchmarks.studies import imports
 from pipework.benchmarks.studies.imports import SOURCES, main, measure
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
-from pipework.train.config.data import TaskSettings
+from pipework.export.config import ImportSettings
 
 
 @pytest.mark.parametrize("source", [source for source in SOURCES if source != "safetensors"])
@@ -19,7 +19,7 @@ def test_a_source_is_imported_exported_and_served(source):
 
 def test_other_answers_of_the_server_are_found(tmp_path, monkeypatch):
     other = imports.save_classifier(tmp_path, EncoderFamily.DISTILBERT, initializer_range=0.3)
-    opened = imports.open_any(str(other), TaskSettings())
+    opened = imports.open_any(str(other), ImportSettings())
     monkeypatch.setattr(imports, "open_any", lambda *_: opened)
     checks = [*measure(EncoderFamily.DISTILBERT, "safetensors")]
     assert [check.max_abs > 1e-3 for check in checks] == [False, False, False, True]
