@@ -27,7 +27,7 @@ OVER_BUDGET = {
     "serve": 2_678,
     "benchmarks": 107,
     "benchmarks/studies": 960,
-    "tests": 11_790,
+    "tests": 11_792,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 

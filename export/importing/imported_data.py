@@ -59,8 +59,7 @@ def imported_data(
     if comparison.with_special_tokens:
         findings.append(
             f"rows with a special token in their text: {comparison.with_special_tokens}, not "
-            "compared: the source reads it as the token, the import as text, unless with "
-            "--set special_tokens=true"
+            "compared: the source reads it as the token, the import as text"
         )
     if rows.labelled:
         path = rows.sources["dev"].path

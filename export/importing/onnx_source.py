@@ -119,7 +119,7 @@ class OnnxSource:
             message = (
                 f"{self.path}: {counted(len(missing), 'weight')} not found, such as {min(missing)}"
             )
-            hint = "export it from PyTorch without optimisations that fuse its layers"
+            hint = "export it from PyTorch without optimisations that fuse or quantise its layers"
             raise ConfigError(message, hint)
         return model, {"missing_keys": set(), "mismatched_keys": mismatched}
 
@@ -207,7 +207,7 @@ def _read(path: Path) -> onnx.GraphProto:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """Return the constant tensors by name, the quantised ones dequantised."""
+    """Return the constant tensors of floats by name, the quantised ones dequantised."""
     arrays = {node.name: numpy_helper.to_array(node) for node in graph.initializer}
     axes = {
         node.input[0]: field.i
@@ -219,7 +219,7 @@ def _constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
         stem = name.removesuffix(QUANTIZED_NAME)
         # The scale of an int32 bias has the whole name.
         scale = arrays.get(stem + SCALE, arrays.get(name + SCALE))
-        if scale is not None:
+        if scale is not None and scale.ndim < 2:  # noqa: PLR2004  (else it has a scale by block)
             zero = arrays.get(stem + ZERO_POINT, np.zeros_like(scale, np.int32))
             # The scale of each row or column, or one scale.
             shape = [1] * arrays[name].ndim
@@ -230,7 +230,7 @@ def _constants(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
         # Equal tensors are stored once.
         if node.op_type in {"Identity", "Cast", "DequantizeLinear"} and node.input[0] in arrays:
             arrays[node.output[0]] = arrays[node.input[0]]
-    return arrays
+    return {key: one for key, one in arrays.items() if np.issubdtype(one.dtype, np.floating)}
 
 
 def _weights(graph: onnx.GraphProto, model: nn.Module) -> dict[str, np.ndarray]:

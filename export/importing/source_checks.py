@@ -138,7 +138,7 @@ def open_tokenizer(name: str) -> PreTrainedTokenizerBase:
         ConfigError: it cannot be opened.
     """
     if find_index(name) is None or find_file(name, "tokenizer.json"):
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     # TensorFlow's folders have only a vocabulary, and no file with the casing.
     normalizer = checkpoint_tokenizer(ModelSettings(name=name), name).normalizer
     return BertTokenizer.from_pretrained(name, do_lower_case=normalizer.lowercase)

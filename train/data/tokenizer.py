@@ -182,7 +182,7 @@ def checkpoint_tokenizer(settings: ModelSettings, name: str) -> Tokenizer:
     from transformers import AutoTokenizer  # noqa: PLC0415  (slow to import)
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True)
+        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False)
     except library_errors() as error:
         if is_out_of_memory(error):
             raise

@@ -1,6 +1,7 @@
 """Imports of ONNX graphs that the exporters of PyTorch wrote, without the weights of PyTorch."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -154,8 +155,8 @@ def edit_graph(folder, change):
     onnx.save(graph, folder / "model.onnx")
 
 
-def four_bits(folder):
-    quantizer = MatMulNBitsQuantizer(onnx.load(folder / "model.onnx"))
+def four_bits(folder, form=QuantFormat.QOperator):
+    quantizer = MatMulNBitsQuantizer(onnx.load(folder / "model.onnx"), quant_format=form)
     quantizer.process()
     quantizer.model.save_model_to_file(str(folder / "model.onnx"))
 
@@ -187,6 +188,7 @@ def more_labels(folder):
 
 FAULTS = [
     (four_bits, "has quantised layers that cannot be read (MatMulNBits)"),
+    (partial(four_bits, form=QuantFormat.QDQ), "weights not found, such as bert.encoder.layer.0."),
     (anonymous, "12 weights not found, such as bert.encoder.layer.0.attention.output."),
     (other_input, "token_type_ids, found input_ids tensor(int64), attention_mask tensor(int64)"),
     (truncated, "model.onnx: onnxruntime cannot open it: "),
