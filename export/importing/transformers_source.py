@@ -127,7 +127,7 @@ def _open(
             *((CONVERTED,) if find_index(weights) is not None else ()),
             *((f"the names of its weights were read without {prefix!r}",) if prefix else ()),
             *((LOWER.format(graph.precision),) if graph and graph.precision != "fp32" else ()),
-            *((READ_AS.format(family),) if family else ()),
+            *((READ_AS.format(family),) if family and graph is None else ()),
             *unused,
         ),
         custom_code={} if code is None else code.executed_files(),
