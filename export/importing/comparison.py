@@ -134,13 +134,18 @@ def compare_with_source(
     Raises:
         CheckFailedError: they differ; the details list the inputs that differ most.
         ConfigError: the source fails for an input, depends on the batch, or reads special tokens in
-            rows of the user.
+            rows of the user: of the task in one, or others in all of them.
     """
     named = {f"row {number}": row for number, row in enumerate(examples, start=1)}
     named |= edge_examples(examples[0])
     named["longer than max_length"] = _longer(examples[0], imported.encoder.max_length)
     as_text = {*reference.special_tokens()} - imported.encoder.tokens_in_texts
     _check_task_tokens(examples, [t for t in reference.task_tokens() if t in as_text])
+    left_out = _rows_with(examples, as_text)
+    if left_out == len(examples):
+        found = ", ".join(sorted(token for token in as_text if _rows_with(examples, [token])))
+        message = f"every row has a special token that the import reads as text: {found}"
+        raise ConfigError(message, "no row can be compared: remove these tokens from the rows")
     compared = {name: row for name, row in named.items() if not _contains(row, as_text)}
     if reference.is_decoder:  # without special tokens, the source cannot read an empty text
         compared = {name: row for name, row in compared.items() if reference.token_ids(row)}
@@ -169,7 +174,7 @@ def compare_with_source(
     return SourceComparison(
         rows=len(compared),
         max_abs=float(comparison.max_differences.max()),
-        with_special_tokens=sum(_contains(row, as_text) for row in examples),
+        with_special_tokens=left_out,
     )
 
 
@@ -179,7 +184,7 @@ def _check_task_tokens(examples: Sequence[Example], tokens: Sequence[str]) -> No
     Raises:
         ConfigError: a row does.
     """
-    rows = sum(_contains(row, tokens) for row in examples)
+    rows = _rows_with(examples, tokens)
     if rows:
         listed = ", ".join(tokens[:WORST])
         message = f"special tokens of the task ({listed}) are in {rows} of {len(examples)} rows"
@@ -223,6 +228,10 @@ def _longer(row: Example, max_length: int) -> Example:
 def _contains(row: Example, tokens: Collection[str]) -> bool:
     texts = (row.text, row.text_pair or "")
     return any(token in text for token in tokens for text in texts)
+
+
+def _rows_with(rows: Sequence[Example], tokens: Collection[str]) -> int:
+    return sum(_contains(row, tokens) for row in rows)
 
 
 def _token_differences(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pipework.export.importing.comparison import ImportedModel
+from pipework.export.importing.source_checks import is_decoder
 from pipework.export.importing.source_model import SourceModel
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import Input, Model
@@ -26,12 +27,15 @@ def copy_source(
         folder: the run folder.
         pair: whether an input is two texts.
         max_length: tokens of an input.
-        special_tokens: whether special tokens in texts are read as tokens, but for the pad token.
+        special_tokens: whether special tokens in texts are read as tokens; of the pad token only
+            in a decoder.
     """
     padding = padding_of(source.classifier)
     tokenizer = source.tokenizer
     if special_tokens:
-        tokenizer = matching_special_tokens(tokenizer, {padding.pad_id})
+        # A decoder's head skips pad tokens at the end: often a prompt ends with such a token.
+        as_text = () if is_decoder(source.classifier.config) else (padding.pad_id,)
+        tokenizer = matching_special_tokens(tokenizer, as_text)
     tokenizer.save(str(folder / TOKENIZER))
     input_ = Input(
         fields=("text", "text_pair") if pair else ("text",),

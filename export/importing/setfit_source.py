@@ -102,6 +102,9 @@ def open_setfit(name: str, settings: ImportSettings) -> SourceModel:
     if wanted.kind != DEFAULT_KIND:
         message = f"{name!r} is a classifier of one label per text, task.kind is {wanted.kind}"
         raise ConfigError(message, "remove task.kind")
+    if settings.family is not None:
+        message = f"{name!r} is a classifier of SetFit, which cannot be read as {settings.family}"
+        raise ConfigError(message, "remove --as")
     silence_transformers()
     with opening(name):
         fields = _fields(name, SETTINGS)

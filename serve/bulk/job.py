@@ -208,16 +208,24 @@ class BulkJob:
         """Score unfinished items of other shards, and return how many.
 
         The order is random, and another process may score the same item at the same time: both
-        write the same part, if their processors are of the same kind. Only the shard of an item
-        reports that it cannot be read.
+        write the same part, if their processors are of the same kind; otherwise the next command
+        may score the item again. Only the shard of an item reports that it cannot be read.
         """
         left = [item for item in self.ledger.unfinished() if item.number not in shard]
         random.Random(shard.index).shuffle(left)  # noqa: S311  (not security-relevant)
-        still_left = (item for item in left if not self.ledger.has_entry(item))
+        if not left:
+            return 0
         rows = sum(item.rows for item in left)
         with progress.stage("score work items of other shards", rows, "rows"):
-            outcomes = place.score(self, still_left, progress)
+            outcomes = place.score(self, self._still_left(left, progress), progress)
             return sum(not isinstance(outcome, DataError) for outcome in outcomes)
+
+    def _still_left(self, items: Sequence[WorkItem], progress: Progress) -> Iterator[WorkItem]:
+        for item in items:
+            if self.ledger.has_entry(item):
+                progress.advance(item.rows)
+            else:
+                yield item
 
     def score(self, item: WorkItem, progress: Progress) -> FinishedItem:
         """Score an item and record it; its bytes are read once.

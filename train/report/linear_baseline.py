@@ -51,7 +51,8 @@ class LinearBaseline:
         name: the description of the model and its features.
         split: the scored split: test, or dev if there is no test split.
         evaluation: its scores on this split.
-        outputs: its outputs for this split: distances from the separating planes, or values.
+        outputs: its outputs for this split: distances from the separating planes, cosines of the
+            texts and the mean texts of the labels, or values.
         task: the task, with thresholds chosen for the baseline if the task is multi-label.
         rows: number of train rows that it was fitted on, of `all_rows`.
         seconds: time to read, fit and predict.

@@ -373,10 +373,26 @@ def test_a_decoder_reads_the_tokens_of_a_prompt(rows_file, tmp_path):
     manifest = imported(source, tmp_path / "run", rows_file(f"rain\t{LABELS[0]}", f"{prompt}\t1"))
     assert not any("special token" in finding for finding in manifest.data.findings)
     check_predictions(tmp_path / "run", source, prompt)
-    pad = AutoTokenizer.from_pretrained(source).pad_token
-    rows = rows_file(f"rain {pad}\t{LABELS[0]}", "goal\t1", name="padded.tsv")
-    findings = imported(source, tmp_path / "padded", rows).data.findings
-    assert any("rows with a special token in their text: 1, not" in line for line in findings)
+
+
+@pytest.mark.parametrize("family", [ImportedFamily.QWEN3, ImportedFamily.GPT2])
+def test_the_pad_token_may_end_the_turns_of_a_prompt(family, rows_file, tmp_path):
+    source = save_classifier(tmp_path / "source", family)
+    with_special_tokens(source, "<|im_start|>", "<|im_end|>")
+    pad_id = AutoTokenizer.from_pretrained(source).convert_tokens_to_ids("<|im_end|>")
+    edit_json(source / "tokenizer_config.json", pad_token="<|im_end|>")
+    edit_json(source / "config.json", pad_token_id=pad_id)
+    prompt = "<|im_start|>user rain<|im_end|> goal<|im_end|><|im_end|>"
+    path = rows_file(f"{prompt}\t{LABELS[0]}", f"rain<|im_end|>\t{LABELS[1]}")
+    manifest = imported(source, tmp_path / "run", path)
+    assert not any("special token" in finding for finding in manifest.data.findings)
+    check_predictions(tmp_path / "run", source, prompt)
+
+
+def test_special_tokens_in_every_row_are_refused(classifier_folder, rows_file, tmp_path):
+    path = rows_file(f"goal [SEP] match\t{LABELS[0]}", f"[MASK] rain\t{LABELS[1]}")
+    with pytest.raises(ConfigError, match=r"reads as text: \[MASK\], \[SEP\]"):
+        imported(classifier_folder, tmp_path / "run", path)
 
 
 def test_a_source_that_depends_on_its_batch_is_refused(classifier_folder, tmp_path):

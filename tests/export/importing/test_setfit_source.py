@@ -255,8 +255,14 @@ def test_a_fault_of_the_folder_is_named(fault, message, saved, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_another_task_is_refused(saved):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (ImportSettings(task=TaskSettings(kind="multi_label")), r"task\.kind is multi_label"),
+        (ImportSettings(family="bert"), "SetFit, which cannot be read as bert"),
+    ],
+)
+def test_another_task_or_family_is_refused(settings, message, saved):
     folder, _ = saved
-    settings = ImportSettings(task=TaskSettings(kind="multi_label"))
-    with pytest.raises(ConfigError, match=r"task\.kind is multi_label"):
+    with pytest.raises(ConfigError, match=message):
         setfit_source.open_setfit(str(folder), settings)
