@@ -128,9 +128,15 @@ def test_an_import_of_the_folder_has_the_same_proofs(exported, published, tmp_pa
     assert manifest.input.max_length == before.input.max_length
     assert manifest.data.metrics["dev"] == before.data.metrics["dev"]
     again = export(run, NullProgress(), variants, settings=QUICK)
-    names = {variant.label for variant in variants}
-    proofs = {engine.name: engine.parity for engine in before.engines if engine.name in names}
-    assert {engine.name: engine.parity for engine in again} == proofs
+    proofs = {engine.name: rounded(engine.parity) for engine in before.engines}
+    assert {engine.name: rounded(engine.parity) for engine in again} == {
+        variant.label: proofs[variant.label] for variant in variants
+    }
+
+
+def rounded(parity):
+    """Return the fields of a proof without the last bits, which depend on the order of sums."""
+    return json.loads(parity.model_dump_json(), parse_float=lambda digits: round(float(digits), 6))
 
 
 def test_the_model_card_is_valid_and_has_the_scores(exported, published):
