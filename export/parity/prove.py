@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from threading import Lock
+from threading import Event, Lock
 
 import numpy as np
 
@@ -218,10 +218,13 @@ def _run(
 ) -> list[_Run]:
     """Compute batches with several engines at the same time; they take turns."""
     count, lock = len(engines), Lock()
+    stopped = Event()
 
     def run(number: int) -> list[_Run]:
         done: list[_Run] = []
         for batch in batches[number::count]:
+            if stopped.is_set():
+                break
             found = _infer(engines[number], batch)
             again = _infer(engines[number], batch) if batch.twice else found
             done.append(_Run(batch=batch, found=found, repeat=_difference(found, again)))
@@ -231,7 +234,10 @@ def _run(
 
     rows = sum(len(batch.rows) for batch in batches)
     with progress.stage("parity check", rows, "rows"), ThreadPoolExecutor(count) as pool:
-        parts = list(pool.map(run, range(count)))
+        try:
+            parts = list(pool.map(run, range(count)))
+        finally:  # the pool waits for its threads, also after Ctrl-C
+            stopped.set()
     return [parts[place % count][place // count] for place in range(len(batches))]
 
 

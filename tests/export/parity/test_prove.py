@@ -1,6 +1,10 @@
 """Parity checks: each limit of the tolerance rejects an engine by itself."""
 
+import itertools
 import shutil
+import signal
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -36,6 +40,7 @@ from pipework.train.model.checkpoint_engine import CheckpointEngine, open_refere
 from tests.export.conftest import INT8_LAYERS
 from tests.repetitions import repeated
 
+INTERRUPTED = 50  # calls before Ctrl-C
 METRICS = [
     ("multi_run", "micro_f1"),
     ("regression_run", "pearson"),
@@ -69,6 +74,22 @@ def test_recorded_shapes_are_those_that_the_graph_ran(run, monkeypatch):
         for i in range(0, len(rows), 2)
     )
     assert padding == manifest.input.max_length - 2
+
+
+def test_ctrl_c_ends_the_check_at_once(run, monkeypatch):
+    calls = itertools.count()
+    inner = OnnxRuntimeEngine._start  # noqa: SLF001
+
+    def interrupted(self, arrays):
+        if next(calls) == INTERRUPTED:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.005)
+        return inner(self, arrays)
+
+    monkeypatch.setattr(OnnxRuntimeEngine, "_start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(run, NullProgress(), settings=ExportSettings(speed_s=0))
+    assert next(calls) < 2 * INTERRUPTED
 
 
 def test_a_correct_export_passes_far_below_the_tolerance(exported_run):
