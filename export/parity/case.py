@@ -72,6 +72,12 @@ class ProofBatch:
     expected: Outputs
     twice: bool = False
 
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that are computed, without padding."""
+        tokens = sum(len(row.encoding) for row in self.rows)
+        return tokens * 2 if self.twice else tokens
+
     def case(self, index: int, found: Outputs | None) -> Case:
         """Return the case of the input at `index`, with the engine's outputs for it."""
         return Case(

@@ -229,11 +229,11 @@ def _run(
             again = _infer(engines[number], batch) if batch.twice else found
             done.append(_Run(batch=batch, found=found, repeat=_difference(found, again)))
             with lock:
-                progress.advance(len(batch.rows))
+                progress.advance(batch.tokens)
         return done
 
-    rows = sum(len(batch.rows) for batch in batches)
-    with progress.stage("parity check", rows, "rows"), ThreadPoolExecutor(count) as pool:
+    tokens = sum(batch.tokens for batch in batches)
+    with progress.stage("parity check", tokens, "tokens"), ThreadPoolExecutor(count) as pool:
         try:
             parts = list(pool.map(run, range(count)))
         finally:  # the pool waits for its threads, also after Ctrl-C
