@@ -19,6 +19,7 @@ from pipework.run_folder.manifest import (
     TrainingReadOptions,
     read_classifier,
 )
+from pipework.scoring.calibration import calibration
 from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
 from pipework.serve.engines import open_proven
 from pipework.tasks.evaluation import Evaluation
@@ -61,7 +62,9 @@ def evaluate_run(
     chosen = open_model(run, manifest, engine, checkpoint=engine is None)
     with EngineModel.open(run, manifest, chosen) as model:
         outputs = model.infer(examples, progress).outputs
-    evaluation = manifest.task.evaluate(outputs, labels_N)
+    evaluation = manifest.task.evaluate(outputs, labels_N).model_copy(
+        update={"calibration": calibration(manifest.task, outputs, labels_N)}
+    )
     # The rows of an import trained nothing: its split "train" calibrates static int8.
     if manifest.imported is not None or (file is None and split == "train"):
         return evaluation

@@ -140,6 +140,8 @@ def _unproven_line(record: EngineRecord) -> str:
 def show_evaluation(evaluation: Evaluation) -> None:
     """Print the scores and, if the task has them, the classes and the confusion matrix."""
     console.print_line(f"rows {evaluation.rows:,}  {format_scores(evaluation.scores)}")
+    if evaluation.calibration is not None:
+        console.print_line(str(evaluation.calibration))
     leaked = evaluation.leaked
     if leaked is not None:
         others = "" if leaked.others is None else f", {leaked.others:.4f} for the others"

@@ -24,8 +24,8 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 9_200,
-    "train": 10_600,
+    "pipework": 9_370,
+    "train": 10_635,
     "export": 9_100,
     "serve": 13_200,
     "benchmarks": 4_200,  # without studies

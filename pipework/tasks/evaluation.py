@@ -46,13 +46,52 @@ class LeakedRows(BaseModel):
     others: float | None
 
 
+class CalibrationBin(BaseModel):
+    """Predictions with similar probabilities: their mean, the share that is right, their number."""
+
+    model_config = ConfigDict(frozen=True)
+
+    probability: float
+    right: float
+    predictions: int
+
+
+class Calibration(BaseModel):
+    """How well probabilities agree with how often they are right.
+
+    Attributes:
+        error: the expected calibration error, see `pipework.scoring.calibration`.
+        low, high: its 95 % interval.
+        brier: the Brier score, for two values of a decision from 0 to 1, for more from 0 to 2.
+        log_loss: the mean negative logarithm of the probability of the true value.
+        bins: from low to high probabilities.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    error: float
+    low: float
+    high: float
+    brier: float
+    log_loss: float
+    bins: tuple[CalibrationBin, ...]
+
+    def __str__(self) -> str:
+        """The scores in a line."""
+        return (
+            f"calibration error {self.error:.4f} (95 % interval {self.low:.4f} to {self.high:.4f})"
+            f", Brier score {self.brier:.4f}, log loss {self.log_loss:.4f}"
+        )
+
+
 class Evaluation(BaseModel):
     """Scores over a split; `metric` is the task's metric.
 
     `classes` is empty for a regression. `confusion` holds, for a single-label task, the index of
     the true class, that of the predicted class, and the number of rows, where there are rows;
     the indices are those of `classes`. `losses` are set for pretraining. `leaked` is
-    None if no row is known to be in train, too.
+    None if no row is known to be in train, too. `calibration` is None for tasks without
+    probabilities, and where nobody asks for it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -64,6 +103,7 @@ class Evaluation(BaseModel):
     confusion: tuple[tuple[int, int, int], ...] = ()
     losses: dict[Loss, float] = {}
     leaked: LeakedRows | None = None
+    calibration: Calibration | None = None
 
     def metrics(self) -> SplitMetrics:
         """Return the part of the evaluation that a manifest stores."""

@@ -121,6 +121,8 @@ def test_predict_reads_texts_lines_and_files(exported_run, tmp_path):
 def test_eval_prints_the_confusion_matrix_as_json(exported_run):
     result = json.loads(pipe("eval", exported_run, "--engine", "onnx-fp32", "--json").stdout)
     assert sum(rows for _, _, rows in result["confusion"]) == result["rows"] == 408
+    assert sum(cell["predictions"] for cell in result["calibration"]["bins"]) == 408
+    assert "calibration error " in pipe("eval", exported_run, "--engine", "onnx-fp32").stdout
 
 
 def test_check_has_no_findings_for_the_sample():

@@ -17,7 +17,7 @@ from pipework.data.examples import Example
 from pipework.html import page as frame
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
-from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.evaluation import Calibration, Evaluation
 from pipework.tasks.kinds import Loss, Metric
 from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import data_section
@@ -46,6 +46,7 @@ class RunPage:
         config: the text of its config.toml.
         report: the statistics of its data files.
         evaluation: scores of the best checkpoint on dev.
+        calibration: of its probabilities on test, or else dev; None for a regression.
         logits_NC: its logits for dev, float32.
         truth: labels of dev, from `pipework.scoring.evaluation.label_array`.
         baseline: a linear model trained on the same rows.
@@ -57,6 +58,7 @@ class RunPage:
     config: str
     report: DataReport
     evaluation: Evaluation
+    calibration: Calibration | None
     logits_NC: NDArray[np.float32]
     truth: NDArray[np.generic]
     baseline: LinearBaseline
@@ -78,6 +80,7 @@ def html(page: RunPage, curves: Curves) -> str:
         _significance(page),
         *_scores(page),
         frame.section("Training curves", frame.plots(_curves(curves, page))),
+        _calibration(page),
         _confusion(page.evaluation),
         "" if page.manifest.task.has_labels else _regression(page),
         _classes(page),
@@ -160,6 +163,23 @@ def curve_plots(
     for title, caption, name in CURVES:
         if points := curves.get(f"train/{name}"):
             yield title, caption, frame.line_plot({title: points})
+
+
+def _calibration(page: RunPage) -> str:
+    found = page.calibration
+    if found is None:
+        return ""
+    from pipework.train.report.plots import reliability  # noqa: PLC0415
+
+    tiles = (
+        (f"{found.error:.4f}", "", f"calibration error, {found.low:.4f} to {found.high:.4f}"),
+        (f"{found.brier:.4f}", "", "Brier score"),
+        (f"{found.log_loss:.4f}", "", "log loss"),
+    )
+    kind = "each label" if page.manifest.task.many_labels else "the predicted label"
+    caption = f"Probability of {kind}. Below the line, the model is too confident."
+    plot = frame.plots([("Reliability", caption, reliability(found))])
+    return frame.section(f"Calibration on {page.baseline.split}", frame.tiles(tiles) + plot)
 
 
 def _confusion(evaluation: Evaluation) -> str:

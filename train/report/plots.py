@@ -1,4 +1,4 @@
-"""The plots of a regression in the training report, and of the report of a search.
+"""The plots of probabilities and of a regression in the training report, and of a search.
 
 Shapes: N rows of dev.
 """
@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from pipework.html.svg import GRID, SERIES, STYLE, new_axes, svg
+from pipework.tasks.evaluation import Calibration
 
 POINTS = 1500
 BINS = 40
@@ -30,6 +31,17 @@ def predicted_against_true(predicted_N: NDArray[np.float64], truth_N: NDArray[np
         )
         _label(axes, "true value", "predicted value")
         return svg(figure, "Predicted against true values")
+
+
+def reliability(found: Calibration) -> str:
+    """Draw how often predictions are right over their probability, and the line of equality."""
+    with rc_context(STYLE | {"axes.grid.axis": "both"}):
+        figure, axes = new_axes()
+        axes.plot([0, 1], [0, 1], color=GRID)
+        chances, shares = zip(*((cell.probability, cell.right) for cell in found.bins), strict=True)
+        axes.plot(chances, shares, "o-", color=SERIES[0])
+        _label(axes, "mean probability", "share that is right")
+        return svg(figure, "Share of right predictions over their probability")
 
 
 def residuals(predicted_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> str:

@@ -10,6 +10,7 @@ import pytest
 from pipework.data.examples import Example
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
+from pipework.scoring.calibration import calibration
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
@@ -72,6 +73,7 @@ def page(trained_run):
         config=(trained_run / "config.toml").read_text(),
         report=data_report(sources, encoder, manifest.task.labels, NullProgress()),
         evaluation=manifest.task.evaluate(Outputs.of(logits_NC), truth_N),
+        calibration=calibration(manifest.task, Outputs.of(logits_NC), truth_N),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -106,6 +108,7 @@ def of_task(page, task, logits_NC, truth_N):
         page,
         manifest=page.manifest.model_copy(update={"task": task}),
         evaluation=task.evaluate(Outputs.of(logits_NC), truth_N),
+        calibration=calibration(task, Outputs.of(logits_NC), truth_N),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -188,6 +191,14 @@ def test_the_confusion_matrix_counts_every_row(page, crowded, drawn):
         assert len(counts) == min(20, len(report.evaluation.classes)) ** 2
     assert "the classes with the most errors" in drawn(crowded)
     assert "the classes with the most errors" not in drawn(page)
+
+
+def test_the_calibration_is_shown_with_its_diagram(page, several, regression, drawn):
+    for report in (page, several):
+        text = drawn(report)
+        assert f"calibration error, {report.calibration.low:.4f} to" in text
+        assert 'aria-label="Share of right predictions over their probability"' in text
+    assert "Calibration" not in drawn(regression)
 
 
 def test_short_labels_are_not_rotated(page, drawn):

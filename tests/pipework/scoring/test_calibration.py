@@ -1,0 +1,95 @@
+"""Calibration: scikit-learn's scores and bins, and probabilities whose error is known."""
+
+import numpy as np
+import pytest
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import brier_score_loss, log_loss
+
+from pipework.scoring.calibration import calibration
+from pipework.tasks.kinds import Metric
+from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.outputs import Outputs
+from pipework.tasks.predictions import sigmoid, softmax
+from pipework.tasks.regression import RegressionTask
+from pipework.tasks.single_label import SingleLabelTask
+
+LABELS = ("sport", "weather", "economy")
+
+
+def single(labels=LABELS):
+    return SingleLabelTask(labels=labels, metric=Metric.ACCURACY)
+
+
+def drawn(rows, seed=0, labels=LABELS):
+    """Logits, and labels drawn from their softmax: perfect probabilities."""
+    random = np.random.default_rng(seed)
+    logits_NC = random.normal(0, 2, (rows, len(labels))).astype(np.float32)
+    totals_NC = softmax(logits_NC).cumsum(axis=1)
+    truth_N = (random.random((rows, 1)) > totals_NC).sum(axis=1).clip(max=len(labels) - 1)
+    return logits_NC, truth_N.astype(np.int32)
+
+
+def found(logits_NC, truth_N, task=None):
+    return calibration(task or single(), Outputs.of(logits_NC), truth_N)
+
+
+@pytest.mark.parametrize("labels", [LABELS, LABELS[:2]], ids=len)
+def test_brier_score_and_log_loss_are_those_of_scikit_learn(labels):
+    logits_NC, truth_N = drawn(500, labels=labels)
+    scores_NC = softmax(logits_NC).astype(np.float64)
+    result = found(logits_NC, truth_N, single(labels))
+    inputs = scores_NC[:, 1] if len(labels) == 2 else scores_NC / scores_NC.sum(1, keepdims=True)
+    assert result.brier == pytest.approx(brier_score_loss(truth_N, inputs), rel=1e-5)
+    assert result.log_loss == pytest.approx(log_loss(truth_N, inputs), rel=1e-5)
+
+
+def test_the_labels_of_a_multi_label_task_count_alike():
+    random = np.random.default_rng(0)
+    logits_NC = random.normal(0, 2, (400, 3)).astype(np.float32)
+    truth_NC = (random.random((400, 3)) < sigmoid(logits_NC)).astype(np.int8)
+    result = found(logits_NC, truth_NC, MultiLabelTask(labels=LABELS, metric=Metric.MICRO_F1))
+    scores_K = sigmoid(logits_NC).ravel()
+    assert result.brier == pytest.approx(brier_score_loss(truth_NC.ravel(), scores_K), rel=1e-5)
+    assert result.log_loss == pytest.approx(log_loss(truth_NC.ravel(), scores_K), rel=1e-4)
+    assert sum(cell.predictions for cell in result.bins) == truth_NC.size
+
+
+def test_bins_are_those_of_scikit_learn():
+    logits_NC, truth_N = drawn(3001)
+    result = found(logits_NC, truth_N)
+    scores_NC = softmax(logits_NC)
+    right_N = scores_NC.argmax(axis=1) == truth_N
+    curve = calibration_curve(right_N, scores_NC.max(axis=1), n_bins=15, strategy="quantile")
+    shares, chances = curve
+    assert [cell.right for cell in result.bins] == pytest.approx(shares, abs=0.01)
+    assert [cell.probability for cell in result.bins] == pytest.approx(chances, abs=0.01)
+    weights = [cell.predictions / 3001 for cell in result.bins]
+    assert result.error == pytest.approx(float(np.abs(shares - chances) @ weights), abs=1e-3)
+
+
+def test_perfect_probabilities_have_an_interval_from_zero():
+    assert found(*drawn(1000)).low == 0.0
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+def test_the_interval_holds_the_error_of_many_rows(scale):
+    def of(rows, seed):
+        logits_NC, truth_N = drawn(rows, seed)
+        return found(logits_NC * scale, truth_N)
+
+    true = of(200_000, seed=0).error
+    results = [of(500, seed) for seed in range(1, 21)]
+    assert min(result.low for result in results) > 0
+    assert sum(result.low <= true <= result.high for result in results) >= 16
+
+
+def test_few_rows_have_few_bins():
+    result = found(*drawn(39))
+    assert [cell.predictions for cell in result.bins] == [39]
+    assert result.low <= result.error <= result.high
+
+
+def test_a_regression_and_no_rows_have_none():
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
+    assert found(np.ones((3, 1), np.float32), np.ones(3, np.float32), task) is None
+    assert found(np.ones((0, 3), np.float32), np.ones(0, np.int32)) is None
