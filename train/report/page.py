@@ -171,15 +171,11 @@ def _calibration(page: RunPage) -> str:
         return ""
     from pipework.train.report.plots import reliability  # noqa: PLC0415
 
-    tiles = (
-        (f"{found.error:.4f}", "", f"calibration error, {found.low:.4f} to {found.high:.4f}"),
-        (f"{found.brier:.4f}", "", "Brier score"),
-        (f"{found.log_loss:.4f}", "", "log loss"),
-    )
     kind = "each label" if page.manifest.task.many_labels else "the predicted label"
     caption = f"Probability of {kind}. Below the line, the model is too confident."
     plot = frame.plots([("Reliability", caption, reliability(found))])
-    return frame.section(f"Calibration on {page.baseline.split}", frame.tiles(tiles) + plot)
+    figures = f'<p class="quiet">{str(found).capitalize()}.</p>'
+    return frame.section(f"Calibration on {page.baseline.split}", figures + plot)
 
 
 def _confusion(evaluation: Evaluation) -> str:

@@ -196,7 +196,7 @@ def test_the_confusion_matrix_counts_every_row(page, crowded, drawn):
 def test_the_calibration_is_shown_with_its_diagram(page, several, regression, drawn):
     for report in (page, several):
         text = drawn(report)
-        assert f"calibration error, {report.calibration.low:.4f} to" in text
+        assert f"interval {report.calibration.low:.4f} to" in text
         assert 'aria-label="Share of right predictions over their probability"' in text
     assert "Calibration" not in drawn(regression)
 
