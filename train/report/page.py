@@ -174,7 +174,7 @@ def _calibration(page: RunPage) -> str:
     kind = "each label" if page.manifest.task.many_labels else "the predicted label"
     caption = f"Probability of {kind}. Below the line, the model is too confident."
     plot = frame.plots([("Reliability", caption, reliability(found))])
-    figures = f'<p class="quiet">{str(found).capitalize()}.</p>'
+    figures = f'<p class="quiet">C{str(found)[1:]}.</p>'
     return frame.section(f"Calibration on {page.baseline.split}", figures + plot)
 
 

@@ -179,7 +179,7 @@ def test_the_page_shows_the_comparison_with_the_linear_baseline(page, drawn):
 def test_the_page_has_a_plot_of_each_curve(page, regression, drawn):
     for title in ("Loss", "Scores on dev", "Learning rate", "Gradient norm"):
         assert f"<h3>{title}</h3>" in drawn(page)
-    assert drawn(page).count("<svg") == 5
+    assert drawn(page).count("<svg") == 6  # with the reliability diagram
     assert drawn(regression).count("<svg") == 6  # two regression plots, no dev scores
 
 
@@ -279,7 +279,7 @@ def test_the_page_is_written_to_the_run_folder(page, run):
 def test_a_browser_shows_the_plots_without_console_errors(page, run, tmp_path):
     path = write_page(run, page)
     done = browse(path, tmp_path, "--dump-dom", "--enable-logging=stderr")
-    assert done.stdout.decode().count("<svg") == 5
+    assert done.stdout.decode().count("<svg") == 6
     assert not re.search(rb"CONSOLE.*(Refused|Error|violates)", done.stderr)
 
 
