@@ -85,8 +85,9 @@ def test_the_texts_of_a_large_body_are_checked_outside_of_the_event_loop(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = []
-    checked = "pipework.serve.inference_protocol.infer_request.check_texts"
-    monkeypatch.setattr(checked, lambda *_: threads.append(threading.current_thread()))
+    monkeypatch.setattr(
+        LimitSettings, "check_length", lambda *_: threads.append(threading.current_thread())
+    )
     tensor = TENSOR | {"data": ["rain " * 10_000]}
     body = json.dumps({"inputs": [tensor]}).encode()
     _, ((status, _, _),) = exchange(predictor, request(body, f"/v2/models/{predictor.name}/infer"))
