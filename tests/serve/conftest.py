@@ -28,9 +28,7 @@ from pipework.run_folder.engine_record import (
     EngineBuild,
     EngineRecord,
     Layout,
-    Parity,
     Precision,
-    Tolerance,
 )
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import (
@@ -51,7 +49,7 @@ from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import Encoding, TextEncoder
-from tests.checked_manifest import as_checked
+from tests.checked_manifest import TOLERANCE, as_checked, parity
 from tests.commands import ForkedProcess
 from tests.serve.servers import run_server
 
@@ -75,7 +73,6 @@ TASKS = {
 }
 WIDTH = 16
 SLOW_WIDTH = 256
-TOLERANCE = Tolerance(max_abs=1e-4, mean_abs=1e-5, spread=1e-4, flips_outside=0, score_drop=0)
 
 MakeRun = Callable[..., Path]
 
@@ -358,38 +355,18 @@ def build_run(
                 layout=Layout.PADDED,
                 files=(record_file(run, graph),),
                 built=EngineBuild(opset=17, built_with={}),
-                parity=parity(passed=passed),
+                parity=parity(
+                    processor=processor(),
+                    runtime=runtime_of("onnx").version(),
+                    threads=tuple(range(1, 257)),
+                    passed=passed,
+                ),
                 tolerance=TOLERANCE,
             ),
         ),
     )
     write_manifest(run, as_checked(manifest))
     return run
-
-
-def parity(*, passed: bool) -> Parity:
-    return Parity(
-        reference="checkpoint",
-        rows=1,
-        shapes=((1, 1),),
-        max_abs=0,
-        mean_abs=0,
-        max_rel=0,
-        max_kl=0,
-        spread=0,
-        argmax_agreement=1,
-        flips=0,
-        error_bound=0,
-        flips_outside=0,
-        max_change=0,
-        metric=Metric.ACCURACY,
-        scores=None,
-        processor=processor(),
-        runtime=runtime_of("onnx").version(),
-        threads=tuple(range(1, 257)),
-        tolerance=TOLERANCE,
-        passed=passed,
-    )
 
 
 def build_tokenizer() -> Tokenizer:
