@@ -68,6 +68,11 @@ class PipeError(Exception):
         self.hint = hint
         self.details = details
 
+    @property
+    def with_hint(self) -> str:
+        """The message and the hint in one line."""
+        return f"{self}; {self.hint}" if self.hint else str(self)
+
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the message and the attributes; subclasses have other arguments."""
         return _restored, (type(self), self.args, self.__dict__)
@@ -139,7 +144,7 @@ class TooBusyError(PipeError):
 
     http_status = 429
 
-    def __init__(self, message: str, retry_after_s: int) -> None:
+    def __init__(self, message: str, retry_after_s: int = 1) -> None:
         super().__init__(message, f"send it again in {retry_after_s} s")
         self.retry_after_s = retry_after_s
 

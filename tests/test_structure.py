@@ -21,10 +21,10 @@ def load():
 REPORT = load()
 # What is still above the budgets. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 1_021,
-    "train": 1_363,
+    "pipework": 1_007,
+    "train": 1_361,
     "export": 1_975,
-    "serve": 2_678,
+    "serve": 2_633,
     "benchmarks": 107,
     "benchmarks/studies": 960,
     "tests": 11_792,

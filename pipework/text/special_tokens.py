@@ -66,11 +66,14 @@ class PairTemplate:
         self, first: NDArray[np.int32], second: NDArray[np.int32]
     ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
         """Return ids int32 [T] and type ids int8 [T] of a pair, given the tokens of its texts."""
-        counts = (len(first), len(second))
-        kinds = [np.full(n, kind, np.int8) for kind, n in zip(self.kinds, counts, strict=True)]
         ids = (self.ids[0], first, self.ids[1], second, self.ids[2])
+        return np.concatenate(ids), self.types(len(first), len(second))
+
+    def types(self, first: int, second: int) -> NDArray[np.int8]:
+        """Return type ids int8 [T] of a pair, given the numbers of tokens of its texts."""
+        kinds = [np.full(n, k, np.int8) for k, n in zip(self.kinds, (first, second), strict=True)]
         types = (self.type_ids[0], kinds[0], self.type_ids[1], kinds[1], self.type_ids[2])
-        return np.concatenate(ids), np.concatenate(types)
+        return np.concatenate(types)
 
 
 def matching_special_tokens(tokenizer: Tokenizer, but: Collection[int]) -> Tokenizer:
@@ -97,42 +100,31 @@ def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
     return (shorter, longer) if first <= second else (longer, shorter)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SpecialTokens:
     """The special tokens around a text and around a pair, such as [CLS] text [SEP] text [SEP].
 
     Attributes:
         single: ids before and after a single text.
-        pair: ids before, between and after the texts of a pair.
-        types: type ids of the five parts of a pair: of each token in the three parts of `pair`,
-            and of the two texts.
+        pair: the template of a pair.
     """
 
-    single: tuple[tuple[int, ...], tuple[int, ...]]
-    pair: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    types: tuple[tuple[int, ...], int, tuple[int, ...], int, tuple[int, ...]]
+    single: tuple[Tokens, Tokens]
+    pair: PairTemplate
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
-        """Derive the special tokens by encoding a letter and a pair of letters."""
-        plain = Tokenizer.from_str(tokenizer.to_str())
+        """Derive the special tokens by encoding a probe text and a probe pair.
+
+        Raises:
+            ConfigError: see `PairTemplate.of`.
+        """
+        plain = with_probe_token(tokenizer)
         plain.no_truncation()
         plain.no_padding()
-        single, pair = plain.encode("a"), plain.encode("a", "a")
-        (start, end), *_ = _texts(single.special_tokens_mask)
-        (first, middle), (second, last) = _texts(pair.special_tokens_mask)
-        ids, types = pair.ids, pair.type_ids
-        return cls(
-            single=(tuple(single.ids[:start]), tuple(single.ids[end:])),
-            pair=(tuple(ids[:first]), tuple(ids[middle:second]), tuple(ids[last:])),
-            types=(
-                tuple(types[:first]),
-                types[first],
-                tuple(types[middle:second]),
-                types[second],
-                tuple(types[last:]),
-            ),
-        )
+        probe = plain.encode(PROBE)
+        index, ids = probe.tokens.index(PROBE), np.array(probe.ids, np.int64)
+        return cls(single=(ids[:index], ids[index + 1 :]), pair=PairTemplate.of(plain))
 
     @property
     def single_count(self) -> int:
@@ -142,11 +134,11 @@ class SpecialTokens:
     @property
     def pair_count(self) -> int:
         """Number of special tokens of a pair."""
-        return sum(map(len, self.pair))
+        return sum(map(len, self.pair.ids))
 
     def ids(self, texts: Sequence[Tokens]) -> Tokens:
         """Return the ids of one or two texts with special tokens, int64."""
-        return _interleave([np.array(part, np.int64) for part in self._parts(texts)], texts)
+        return _interleave([part.astype(np.int64) for part in self._parts(texts)], texts)
 
     def units(self, units: Sequence[NDArray[np.bool_]]) -> NDArray[np.bool_]:
         """Return the flags of one or two texts with True for each special token."""
@@ -156,24 +148,13 @@ class SpecialTokens:
         """Return the type ids of one or two texts with special tokens, int64."""
         if len(texts) == 1:
             return np.zeros(self.single_count + len(texts[0]), np.int64)
-        before, first, between, second, after = self.types
-        inner = [
-            np.full(len(text), type_id)
-            for text, type_id in zip(texts, (first, second), strict=True)
-        ]
-        return _interleave([np.array(part, np.int64) for part in (before, between, after)], inner)
+        return self.pair.types(*map(len, texts)).astype(np.int64)
 
-    def _parts(self, texts: Sequence[object]) -> Sequence[tuple[int, ...]]:
-        return self.single if len(texts) == 1 else self.pair
+    def _parts(self, texts: Sequence[object]) -> Sequence[NDArray[np.integer]]:
+        return self.single if len(texts) == 1 else self.pair.ids
 
 
 def _interleave(special: Sequence[Array], texts: Sequence[Array]) -> Array:
     """Concatenate special tokens and texts alternately, starting and ending with special ones."""
     parts = [part for pair in zip(special, texts, strict=False) for part in pair]
     return cast("Array", np.concatenate([*parts, special[-1]]))
-
-
-def _texts(special: list[int]) -> list[tuple[int, int]]:
-    """Return the spans [start, end) of the tokens that are not special."""
-    edges = np.flatnonzero(np.diff([1, *special, 1]))
-    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]

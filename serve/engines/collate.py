@@ -8,7 +8,7 @@ Shapes: N inputs of a batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from time import perf_counter
 
@@ -150,10 +150,6 @@ class Collate:
             names |= {"position_ids", "segment_ids", "text_index"}
         names |= {"token_type_ids"} if self.padding.type_ids else set()
         return names | ({"entity_spans"} if self.spans else set())
-
-    def reading(self, *, first_only: bool) -> "Collate":
-        """Return a copy for a graph that reads only the first token, or all tokens."""
-        return replace(self, first_only=first_only)
 
     def feeds(self, encodings: Sequence[Encoding]) -> Iterator[InputFeed]:
         """Yield the calls for a batch; every input is in exactly one."""

@@ -8,6 +8,7 @@ Shapes: B inputs of one call, C classes.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -136,8 +137,9 @@ class OnnxRuntimeEngine(CollatedEngine):
 
         self._gpu = cuda_gpu()
         provider = CPU if self._gpu is None else CUDA
-        if provider == CUDA:
-            _check_libraries(load_cuda_libraries())
+        if provider == CUDA and (missing := load_cuda_libraries()):
+            message = f"there is a GPU, but onnxruntime needs {', '.join(missing)}, not found"
+            raise MissingDependencyError(message, CUDA_HINT)
         self._thread = LowPriorityThread()
         try:
             self._session = self._thread.call(
@@ -153,7 +155,8 @@ class OnnxRuntimeEngine(CollatedEngine):
             outputs = {node.name for node in self._session.get_outputs()}
             check_names({*inputs}, outputs, collate)
             index = inputs.get("text_index")
-            super().__init__(collate.reading(first_only=index is None or index.shape[1] == 1))
+            first_only = index is None or index.shape[1] == 1
+            super().__init__(replace(collate, first_only=first_only))
         except PipeError:
             self.close()
             raise
@@ -197,17 +200,6 @@ def cuda_gpu() -> Gpu | None:
     except NoGpuError as reason:
         log.info("onnxruntime computes on the CPU: %s", reason)
         return None
-
-
-def _check_libraries(missing: Sequence[str]) -> None:
-    """Check that all libraries of CUDA were found.
-
-    Raises:
-        MissingDependencyError: some are missing; the message names them.
-    """
-    if missing:
-        message = f"there is a GPU, but onnxruntime needs {', '.join(missing)}, not found"
-        raise MissingDependencyError(message, CUDA_HINT)
 
 
 def _check_provider(providers: Sequence[str], provider: str) -> None:

@@ -112,7 +112,7 @@ class OpenVinoEngine(CollatedEngine):
             with LowPriorityThread() as thread:  # the computing threads inherit its priority
                 self._model = thread.call(lambda: core.compile_model(model, "CPU", options))
             self._request = self._model.create_infer_request()
-            collate = replace(collate.reading(first_only=first_only), row_step=ROW_STEP)
+            collate = replace(collate, first_only=first_only, row_step=ROW_STEP)
             self._indices = {node.get_any_name(): n for n, node in enumerate(self._model.inputs)}
             super().__init__(collate)
         except Exception as error:  # the runtime's errors share no narrower base

@@ -50,28 +50,19 @@ class ReprovenEngine(Closeable):
         """Return the outputs of N inputs.
 
         Raises:
-            CheckFailedError: the parity check failed.
-        """
-        self.prove()
-        return self._engine.infer(encodings)
-
-    def prove(self) -> None:
-        """Check parity unless it has passed.
-
-        Raises:
-            CheckFailedError: the check failed, now or before.
+            CheckFailedError: the parity check failed, now or before.
             NotReadyError: the model is not reachable.
         """
         if self._refused:
             raise CheckFailedError(self._refused, HINT)
-        if self._proven:
-            return
-        try:
-            prove_here(self._engine, self._record, self._rows, self._task, self._sizes)
-        except CheckFailedError as error:
-            self._refused = str(error)
-            raise
-        self._proven = True
+        if not self._proven:
+            try:
+                prove_here(self._engine, self._record, self._rows, self._task, self._sizes)
+            except CheckFailedError as error:
+                self._refused = str(error)
+                raise
+            self._proven = True
+        return self._engine.infer(encodings)
 
     def close(self) -> None:
         """Free the engine."""

@@ -66,8 +66,7 @@ def _parts(error: Exception) -> tuple[int, str, dict[str, str]]:
             headers = dict(getattr(error, "headers", {}))
             if isinstance(error, TooBusyError):
                 headers["Retry-After"] = str(error.retry_after_s)
-            text = f"{error}; {error.hint}" if error.hint else str(error)
-            return error.http_status, text, headers
+            return error.http_status, error.with_hint, headers
         case HTTPException():
             return error.status_code, str(error.detail), dict(error.headers or {})
         case _:  # a bug: uvicorn logs the traceback; the client must not see it

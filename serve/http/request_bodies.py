@@ -5,9 +5,8 @@ them.
 """
 
 import asyncio
-import gzip
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -26,7 +25,6 @@ _UNCOMPRESSED = {"", "identity"}
 _MULTI_MEMBER = {"gzip", "x-gzip"}
 MAX_MEMBERS = 1024  # of a gzip body: a member may be empty, but takes time
 _PART_BYTES = 16 * 2**10
-RETRY_AFTER_S = 1
 _COMPRESSION_HINT = "compress the body again, or send it without Content-Encoding"
 COPIES = 2  # of a body in memory: the body and its texts, or its texts as UTF-8 bytes and decoded
 MIN_BYTES = 1024  # smaller bodies fit into one packet without compression
@@ -77,7 +75,7 @@ class ByteBudget:
         most = self._most if new <= LARGE_BYTES else self._most * 3 // 4
         if new > old and self.used > old and self.used - old + new > most:
             message = f"the server holds {self.used} bytes of requests that {self._purpose}"
-            raise TooBusyError(message, RETRY_AFTER_S)
+            raise TooBusyError(message)
         self.used += new - old
 
 
@@ -203,9 +201,9 @@ async def compress(response: Response, fields: Mapping[bytes, bytes]) -> Respons
         return response
     encoding = preferred_encoding(accepted.decode("latin-1"))
     if encoding is not None:
-        body, compressor = bytes(response.body), _compressor(encoding)
-        large = len(body) > LARGE_BYTES
-        response.body = await asyncio.to_thread(compressor, body) if large else compressor(body)
+        pack = partial(zlib.compress, bytes(response.body), LEVEL, _WINDOWS[encoding])
+        large = len(response.body) > LARGE_BYTES
+        response.body = await asyncio.to_thread(pack) if large else pack()
         response.headers["Content-Encoding"] = encoding
         response.headers["Content-Length"] = str(len(response.body))
         response.headers.add_vary_header("Accept-Encoding")
@@ -232,9 +230,3 @@ def _quality(parameters: str) -> float:
         return float(value)
     except ValueError:
         return 0.0
-
-
-def _compressor(encoding: str) -> Callable[[bytes], bytes]:
-    if encoding == "gzip":
-        return lambda body: gzip.compress(body, LEVEL, mtime=0)
-    return lambda body: zlib.compress(body, LEVEL)

@@ -55,7 +55,7 @@ def status_of(error: Exception, method: str) -> GrpcStatus:
     metadata: Metadata = ()
     match error:
         case PipeError():
-            text = f"{error}; {error.hint}" if error.hint else str(error)
+            text = error.with_hint
             metadata = _metadata(error)
             if code is StatusCode.INTERNAL:  # like `pipework.serve.http.errors`
                 log.error("%s %s %s", method, code.name, text)

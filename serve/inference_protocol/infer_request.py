@@ -159,21 +159,10 @@ def read_texts(
     if pairs is not None and len(pairs) != len(elements[TEXT]):
         message = f"inputs: {len(elements[TEXT])} of {TEXT}, but {len(pairs)} of {TEXT_PAIR}"
         raise ProtocolError(message)
-    texts = InputTexts(text=elements[TEXT], text_pair=pairs)
-    check_texts(texts, limits)
-    return texts
-
-
-def check_texts(texts: InputTexts, limits: LimitSettings) -> None:
-    """Check the number of texts and their lengths.
-
-    Raises:
-        TooLargeError: the message has the limit and what was found.
-    """
-    found = len(texts.text)
-    limits.check_count(found)
-    for row, text in enumerate((*texts.text, *(texts.text_pair or ()))):
-        limits.check_length(text, row % found)
+    texts = elements[TEXT]
+    for row, text in enumerate((*texts, *(pairs or ()))):
+        limits.check_length(text, row % len(texts))
+    return InputTexts(text=texts, text_pair=pairs)
 
 
 def read_outputs(

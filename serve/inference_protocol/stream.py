@@ -31,7 +31,6 @@ CALL_BYTES = 16 * 2**10  # memory of a call in gRPC, without its messages
 
 _Computed: TypeAlias = "asyncio.Future[tuple[A, UnreadResponse]]"
 _Pending: TypeAlias = "asyncio.Queue[_Computed[A] | None]"
-RETRY_AFTER_S = 1
 OTHER_SHARE = 8  # part of the messages that is for methods other than inference
 
 
@@ -216,7 +215,7 @@ class ConcurrencyLimit:
         """
         if self.active >= self._most:
             message = f"{self._most} {self._kind} are open, which is the limit"
-            raise TooBusyError(message, RETRY_AFTER_S)
+            raise TooBusyError(message)
         self.active += 1
         try:
             yield
@@ -285,7 +284,7 @@ class ReceiveLimit:
     def _error(self, limit: asyncio.Timeout) -> PipeError:
         if limit in self._refused:
             message = f"more than {self._most_slow} messages are being received"
-            return TooBusyError(message, RETRY_AFTER_S)
+            return TooBusyError(message)
         return DeadlineError(f"the message was not received within {self._body_s:g} s")
 
 

@@ -119,13 +119,19 @@ class Models(Closeable):
             entries[key] = replace(served, reason=entry.reason) if served else entry
         return [entries[key] for key in sorted(entries, key=lambda key: (key[0], _number(key[1])))]
 
-    def check_control(self) -> None:
-        """Check that clients may load and unload models.
+    def check_control(self) -> RepositoryWatcher:
+        """Check that clients may load and unload models, and return where they are.
 
         Raises:
             ControlError: they may not; the hint names the setting.
         """
-        self._controlled_source()
+        if not self._control:
+            message = "this server does not load and unload models on request"
+            raise ControlError(message, "start it with --set models.control=true")
+        if self._source is None:
+            message = "this server serves one run folder, which stays loaded"
+            raise ControlError(message, "serve a repository: pipe serve REPOSITORY")
+        return self._source
 
     async def request(self, change: Change, name: str) -> None:
         """Load new versions of a model, or unload it, on request of a client.
@@ -148,7 +154,7 @@ class Models(Closeable):
         Raises:
             PipeError: see `RepositoryWatcher.load`, `RepositoryWatcher.unload` and `check_control`.
         """
-        source = self._controlled_source()
+        source = self.check_control()
         if change is Change.LOAD:
             source.load(name)
         else:
@@ -206,15 +212,6 @@ class Models(Closeable):
         if self.stopping.is_set():
             message = "the server is stopping"
             raise NotReadyError(message)
-
-    def _controlled_source(self) -> RepositoryWatcher:
-        if not self._control:
-            message = "this server does not load and unload models on request"
-            raise ControlError(message, "start it with --set models.control=true")
-        if self._source is None:
-            message = "this server serves one run folder, which stays loaded"
-            raise ControlError(message, "serve a repository: pipe serve REPOSITORY")
-        return self._source
 
     def _check_not_pending(self, name: str, version: str) -> None:
         """Check that a version that is not served is not in the repository either.

@@ -300,4 +300,4 @@ def _reason(error: Exception) -> str:
     if known is None:
         log.error("a version could not be opened", exc_info=error)
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return f"{known}; {known.hint}" if known.hint else str(known)
+    return known.with_hint

@@ -53,18 +53,13 @@ class RecentLatency:
         # A full buffer covers less time than the window.
         full = len(recent) == MAX_REQUESTS
         covered_s = max(now_s - recent[:, 0].min(), 1e-3) if full else self._window_s
-        latencies_ms = sorted((recent[:, 1] * 1e3).tolist())
+        p50_ms = p99_ms = None
+        if len(recent):
+            p50_ms, p99_ms = np.quantile(recent[:, 1], (0.5, 0.99), method="inverted_cdf") * 1e3
         return RecentStatus(
             window_s=self._window_s,
             requests_per_s=len(recent) / covered_s,
             texts_per_s=float(recent[:, 2].sum()) / covered_s,
-            p50_ms=_quantile(latencies_ms, 0.5),
-            p99_ms=_quantile(latencies_ms, 0.99),
+            p50_ms=p50_ms,
+            p99_ms=p99_ms,
         )
-
-
-def _quantile(ordered: list[float], fraction: float) -> float | None:
-    """Return the smallest value that at least this fraction of the values does not exceed."""
-    if not ordered:
-        return None
-    return ordered[max(0, -int(-fraction * len(ordered) // 1) - 1)]

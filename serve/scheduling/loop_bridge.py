@@ -18,7 +18,6 @@ T = TypeVar("T")
 LARGE_BYTES = 32 * 2**10  # parsing fewer bytes blocks the event loop for at most 10 ms
 MAX_WAITING = 64
 INLINE_LOGITS = 20_000  # predictions of more logits are made and written outside of the event loop
-RETRY_AFTER_S = 1
 
 
 class LargeWork:
@@ -41,7 +40,7 @@ class LargeWork:
         """
         if size_bytes > LARGE_BYTES and self._waiting >= MAX_WAITING:
             message = f"{self._waiting} large requests are waiting to be read"
-            raise TooBusyError(message, RETRY_AFTER_S)
+            raise TooBusyError(message)
 
     async def run(self, size_bytes: int, function: Callable[[], T]) -> T:
         """Return the result of a function for a request of this size."""

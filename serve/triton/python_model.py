@@ -110,8 +110,7 @@ def _response(answer: OutputTensors | PipeError) -> object:
                     return triton.InferenceResponse(tensors, parameters=parameters)
             return triton.InferenceResponse(tensors)
         case PipeError():
-            text = f"{answer}; {answer.hint}" if answer.hint else str(answer)
-            return triton.InferenceResponse(error=triton.TritonError(text))
+            return triton.InferenceResponse(error=triton.TritonError(answer.with_hint))
 
 
 def answers(model: EngineModel, batch: Sequence[InputTexts]) -> list[OutputTensors | InputError]:

@@ -28,9 +28,7 @@ from pipework.run_folder.engine_record import (
     EngineBuild,
     EngineRecord,
     Layout,
-    Parity,
     Precision,
-    Tolerance,
 )
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import (
@@ -48,11 +46,10 @@ from pipework.serve.engines import open_engine
 from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
-from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
-from pipework.text.encoding import TextEncoder
-from tests.checked_manifest import as_checked
+from pipework.text.encoding import Encoding, TextEncoder
+from tests.checked_manifest import TOLERANCE, as_checked, parity
 from tests.commands import ForkedProcess
 from tests.serve.servers import run_server
 
@@ -66,6 +63,7 @@ WORDS = [
 ]
 MEANING = range(4, 13)
 LABELS = ("weather", "sport", "money")
+GRAPH = "engines/onnx/model.onnx"  # of a run folder
 TASKS = {
     "single_label": SingleLabelTask(labels=LABELS, metric=Metric.ACCURACY),
     "multi_label": MultiLabelTask(
@@ -75,12 +73,11 @@ TASKS = {
 }
 WIDTH = 16
 SLOW_WIDTH = 256
-TOLERANCE = Tolerance(max_abs=1e-4, mean_abs=1e-5, spread=1e-4, flips_outside=0, score_drop=0)
 
 MakeRun = Callable[..., Path]
 
-# Texts of the reference rows, with which an engine can be verified again.
-KEPT_TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 3
+# Texts of every label and of several lengths.
+TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
 
 # A server in a process that has imported nothing else.
 RUNNER = """
@@ -275,17 +272,27 @@ class Shelf:
         keep_rows(self.folder / name / str(version))
 
 
-def keep_rows(run: Path, *, wrong: float = 0.0) -> None:
-    """Store reference rows. Their logits come from the engine instead of a checkpoint."""
-    folder = run / "engines" / "onnx"
+def encoded(run: Path, examples: Sequence[Example], *, type_ids: bool = False) -> list[Encoding]:
+    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=type_ids)
+    return encoder.encode(examples)
+
+
+def reference_rows(run: Path, repetitions: int = 3) -> ReferenceRows:
+    """Return reference rows. Their logits come from the engine instead of a checkpoint."""
     manifest = read_manifest(run)
+    encodings = encoded(run, [Example(text=text) for text in TEXTS * repetitions])
+    with open_engine(run / GRAPH, manifest.engines[0], manifest) as engine:
+        return ReferenceRows(encodings=encodings, outputs=engine.infer(encodings))
+
+
+def keep_rows(run: Path, *, wrong: float = 0.0) -> None:
+    """Store reference rows, with which an engine can be verified again."""
+    folder = run / "engines" / "onnx"
+    rows, manifest = reference_rows(run), read_manifest(run)
+    rows.outputs.values[:] += wrong
     (record,) = manifest.engines
-    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
-    encodings = encoder.encode([Example(text=text) for text in KEPT_TEXTS])
-    with open_engine(folder / "model.onnx", record, manifest) as engine:
-        logits_NC = engine.infer(encodings).values + np.float32(wrong)
     partial = folder / "rows.partial"
-    ReferenceRows(encodings=encodings, outputs=Outputs.of(logits_NC)).write(partial)
+    rows.write(partial)
     partial.replace(folder / "rows.npz")
     files = tuple(record_file(run, folder / name) for name in ("model.onnx", "rows.npz"))
     record = record.model_copy(update={"files": files})
@@ -348,38 +355,18 @@ def build_run(
                 layout=Layout.PADDED,
                 files=(record_file(run, graph),),
                 built=EngineBuild(opset=17, built_with={}),
-                parity=parity(passed=passed),
+                parity=parity(
+                    processor=processor(),
+                    runtime=runtime_of("onnx").version(),
+                    threads=tuple(range(1, 257)),
+                    passed=passed,
+                ),
                 tolerance=TOLERANCE,
             ),
         ),
     )
     write_manifest(run, as_checked(manifest))
     return run
-
-
-def parity(*, passed: bool) -> Parity:
-    return Parity(
-        reference="checkpoint",
-        rows=1,
-        shapes=((1, 1),),
-        max_abs=0,
-        mean_abs=0,
-        max_rel=0,
-        max_kl=0,
-        spread=0,
-        argmax_agreement=1,
-        flips=0,
-        error_bound=0,
-        flips_outside=0,
-        max_change=0,
-        metric=Metric.ACCURACY,
-        scores=None,
-        processor=processor(),
-        runtime=runtime_of("onnx").version(),
-        threads=tuple(range(1, 257)),
-        tolerance=TOLERANCE,
-        passed=passed,
-    )
 
 
 def build_tokenizer() -> Tokenizer:

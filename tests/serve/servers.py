@@ -126,6 +126,17 @@ class MemoryTransport(asyncio.Transport):
 
     abort = close
 
+    async def until(self, done: Callable[[], object]) -> None:
+        """Wait for data or the end of the connection until a condition holds."""
+        while not done():
+            self.changed.clear()
+            await asyncio.wait_for(self.changed.wait(), TIMEOUT_S)
+
+    async def until_answered(self, answers: int = 1) -> list[Answer]:
+        """Wait for complete responses, and return them."""
+        await self.until(lambda: len(parsed(self.written)) >= answers)
+        return parsed(self.written)
+
     def pause_reading(self) -> None:
         pass
 
@@ -174,9 +185,7 @@ class MemoryServer:
         for part in parts:
             opened.data_received(part)
             await asyncio.sleep(0)
-        while len(responses := parsed(transport.written)) < answers:
-            transport.changed.clear()
-            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        responses = await transport.until_answered(answers)
         opened.connection_lost(None)
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # until the observers have the requests
@@ -215,13 +224,10 @@ class _ClientTransport(httpx.AsyncBaseTransport):
                     break
             else:
                 opened.data_received(b"0\r\n\r\n" if chunked else b"")
-        while not (responses := parsed(transport.written)):
-            transport.changed.clear()
-            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        ((status, headers, body),) = await transport.until_answered()
         opened.connection_lost(None)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        ((status, headers, body),) = responses
         return httpx.Response(status, headers=headers, content=body)
 
 

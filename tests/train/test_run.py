@@ -109,20 +109,20 @@ def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path
 def test_best_weights_are_saved_only_when_the_dev_score_improves(small, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.7, 0.9, 0.95, 0.1])
     saved = []
-    real_save, real_evaluate = CheckpointManager.save_best, ClassifierEvaluator.evaluate
+    real_save, real_evaluate = CheckpointManager.save_weights, ClassifierEvaluator.evaluate
 
-    def save(checkpoints, model, step):
-        saved.append(step)
-        real_save(checkpoints, model, step)
+    def save(checkpoints, model, folder):
+        saved.append(folder.name)
+        real_save(checkpoints, model, folder)
 
     def evaluate(*arguments):
         score = {Metric.ACCURACY: next(accuracies)}
         return real_evaluate(*arguments).model_copy(update={"scores": score})
 
-    monkeypatch.setattr(CheckpointManager, "save_best", save)
+    monkeypatch.setattr(CheckpointManager, "save_weights", save)
     monkeypatch.setattr(ClassifierEvaluator, "evaluate", evaluate)
     learn(small("train.eval_every=1"), tmp_path / "run")
-    assert saved == [1, 2, 5]
+    assert saved == ["best-00000001", "best-00000002", "best-00000005"]
 
 
 def test_a_run_without_improvement_stops_early(small, tmp_path, monkeypatch):

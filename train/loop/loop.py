@@ -148,7 +148,8 @@ class Loop:
             self._evaluate()
         self._update_state(evaluation_due=evaluating and stop and not last)
         if self._settings.keep_every is not None and step % self._settings.keep_every == 0:
-            self._world.lead(lambda: self._checkpoints.keep_step(self._model, step))
+            kept = self._checkpoints.kept(step)
+            self._world.lead(lambda: self._checkpoints.save_weights(self._model, kept))
         if evaluating or due or stop:
             self._save()
         if stop and not last:
@@ -188,7 +189,8 @@ class Loop:
         self._logger.scalars(step, "dev", {**evaluation.scores, **evaluation.losses})
         if is_better(evaluation, best):
             self._update_state(best=evaluation, best_step=step, evals_without_gain=0)
-            self._world.lead(lambda: self._checkpoints.save_best(self._model, step))
+            folder = self._checkpoints.best(step)
+            self._world.lead(lambda: self._checkpoints.save_weights(self._model, folder))
         else:
             self._update_state(evals_without_gain=self._state.evals_without_gain + 1)
         self._ended = self._should_stop(step / self._steps, evaluation)

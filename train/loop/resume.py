@@ -97,8 +97,12 @@ class CheckpointManager:
         self._keep = keep
 
     def best(self, step: int) -> Path:
-        """Return the folder of the best weights that were found at a step."""
+        """Return the folder of the best weights of a step; `save` deletes older ones."""
         return self._folder / f"best-{step:08d}"
+
+    def kept(self, step: int) -> Path:
+        """Return the folder of the weights of a step that remain when the run is complete."""
+        return self._run / STEPS / kept_name(step)
 
     def save(
         self,
@@ -141,22 +145,13 @@ class CheckpointManager:
             hint = "the previous checkpoint is valid: free disk space, then use --resume"
             raise RunFolderError(message, hint) from error
 
-    def save_best(self, model: Any, step: int) -> None:  # noqa: ANN401  (a Classifier)
-        """Write the best weights in the format of `checkpoint/`; `save` deletes older ones.
+    def save_weights(self, model: Any, target: Path) -> None:  # noqa: ANN401  (a Classifier)
+        """Write weights to the folder `best` or `kept`, in the format of `checkpoint/`.
 
         Raises:
             RunFolderError: they cannot be written.
         """
-        with self._atomic_folder(self.best(step)) as folder:
-            model.save(folder)
-
-    def keep_step(self, model: Any, step: int) -> None:  # noqa: ANN401  (a Classifier)
-        """Write the weights of a step to a folder that is not deleted when the run is complete.
-
-        Raises:
-            RunFolderError: they cannot be written.
-        """
-        with self._atomic_folder(self._run / STEPS / kept_name(step)) as folder:
+        with self._atomic_folder(target) as folder:
             model.save(folder)
 
     def _clear(self) -> None:

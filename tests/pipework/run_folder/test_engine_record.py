@@ -7,46 +7,19 @@ from pipework.run_folder.engine_record import (
     EngineBuild,
     EngineRecord,
     Layout,
-    Parity,
     ParityScores,
     Precision,
     Scaling,
     Speed,
-    Tolerance,
     Variant,
     engine_digest,
 )
 from pipework.run_folder.files import FileRecord
-from pipework.tasks.kinds import Metric
-
-TOLERANCE = Tolerance(max_abs=1e-4, spread=1e-4, flips_outside=0, score_drop=0)
+from tests.checked_manifest import TOLERANCE, parity
 
 
 def file(path, sha256="a" * 64):
     return FileRecord(path=path, sha256=sha256, size=1)
-
-
-def parity(*, passed=True, max_abs=1e-6):
-    return Parity(
-        reference="checkpoint",
-        rows=10,
-        shapes=((1, 8),),
-        max_abs=max_abs,
-        mean_abs=1e-7,
-        max_rel=1e-6,
-        max_kl=0,
-        spread=0,
-        argmax_agreement=1,
-        flips=0,
-        error_bound=0,
-        flips_outside=0,
-        max_change=0,
-        metric=Metric.ACCURACY,
-        scores=None,
-        processor="a processor",
-        tolerance=TOLERANCE,
-        passed=passed,
-    )
 
 
 def record(parity):

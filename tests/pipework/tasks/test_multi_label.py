@@ -7,12 +7,8 @@ from sklearn.metrics import f1_score
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MIN_GAP, MultiLabelTask, choose_thresholds
 from pipework.tasks.outputs import Outputs
-from pipework.tasks.regression import RegressionTask
-from pipework.tasks.single_label import SingleLabelTask
 
-TASK = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY)
 MULTI = MultiLabelTask(labels=("x", "y", "z"), metric=Metric.MICRO_F1)
-REGRESSION = RegressionTask(labels=("score",), metric=Metric.PEARSON)
 
 
 def best_f1(scores_N, truth_N):

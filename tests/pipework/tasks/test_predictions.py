@@ -1,8 +1,6 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from pipework.tasks.kinds import Metric
-from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.predictions import (
     MultiLabel,
     Prediction,
@@ -10,13 +8,6 @@ from pipework.tasks.predictions import (
     SingleLabel,
     mark_truncated,
 )
-from pipework.tasks.regression import RegressionTask
-from pipework.tasks.single_label import SingleLabelTask
-
-TASK = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY)
-MULTI = MultiLabelTask(labels=("x", "y", "z"), metric=Metric.MICRO_F1)
-REGRESSION = RegressionTask(labels=("score",), metric=Metric.PEARSON)
-
 
 PREDICTIONS = {
     '{"label":"x","score":0.5,"scores":{"x":0.5},"truncated":false}': SingleLabel(

@@ -3,14 +3,10 @@
 import numpy as np
 
 from pipework.tasks.kinds import Metric
-from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.outputs import Outputs
-from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 
 TASK = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY)
-MULTI = MultiLabelTask(labels=("x", "y", "z"), metric=Metric.MICRO_F1)
-REGRESSION = RegressionTask(labels=("score",), metric=Metric.PEARSON)
 
 
 def test_single_label_scores_are_a_softmax_also_for_huge_logits():

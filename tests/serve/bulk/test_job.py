@@ -12,7 +12,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -271,15 +270,6 @@ def test_a_file_system_without_hard_links_holds_a_job(run, files, tmp_path, monk
         score(run, files, tmp_path / "out", keep=["id"])
 
 
-@pytest.fixture
-def store():
-    """The object store of this process, empty."""
-    memory = fsspec.filesystem("memory")
-    memory.store.clear()
-    memory.pseudo_dirs[:] = [""]
-    return memory
-
-
 def objects(store, folder: str) -> dict[str, bytes]:
     """Return the content of the objects in a folder of a store."""
     return {path.removeprefix(folder): store.cat(path) for path in store.find(folder)}
@@ -481,7 +471,6 @@ def test_a_file_that_changes_during_the_job_is_not_scored(run, tmp_path, monkeyp
 
 def test_two_processes_may_score_the_same_item(deep_run, files, whole, tmp_path):
     out = tmp_path / "out"
-    start = partial(ForkedProcess, score, deep_run, files, out)
     start = partial(ForkedProcess, score, deep_run, files, out)
     with start() as first, start() as second:
         assert (first.wait(), second.wait()) == (0, 0)

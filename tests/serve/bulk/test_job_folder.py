@@ -13,14 +13,7 @@ from pipework.errors import ConfigError, MissingDependencyError, TransientError
 from pipework.run_folder.files import FileRecord
 from pipework.serve.bulk.job_folder import JobFolder, LocalFolder, StoreFolder, job_folder
 
-
-@pytest.fixture(autouse=True)
-def memory():
-    """The object store of this process, empty."""
-    files = fsspec.filesystem("memory")
-    files.store.clear()
-    files.pseudo_dirs[:] = [""]
-    return files
+pytestmark = pytest.mark.usefixtures("store")
 
 
 @pytest.fixture(params=["path", "file URL", "store"])
@@ -87,7 +80,7 @@ def test_a_disk_compares_the_digest_and_a_store_the_size(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [NotImplementedError, None])
-def test_a_store_without_conditional_writes_keeps_a_plan(monkeypatch, memory, mode):
+def test_a_store_without_conditional_writes_keeps_a_plan(monkeypatch, store, mode):
     put = MemoryFileSystem.put_file
 
     def put_file(self, local, target, mode_="overwrite", **options):
@@ -98,10 +91,10 @@ def test_a_store_without_conditional_writes_keeps_a_plan(monkeypatch, memory, mo
     monkeypatch.setattr(MemoryFileSystem, "put_file", put_file)
     folder = job_folder("memory://bucket/out")
     write(folder, "plan.json", b"first", first=True)
-    assert memory.cat("/bucket/out/plan.json") == b"first"
+    assert store.cat("/bucket/out/plan.json") == b"first"
     write(folder, "plan.json", b"second", first=True)
     # A store that ignores the condition keeps the last plan, and both processes compare it.
-    assert memory.cat("/bucket/out/plan.json") == (b"second" if mode is None else b"first")
+    assert store.cat("/bucket/out/plan.json") == (b"second" if mode is None else b"first")
 
 
 def test_a_temporary_file_of_a_store_has_no_name(tmp_path, monkeypatch):
@@ -119,15 +112,15 @@ def test_a_temporary_file_of_a_store_has_no_name(tmp_path, monkeypatch):
         pass
 
 
-def test_a_folder_covers_its_files_and_no_others(tmp_path, memory):
-    local, store = job_folder(str(tmp_path / "out")), job_folder("memory://bucket/out/")
+def test_a_folder_covers_its_files_and_no_others(tmp_path, store):
+    local, remote = job_folder(str(tmp_path / "out")), job_folder("memory://bucket/out/")
     disk = fsspec.filesystem("file")
     assert local.covers(disk, f"{tmp_path}/out/parts/a")
     assert not local.covers(disk, f"{tmp_path}/outer/a")
-    assert not local.covers(memory, f"{tmp_path}/out/parts/a")
-    assert store.covers(memory, "/bucket/out/parts/a")
-    assert not store.covers(memory, "/bucket/outer/a")
-    assert not store.covers(disk, "/bucket/out/parts/a")
+    assert not local.covers(store, f"{tmp_path}/out/parts/a")
+    assert remote.covers(store, "/bucket/out/parts/a")
+    assert not remote.covers(store, "/bucket/outer/a")
+    assert not remote.covers(disk, "/bucket/out/parts/a")
 
 
 def test_a_folder_can_be_sent_to_another_process(folder):

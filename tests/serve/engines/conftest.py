@@ -19,20 +19,21 @@ import onnxruntime as ort
 import pytest
 
 from pipework.data.examples import Example
-from pipework.run_folder.engine_record import EngineBuild
+from pipework.run_folder.engine_record import EngineBuild, Layout
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as ROWS
-from pipework.scoring.reference_rows import ReferenceRows
-from pipework.serve.engines import cuda, open_engine
+from pipework.serve.engines import cuda
 from pipework.serve.engines import tensorrt as module
-from pipework.text.encoding import TextEncoder
+from pipework.serve.engines.collate import Collate
+from pipework.text.encoding import Encoding
+from pipework.text.padding import Padding
+from tests.serve.conftest import TEXTS, encoded, reference_rows
 
 VERSION = "1.7.1"
 TYPES = {"tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
 Shapes = dict[str, tuple[int, ...]]
 ENGINE = "engines/onnx"
-TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 7
 
 
 class FakeCuda:
@@ -212,6 +213,17 @@ class FakeGpu:
         return path
 
 
+def collate(*, type_ids: bool = False, spans: bool = False) -> Collate:
+    padding = Padding(pad_id=0, type_ids=type_ids)
+    return Collate(layout=Layout.PADDED, padding=padding, spans=spans)
+
+
+@pytest.fixture(scope="session")
+def encodings(run: Path) -> list[Encoding]:
+    """The encodings of TEXTS."""
+    return encoded(run, [Example(text=text) for text in TEXTS])
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     """A fake GPU in place of that of the machine."""
@@ -231,10 +243,7 @@ def front(run, tmp_path):
     shutil.copytree(front / ENGINE, beside)
     manifest = read_manifest(front)
     (record,) = manifest.engines
-    encoder = TextEncoder.open(front / "tokenizer.json", max_length=32, type_ids=False)
-    encodings = encoder.encode([Example(text=text) for text in TEXTS])
-    with open_engine(front / ENGINE / "model.onnx", record, manifest) as engine:
-        rows = ReferenceRows(encodings=encodings, outputs=engine.infer(encodings))
+    rows = reference_rows(front, 7)
     rows.write(front / ENGINE / ROWS)
     files = (record.files[0], record_file(front, front / ENGINE / ROWS))
     engine = record.model_copy(update={"files": files})

@@ -9,22 +9,13 @@ import pytest
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.machine import NICE, cpu_limit
-from pipework.run_folder.engine_record import Layout
 from pipework.serve.engines import onnxruntime as module
-from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import Gpu
 from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_provider
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
-from pipework.text.encoding import Encoding, TextEncoder
-from pipework.text.padding import Padding
-
-
-def collate(*, type_ids: bool = False, spans: bool = False) -> Collate:
-    padding = Padding(pad_id=0, type_ids=type_ids)
-    return Collate(layout=Layout.PADDED, padding=padding, spans=spans)
-
-
-TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
+from pipework.text.encoding import Encoding
+from tests.serve.conftest import encoded
+from tests.serve.engines.conftest import collate
 
 
 @pytest.fixture
@@ -33,17 +24,10 @@ def engine(run: Path) -> OnnxRuntimeEngine:
 
 
 @pytest.fixture
-def encodings(run: Path) -> list[Encoding]:
-    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
-    return encoder.encode([Example(text=text) for text in TEXTS])
-
-
-@pytest.fixture
 def marked(entity_run: Path) -> list[Encoding]:
-    encoder = TextEncoder.open(entity_run / "tokenizer.json", max_length=32, type_ids=False)
     places = [((0, 4), (5, 9)), ((5, 9), (0, 4))]
     examples = [Example(text="rain goal " + "wind " * n, entities=e) for n, e in enumerate(places)]
-    return encoder.encode(examples)
+    return encoded(entity_run, examples)
 
 
 def test_a_graph_that_only_reads_the_marks_is_not_given_the_places(

@@ -8,11 +8,9 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.machine import NICE, computes_bf16, cpu_limit
 from pipework.run_folder.engine_record import Layout, Precision
-from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openvino import (
     PRECISION_PATH,
@@ -21,16 +19,9 @@ from pipework.serve.engines.openvino import (
     precision_hint,
     shared_core,
 )
-from pipework.text.encoding import Encoding, TextEncoder
-from pipework.text.padding import Padding
+from pipework.text.encoding import Encoding
 from tests.commands import ForkedProcess
-
-TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
-
-
-def collate(*, type_ids: bool = False, spans: bool = False) -> Collate:
-    padding = Padding(pad_id=0, type_ids=type_ids)
-    return Collate(layout=Layout.PADDED, padding=padding, spans=spans)
+from tests.serve.engines.conftest import collate
 
 
 def converted(run: Path, folder: Path) -> Path:
@@ -55,12 +46,6 @@ def model(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine(model: Path) -> OpenVinoEngine:
     return opened(model)
-
-
-@pytest.fixture(scope="module")
-def encodings(run: Path) -> list[Encoding]:
-    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
-    return encoder.encode([Example(text=text) for text in TEXTS])
 
 
 def test_float32_is_not_computed_as_bf16(

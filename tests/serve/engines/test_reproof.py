@@ -1,34 +1,25 @@
 """What was not proven on this kind of processor is proven when it is opened, or not served."""
 
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 
-from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, MissingDependencyError, RunFolderError
 from pipework.run_folder.change_limits import ChangeLimits
 from pipework.run_folder.engine_record import EngineBuild, Tolerance
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
-from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE
 from pipework.serve.engines import choose_engine, open_engine, open_first, open_proven
 from pipework.serve.engines.reproof import prove_here
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.tasks.outputs import Outputs
-from pipework.text.encoding import TextEncoder
+from tests.serve.conftest import reference_rows
 
 FOLDER = "engines/onnx"
-TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 7
-
-
-def kept_rows(run):
-    """Return reference rows with the engine's own logits in place of the checkpoint's."""
-    manifest = read_manifest(run)
-    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
-    encodings = encoder.encode([Example(text=text) for text in TEXTS])
-    with open_engine(run / FOLDER / "model.onnx", manifest.engines[0], manifest) as engine:
-        return ReferenceRows(encodings=encodings, outputs=engine.infer(encodings))
+kept_rows = partial(reference_rows, repetitions=7)
 
 
 def change(run, *, rows=None, **changes):

@@ -9,15 +9,12 @@ from pipework.data.examples import Example
 from pipework.errors import RunFolderError
 from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.serve.engines import runtime
-from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.openvino import shared_core
 from pipework.serve.engines.runtime import Usability, cpu_usability
 from pipework.serve.engines.runtimes import runtime_of
-from pipework.text.encoding import TextEncoder
-from pipework.text.padding import Padding
+from tests.serve.conftest import GRAPH, TEXTS, encoded
+from tests.serve.engines.conftest import collate
 
-GRAPH = "engines/onnx/model.onnx"
-TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"]
 ENTITIES = [((0, 4), (5, 9)), ((5, 9), (0, 4))]
 
 
@@ -30,17 +27,11 @@ def opened(request, tmp_path):
         if request.param == "openvino":
             graph, path = shared_core().read_model(path), tmp_path / "model.xml"
             ov.save_model(graph, path, compress_to_fp16=False)
-        padding = Padding(pad_id=0, type_ids=type_ids)
-        collate = Collate(layout=Layout.PADDED, padding=padding, spans=spans)
+        collated = collate(type_ids=type_ids, spans=spans)
         variant = Variant(format=request.param, precision=Precision.FP32, layout=Layout.PADDED)
-        return runtime_of(request.param).open(path, variant, collate, None, None)
+        return runtime_of(request.param).open(path, variant, collated, None, None)
 
     return start
-
-
-def encoded(run, examples, *, type_ids=False):
-    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=type_ids)
-    return encoder.encode(examples)
 
 
 def test_answers_are_in_the_order_of_the_inputs_and_do_not_depend_on_each_other(opened, run):

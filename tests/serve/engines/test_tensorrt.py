@@ -5,15 +5,12 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import RunFolderError
-from pipework.run_folder.engine_record import Layout
-from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.tensorrt import TensorRtEngine, fitting
-from pipework.text.encoding import TextEncoder
-from pipework.text.padding import Padding
+from tests.serve.conftest import TEXTS, encoded
+from tests.serve.engines.conftest import collate
 
-COLLATE = Collate(layout=Layout.PADDED, padding=Padding(pad_id=0, type_ids=False), spans=False)
-TEXTS = ["rain", "goal team match", "bank rate stock " * 8, "", "sun wind " * 3, "goal"] * 9
+COLLATE = collate()
 LENGTHS = (8, 16, 32)
 
 
@@ -31,8 +28,7 @@ def graph(run):
 
 @pytest.fixture
 def encodings(run):
-    encoder = TextEncoder.open(run / "tokenizer.json", max_length=32, type_ids=False)
-    return encoder.encode([Example(text=text) for text in TEXTS])
+    return encoded(run, [Example(text=text) for text in TEXTS * 9])
 
 
 @pytest.fixture

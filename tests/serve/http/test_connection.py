@@ -287,9 +287,7 @@ def test_data_after_an_error_are_not_kept():
         for _ in range(3):
             kept.append(bool(opened._unparsed))  # noqa: SLF001
             opened.data_received(bytes(9000))
-        while not transport.closing:
-            transport.changed.clear()
-            await transport.changed.wait()
+        await transport.until(lambda: transport.closing)
         return kept, transport.written
 
     kept, written = asyncio.run(asyncio.wait_for(send_all(), 60))
@@ -332,9 +330,7 @@ def test_requests_that_are_rejected_from_their_heads_are_answered_in_parts(reque
             answered.append(transport.written.count(b"HTTP/1.1 "))
             reads.append(transport.reads)
         opened.data_received(b"GET /healthz HTTP/1.1\r\nHost:\r\n\r\n")
-        while b"HTTP/1.1 200" not in transport.written:
-            transport.changed.clear()
-            await transport.changed.wait()
+        await transport.until(lambda: b"HTTP/1.1 200" in transport.written)
         steps = [after - before for before, after in pairwise([0, *answered])]
         return max(steps), reads
 

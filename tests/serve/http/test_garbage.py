@@ -37,9 +37,7 @@ def sender(server: MemoryServer) -> SendRequest:
         if disconnect_after_s is not None:
             await asyncio.sleep(disconnect_after_s)
         else:
-            while not transport.written:
-                transport.changed.clear()
-                await transport.changed.wait()
+            await transport.until(lambda: transport.written)
         opened.connection_lost(None)
         return int(transport.written.split()[1]) if transport.written else 499
 

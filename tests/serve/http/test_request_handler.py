@@ -85,8 +85,9 @@ def test_the_texts_of_a_large_body_are_checked_outside_of_the_event_loop(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = []
-    checked = "pipework.serve.inference_protocol.infer_request.check_texts"
-    monkeypatch.setattr(checked, lambda *_: threads.append(threading.current_thread()))
+    monkeypatch.setattr(
+        LimitSettings, "check_length", lambda *_: threads.append(threading.current_thread())
+    )
     tensor = TENSOR | {"data": ["rain " * 10_000]}
     body = json.dumps({"inputs": [tensor]}).encode()
     _, ((status, _, _),) = exchange(predictor, request(body, f"/v2/models/{predictor.name}/infer"))
@@ -176,9 +177,7 @@ def test_an_interim_response_is_sent_once_before_the_body(predictor: Predictor) 
         opened.resume_writing()
         interim = transport.written
         opened.data_received(BODY)
-        while not parsed(transport.written):
-            transport.changed.clear()
-            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        await transport.until_answered()
         return interim, transport.written
 
     interim, written = asyncio.run(send())
@@ -454,9 +453,7 @@ def test_a_started_request_is_answered_when_the_server_stops(
         assert not transport.closing
         if cut:
             opened.data_received(sent[-cut:])
-        while not transport.closing:
-            transport.changed.clear()
-            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        await transport.until(lambda: transport.closing)
         return parsed(transport.written)
 
     ((status, headers, _),) = asyncio.run(stop())
@@ -482,9 +479,7 @@ def test_incomplete_bodies_are_limited_together_and_release_their_memory(
         first = [transport.written for _, transport in opened]
         small, transport = server.connect()
         small.data_received(request())
-        while not parsed(transport.written):
-            transport.changed.clear()
-            await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        await transport.until_answered()
         for connection, _ in opened:
             connection.connection_lost(None)
         await asyncio.sleep(0)
@@ -531,12 +526,9 @@ def test_requests_in_progress_are_limited_together(
         while not any(parsed(transport.written) for _, transport in opened):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         go.set()
-        for _, transport in opened:
-            while not parsed(transport.written):
-                transport.changed.clear()
-                await asyncio.wait_for(transport.changed.wait(), TIMEOUT_S)
+        statuses = [(await transport.until_answered())[0][0] for _, transport in opened]
         await asyncio.sleep(0.01)
-        return [parsed(transport.written)[0][0] for _, transport in opened]
+        return statuses
 
     monkeypatch.setattr(predictor, "predict", wait)
     monkeypatch.setattr(predictor, "answer", wait)

@@ -51,10 +51,7 @@ def certificate(tmp_path_factory) -> SecuritySettings:
 
 
 def test_a_server_with_a_certificate_requires_tls(certificate, run, start_server):
-    server = start_server(
-        run,
-        *settings(certificate),
-    )
+    server = start_server(run, *settings(certificate))
     assert server.url.startswith("https://127.0.0.1:")
     trusted = ssl.create_default_context(cafile=str(certificate.certificate))
     answer = httpx.post(f"{server.url}/v1/predict", json={"texts": ["goal"]}, verify=trusted)
@@ -74,10 +71,7 @@ def test_a_server_with_a_certificate_requires_tls(certificate, run, start_server
 
 
 def test_the_client_reports_a_mismatch_of_tls_in_one_line(certificate, run, start_server, server):
-    secured = start_server(
-        run,
-        *settings(certificate),
-    )
+    secured = start_server(run, *settings(certificate))
     address = secured.url.removeprefix("https://")
     urls = [f"http://{address}", f"https://{address}"]  # the second: not a trusted certificate
     urls += [f"grpc://{secured.grpc}", f"grpcs://{secured.grpc}"]
@@ -92,11 +86,7 @@ def test_the_client_reports_a_mismatch_of_tls_in_one_line(certificate, run, star
 
 
 def test_an_incomplete_handshake_times_out(certificate, run, start_server):
-    server = start_server(
-        run,
-        *settings(certificate),
-        "limits.header_s=0.5",
-    )
+    server = start_server(run, *settings(certificate), "limits.header_s=0.5")
     host, port = server.url.removeprefix("https://").split(":")
     for piece in (b"", b"\x16\x03\x01"):  # without the timeout it would take a minute
         with socket.create_connection((host, int(port)), timeout=20) as opened:
@@ -105,10 +95,7 @@ def test_an_incomplete_handshake_times_out(certificate, run, start_server):
 
 
 def test_a_client_cannot_fill_the_log(certificate, run, start_server):
-    server = start_server(
-        run,
-        *settings(certificate),
-    )
+    server = start_server(run, *settings(certificate))
     for address in (server.url.removeprefix("https://"), server.grpc):
         host, port = address.split(":")
         for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" * 100, b"\0" * 1000):
@@ -123,11 +110,7 @@ def test_a_client_cannot_fill_the_log(certificate, run, start_server):
 
 
 def test_the_oldest_of_too_many_handshakes_is_aborted(certificate, run, start_server):
-    server = start_server(
-        run,
-        *settings(certificate),
-        "limits.connections=3",
-    )
+    server = start_server(run, *settings(certificate), "limits.connections=3")
     host, port = server.url.removeprefix("https://").split(":")
     trusted = ssl.create_default_context(cafile=str(certificate.certificate))
     with ExitStack() as opened:

@@ -41,23 +41,6 @@ def client(server):
         yield client
 
 
-@pytest.fixture
-def channel(server):
-    with grpc.insecure_channel(server.grpc) as channel:
-        yield channel
-
-
-@pytest.fixture
-def stub(channel):
-    return GRPCInferenceServiceStub(channel)
-
-
-@pytest.fixture
-def name(client):
-    (model,) = client.get_model_repository_index().models
-    return model.name
-
-
 def tensor(texts):
     array = np.array([text.encode() for text in texts], np.object_)[:, None]
     found = triton.InferInput("text", list(array.shape), "BYTES")

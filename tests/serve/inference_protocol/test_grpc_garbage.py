@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import socket
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
@@ -11,11 +10,8 @@ import pytest
 
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import ApiKeys
-from pipework.serve.inference_protocol.grpc import GrpcServer
-from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.models.open_models import open_models
-from pipework.serve.observability.observers import Observers
-from pipework.serve.sockets import ReservedPort
+from tests.serve.inference_protocol.conftest import listening
 
 ASKED = 30
 OF_GRPC = 6  # objects of a call at most: the closure that looked for its method, what that holds
@@ -65,33 +61,27 @@ for times in sys.stdin:
 async def left_by(run: Path, kind: str, keys: ApiKeys | None = None) -> tuple[str, int]:
     """Return how calls ended, and how many objects a collection finds after them."""
     settings = ServeSettings()
-    with open_models(run, settings) as models, Observers(models, settings) as watch:
-        held = socket.socket()
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-        service = InferenceService(models, settings, watch)
-        door = GrpcServer(models, settings, ReservedPort(socket=held), service, keys=keys)
-        await door.start()
-        name = models.index()[0].name
+    with open_models(run, settings) as models:
+        async with listening(settings, models, keys) as (port, _):
+            name = models.index()[0].name
 
-        words = (sys.executable, "-c", CLIENT, f"{port}", name, kind)
-        client = await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE)
-        assert client.stdin is not None
-        assert client.stdout is not None
+            words = (sys.executable, "-c", CLIENT, f"{port}", name, kind)
+            client = await asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE)
+            assert client.stdin is not None
+            assert client.stdout is not None
 
-        async def call(times: int) -> str:
-            client.stdin.write(f"{times}\n".encode())
-            said = await client.stdout.readline()
-            await asyncio.sleep(0.1)  # what is over is forgotten
-            return said.decode().strip()
+            async def call(times: int) -> str:
+                client.stdin.write(f"{times}\n".encode())
+                said = await client.stdout.readline()
+                await asyncio.sleep(0.1)  # what is over is forgotten
+                return said.decode().strip()
 
-        await call(1)
-        gc.collect()
-        ended = await call(ASKED)
-        left = gc.collect()
-        client.stdin.close()
-        await client.wait()
-        await door.stop(0)
+            await call(1)
+            gc.collect()
+            ended = await call(ASKED)
+            left = gc.collect()
+            client.stdin.close()
+            await client.wait()
     return ended, left
 
 

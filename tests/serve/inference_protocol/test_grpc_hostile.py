@@ -17,13 +17,8 @@ from tritonclient.grpc import service_pb2 as proto
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from pipework.serve.config import LimitSettings, ServeSettings
-from pipework.serve.inference_protocol.grpc import GrpcServer
 from pipework.serve.inference_protocol.infer_request import packed
-from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.inference_protocol.stream import CALL_BYTES
-from pipework.serve.models.registry import Models
-from pipework.serve.observability.observers import Observers
-from pipework.serve.sockets import ReservedPort
 from tests.end_to_end.http2 import (
     END_STREAM,
     INFER,
@@ -32,6 +27,7 @@ from tests.end_to_end.http2 import (
     message,
     table_entry,
 )
+from tests.serve.inference_protocol.conftest import listening
 
 CASES = int(os.environ.get("PIPEWORK_FUZZ_CASES", "500"))
 METHODS = ("ModelInfer", "ModelConfig", "ModelStatistics", "RepositoryIndex", "ModelReady")
@@ -51,18 +47,6 @@ PARAMETERS = (
     *({"string_param": "2"}, {}),
 )
 KEYS = ("timeout", "priority", "classification", "binary_data", "sequence_id", "")
-
-
-@pytest.fixture
-def channel(server):
-    with grpc.insecure_channel(server.grpc) as channel:
-        yield channel
-
-
-@pytest.fixture
-def name(channel):
-    index = GRPCInferenceServiceStub(channel).RepositoryIndex(proto.RepositoryIndexRequest())
-    return index.models[0].name
 
 
 @pytest.fixture
@@ -205,7 +189,6 @@ def test_connections_above_the_limit_are_closed(run, start_server):
 def test_a_connection_without_a_call_is_closed(monkeypatch):
     monkeypatch.setattr("pipework.serve.inference_protocol.grpc.IDLE_S", 0.3)
     settings = ServeSettings(limits=LimitSettings(header_s=20))
-    models = Models()
 
     async def read(port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -215,16 +198,8 @@ def test_a_connection_without_a_call_is_closed(monkeypatch):
         return received
 
     async def ask():
-        held = socket.socket()
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-        with Observers(models) as watch:
-            service = InferenceService(models, settings, watch)
-            server = GrpcServer(models, settings, ReservedPort(socket=held), service)
-            await server.start()
-            received = await read(port)
-            await server.stop(0)
-        return received
+        async with listening(settings) as (port, _):
+            return await read(port)
 
     assert b"connection idle" in asyncio.run(ask())
 
@@ -233,7 +208,6 @@ def test_a_client_that_does_not_read_its_responses_is_disconnected(monkeypatch):
     """The memory of three calls without a message is the limit."""
     monkeypatch.setattr("pipework.serve.inference_protocol.stream.UNREAD_S", 0.05)
     settings = ServeSettings(limits=LimitSettings(processed_bytes=3 * CALL_BYTES + 999))
-    models = Models()
     live = "/inference.GRPCInferenceService/ServerLive"
 
     def call_without_reading(address):
@@ -247,17 +221,11 @@ def test_a_client_that_does_not_read_its_responses_is_disconnected(monkeypatch):
                 pass
 
     async def ask():
-        held = socket.socket()
-        held.bind(("127.0.0.1", 0))
-        address = held.getsockname()
-        with Observers(models) as watch:
-            service = InferenceService(models, settings, watch)
-            server = GrpcServer(models, settings, ReservedPort(socket=held), service)
-            await server.start()
-            await asyncio.wait_for(asyncio.to_thread(call_without_reading, address), 20)
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{address[1]}") as channel:
+        async with listening(settings) as (port, service):
+            calls = asyncio.to_thread(call_without_reading, ("127.0.0.1", port))
+            await asyncio.wait_for(calls, 20)
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 await channel.unary_unary(live)(b"", timeout=20)
-            await server.stop(0)
         return service.memory.unread.used
 
     assert asyncio.run(ask()) == 0

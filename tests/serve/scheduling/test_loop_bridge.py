@@ -36,6 +36,15 @@ def in_thread(work):
     assert not thread.is_alive()
 
 
+async def wait_for_two():
+    """Return two futures and the tasks that wait for them."""
+    bridge = LoopBridge(asyncio.get_running_loop())
+    futures = Future(), Future()
+    tasks = [asyncio.create_task(bridge.wait(future)) for future in futures]
+    await asyncio.sleep(0)
+    return *futures, tasks
+
+
 def test_results_of_one_batch_wake_the_loop_once():
     async def ask():
         loop = Calls(asyncio.get_running_loop())
@@ -90,10 +99,7 @@ def test_errors_are_raised_where_they_are_awaited():
 
 def test_a_stop_iteration_becomes_a_runtime_error_and_other_results_arrive():
     async def ask():
-        bridge = LoopBridge(asyncio.get_running_loop())
-        stops, stays = Future(), Future()
-        tasks = [asyncio.create_task(bridge.wait(one)) for one in (stops, stays)]
-        await asyncio.sleep(0)
+        stops, stays, tasks = await wait_for_two()
         in_thread(lambda: [stops.set_exception(StopIteration("x")), stays.set_result(1)])
         assert await asyncio.wait_for(tasks[1], TIMEOUT_S) == 1
         with pytest.raises(RuntimeError, match="StopIteration"):
@@ -126,10 +132,7 @@ def test_an_error_leaves_no_cycle():
 
 def test_cancelling_a_wait_cancels_its_future_only():
     async def ask():
-        bridge = LoopBridge(asyncio.get_running_loop())
-        gone, stays = Future(), Future()
-        tasks = [asyncio.create_task(bridge.wait(one)) for one in (gone, stays)]
-        await asyncio.sleep(0)
+        gone, stays, tasks = await wait_for_two()
         tasks[0].cancel()
         with pytest.raises(asyncio.CancelledError):
             await tasks[0]
@@ -142,10 +145,7 @@ def test_cancelling_a_wait_cancels_its_future_only():
 
 def test_cancelling_a_wait_with_a_result_leaves_other_results_intact():
     async def ask():
-        bridge = LoopBridge(asyncio.get_running_loop())
-        gone, stays = Future(), Future()
-        tasks = [asyncio.create_task(bridge.wait(one)) for one in (gone, stays)]
-        await asyncio.sleep(0)
+        gone, stays, tasks = await wait_for_two()
         in_thread(lambda: [one.set_result(1) for one in (gone, stays)])
         tasks[0].cancel()
         assert await asyncio.wait_for(tasks[1], TIMEOUT_S) == 1

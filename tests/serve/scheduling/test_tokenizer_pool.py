@@ -24,6 +24,7 @@ from pipework.serve.scheduling.tokenizer_pool import (
 )
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
+from tests.serve.test_run import wait_for
 
 TIMEOUT_S = 10
 LARGE_REQUEST = CALL // TEXT_OVERHEAD + 1  # texts, for more than one call
@@ -87,6 +88,11 @@ def texts(*given: str) -> list[Example]:
     return [Example(text=text) for text in given]
 
 
+def logits_of(pool: TokenizerPool, *given: str) -> list[list[float]]:
+    computed = pool.submit(texts(*given), RequestOptions()).result(TIMEOUT_S)
+    return computed.outputs.values.tolist()
+
+
 def test_a_request_gets_the_logits_of_its_own_texts(pool: TokenizerPool) -> None:
     computed = pool.submit(texts("aa", "b"), RequestOptions()).result(TIMEOUT_S)
     assert computed.outputs.values.tolist() == [[97, 2], [98, 1]]
@@ -122,10 +128,7 @@ def test_requests_that_exceed_one_call_go_to_the_other_thread(
     with pool._changed:  # noqa: SLF001  (both wait before a thread can take the first)
         large = pool.submit(texts(*["a"] * LARGE_REQUEST), RequestOptions())
         small = pool.submit(texts("b"), RequestOptions())
-    give_up_s = time.monotonic() + TIMEOUT_S
-    while len(encoder.calls) < 2:
-        assert time.monotonic() < give_up_s
-        time.sleep(0.001)
+    wait_for(lambda: len(encoder.calls) == 2)
     encoder.go.set()
     assert small.result(TIMEOUT_S).outputs.values.tolist() == [[98, 1]]
     assert large.result(TIMEOUT_S).outputs.values.shape == (LARGE_REQUEST, 2)
@@ -196,10 +199,7 @@ def test_an_error_or_a_cancellation_ends_a_large_request_and_its_reservation(
         assert cancelled.cancel()
         encoder.go.set()
         pool.submit(texts("b"), RequestOptions()).result(TIMEOUT_S)
-    give_up_s = time.monotonic() + TIMEOUT_S
-    while pool._pending:  # noqa: SLF001
-        assert time.monotonic() < give_up_s
-        time.sleep(0.001)
+    wait_for(lambda: not pool._pending)  # noqa: SLF001
     scheduler.reserve(RequestOptions())
 
 
@@ -219,10 +219,7 @@ def test_requests_queued_before_a_woken_thread_runs_wake_no_other_thread(
 
 def test_an_invalid_text_fails_only_its_own_request(pool: TokenizerPool, encoder: Encoder) -> None:
     hold(pool, encoder)
-    bad, good = (
-        pool.submit(texts("bad"), RequestOptions()),
-        pool.submit(texts("a"), RequestOptions()),
-    )
+    bad, good = (pool.submit(texts(text), RequestOptions()) for text in ("bad", "a"))
     encoder.go.set()
     with pytest.raises(InputError, match="a bad text"):
         bad.result(TIMEOUT_S)
@@ -275,9 +272,7 @@ def test_a_panic_of_the_tokenizer_fails_its_requests_and_the_thread_continues(
     for _ in range(8):  # more than threads, more than the queue's limit
         with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
             pool.submit(texts("panic"), RequestOptions()).result(TIMEOUT_S)
-    assert pool.submit(texts("a"), RequestOptions()).result(TIMEOUT_S).outputs.values.tolist() == [
-        [97, 1]
-    ]
+    assert logits_of(pool, "a") == [[97, 1]]
     scheduler.reserve(RequestOptions())
 
 
@@ -286,10 +281,7 @@ def ready(encode: Encode, scheduler: Scheduler) -> Iterator[TokenizerPool]:
     """A pool whose tokenizer is initialised."""
     with TokenizerPool(encode, scheduler) as pool:
         pool.submit(texts("first"), RequestOptions()).result(TIMEOUT_S)
-        until_s = time.monotonic() + TIMEOUT_S
-        while not pool._warm:  # noqa: SLF001
-            assert time.monotonic() < until_s
-            time.sleep(0.001)
+        wait_for(lambda: pool._warm)  # noqa: SLF001
         yield pool
 
 
@@ -362,16 +354,12 @@ def test_a_caller_does_not_wait_for_a_thread_that_tokenizes(
 def test_an_error_of_a_small_request_is_raised_by_its_future(
     quick: TokenizerPool, scheduler: Scheduler
 ) -> None:
-    for text, error in (
-        ("bad", InputError),
-        ("panic", RuntimeError),
-    ) * 5:  # more than the queue's limit
+    errors = {"bad": InputError, "panic": RuntimeError}
+    for text, error in [*errors.items()] * 5:  # more than the queue's limit
         asked = quick.submit(texts(text), RequestOptions())
         with pytest.raises(error):
             asked.result(TIMEOUT_S)
-    assert quick.submit(texts("a"), RequestOptions()).result(TIMEOUT_S).outputs.values.tolist() == [
-        [97, 1]
-    ]
+    assert logits_of(quick, "a") == [[97, 1]]
     scheduler.reserve(RequestOptions())
 
 

@@ -15,6 +15,7 @@ from pipework.train.config.model import ModelSettings
 from pipework.train.data.disk_cache import cache_folder
 from pipework.train.data.token_cache import open_token_cache
 from pipework.train.data.tokenizer import learn_wordpiece
+from tests.train.counted_progress import CountedProgress
 
 TASK = SingleLabelTask(labels=("no", "yes"), metric=Metric.ACCURACY)
 
@@ -40,15 +41,6 @@ def test_a_row_of_the_cache_equals_its_encoding(parts):
         assert tokens.encoding(row).type_ids.tolist() == encoding.type_ids.tolist()
 
 
-class Counting(NullProgress):
-    def __init__(self):
-        self.stages = 0
-
-    def stage(self, title, total, unit):
-        self.stages += 1
-        return super().stage(title, total, unit)
-
-
 @pytest.mark.parametrize("change", ["nothing", "rows", "tokenizer", "labels", "length"])
 def test_the_cache_is_reused_only_when_nothing_changed(parts, change):
     source, tokenizer, encoder = parts
@@ -64,7 +56,7 @@ def test_the_cache_is_reused_only_when_nothing_changed(parts, change):
             task = TASK.model_copy(update={"labels": ("yes", "no")})
         case "length":
             encoder = encoder.with_max_length(5)
-    counting = Counting()
+    counting = CountedProgress()
     open_token_cache(source, tokenizer, encoder, task, counting)
     assert counting.stages == (change != "nothing")
 
@@ -100,23 +92,9 @@ def test_an_error_in_a_late_chunk_names_its_line(parts):
         open_token_cache(source, tokenizer, encoder, TASK, NullProgress())
 
 
-class Totals(NullProgress):
-    """The units of a stage."""
-
-    def __init__(self):
-        self.total = self.done = 0
-
-    def stage(self, title, total, unit):
-        self.total = total
-        return super().stage(title, total, unit)
-
-    def advance(self, count, figures=None):  # noqa: ARG002
-        self.done += count
-
-
 def test_the_progress_reaches_the_size_of_the_file(parts):
     source, tokenizer, encoder = parts
-    open_token_cache(source, tokenizer, encoder, TASK, totals := Totals())
+    open_token_cache(source, tokenizer, encoder, TASK, totals := CountedProgress())
     assert totals.done >= totals.total > 0
 
 

@@ -99,45 +99,37 @@ def test_a_teacher_uses_its_own_tokenizer(small, teacher, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_regression_is_distilled(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "row", "teacher", "metric"),
+    [
+        (
+            "regression",
+            lambda n: {"text": f"{'high' if n % 2 else 'low'} number {n}", "label": n % 2 + 0.5},
+            "{}",
+            "pearson",
+        ),
+        (
+            "multi_label",
+            lambda n: {
+                "text": f"{'one' if n % 2 else ''} {'two' if n % 3 else ''} {n}",
+                "label": ["a"] * (n % 2) + ["b"] * (n % 3 > 0),
+            },
+            "['{}']",
+            "micro_f1",
+        ),
+    ],
+)
+def test_a_task_of_another_kind_is_distilled(tmp_path, kind, row, teacher, metric):
     for name, count in (("train", 60), ("dev", 20)):
-        rows = "".join(
-            f"{'high' if n % 2 else 'low'} number {n}\t{n % 2}.5\n" for n in range(count)
-        )
-        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + rows)
+        lines = (json.dumps(row(n)) + "\n" for n in range(count))
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     (tmp_path / "c.toml").write_text(
-        '[task]\nkind = "regression"\n[data]\ntrain = "train.tsv"\ndev = "dev.tsv"\n'
-        '[model]\npreset = "tiny"\nmax_length = 16\nvocab_size = 100\n[train]\nmax_steps = 60\n'
-        'epochs = 30\nlearning_rate = 1e-3\nbatch_size = 8\nprecision = "fp32"\nreport = false\n'
-    )
-    path = str(tmp_path / "c.toml")
-    train(load_config(path, []), tmp_path / "teacher", NullProgress())
-    student_config = load_config(path, ["train.teacher=" + str(tmp_path / "teacher")])
-    manifest = train(student_config, tmp_path / "student", NullProgress())
-    assert manifest.data.metrics["dev"].scores["pearson"] > 0.9
-
-
-@pytest.mark.slow
-def test_a_multi_label_task_is_distilled(tmp_path):
-    for name, count in (("train", 60), ("dev", 20)):
-        rows = "".join(
-            json.dumps(
-                {
-                    "text": f"{'one' if n % 2 else ''} {'two' if n % 3 else ''} {n}",
-                    "label": ["a"] * (n % 2) + ["b"] * (n % 3 > 0),
-                }
-            )
-            + "\n"
-            for n in range(count)
-        )
-        (tmp_path / f"{name}.jsonl").write_text(rows)
-    (tmp_path / "c.toml").write_text(
-        '[task]\nkind = "multi_label"\n[data]\ntrain = "train.jsonl"\ndev = "dev.jsonl"\n'
+        f'[task]\nkind = "{kind}"\n[data]\ntrain = "train.jsonl"\ndev = "dev.jsonl"\n'
         '[model]\npreset = "tiny"\nmax_length = 16\nvocab_size = 100\n[train]\nmax_steps = 100\n'
         'epochs = 30\nlearning_rate = 1e-3\nbatch_size = 8\nprecision = "fp32"\nreport = false\n'
     )
     path = str(tmp_path / "c.toml")
     train(load_config(path, []), tmp_path / "teacher", NullProgress())
-    student_config = load_config(path, [f"train.teacher=['{tmp_path / 'teacher'}']"])
-    manifest = train(student_config, tmp_path / "student", NullProgress())
-    assert manifest.data.metrics["dev"].scores["micro_f1"] > 0.9
+    student = load_config(path, ["train.teacher=" + teacher.format(tmp_path / "teacher")])
+    manifest = train(student, tmp_path / "student", NullProgress())
+    assert manifest.data.metrics["dev"].scores[metric] > 0.9

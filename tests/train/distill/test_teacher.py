@@ -16,19 +16,10 @@ from pipework.train.data.disk_cache import cache_folder
 from pipework.train.distill import teacher as module
 from pipework.train.distill.teacher import open_teachers, teacher_logits
 from pipework.train.model.checkpoint_engine import open_reference
+from tests.train.counted_progress import CountedProgress
 
 TASK = SingleLabelTask(labels=("0", "1"), metric=Metric.ACCURACY)
 CPU = torch.device("cpu")
-
-
-class LimitedProgress(NullProgress):
-    def __init__(self, max_rows=None):
-        self.rows, self.max_rows = 0, max_rows
-
-    def advance(self, count, figures=None):  # noqa: ARG002
-        self.rows += count
-        if self.max_rows is not None and self.rows >= self.max_rows:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -69,11 +60,11 @@ def test_an_interrupted_computation_continues_with_the_missing_rows(
         path.unlink()
         (path.parent / module.COMPLETE).unlink()
     with pytest.raises(KeyboardInterrupt):
-        teacher_logits(teacher, source, CPU, LimitedProgress(max_rows=25))
+        teacher_logits(teacher, source, CPU, CountedProgress(most=25))
     np.testing.assert_array_equal(
-        teacher_logits(teacher, source, CPU, rest := LimitedProgress()), whole_NC
+        teacher_logits(teacher, source, CPU, rest := CountedProgress()), whole_NC
     )
-    assert 0 < rest.rows <= len(whole_NC) - 25
+    assert 0 < rest.done <= len(whole_NC) - 25
     assert BATCH_TOKENS > 40
 
 

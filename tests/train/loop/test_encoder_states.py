@@ -18,19 +18,7 @@ from pipework.train.loop.encoder_states import encoder_states
 from pipework.train.model.checkpoint_engine import model_inputs
 from pipework.train.model.classifier import padding_of
 from tests.tiny_models import SampleRows, open_tiny, optimizer_of
-
-
-class RowCounter(NullProgress):
-    def __init__(self):
-        self.rows = 0
-
-    def advance(self, count, figures=None):  # noqa: ARG002
-        self.rows += count
-
-
-class InterruptingProgress(NullProgress):
-    def advance(self, count, figures=None):  # noqa: ARG002
-        raise KeyboardInterrupt
+from tests.train.counted_progress import CountedProgress
 
 
 @pytest.fixture
@@ -81,35 +69,35 @@ def test_states_are_computed_again_with_another_precision_of_products(parts, mon
     model, tokens, _ = parts()
     for precision, expected in (("highest", 64), ("high", 64), ("highest", 0)):
         monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda value=precision: value)
-        encoder_states(model, tokens, counter := RowCounter())
-        assert counter.rows == expected
+        encoder_states(model, tokens, counter := CountedProgress())
+        assert counter.done == expected
 
 
 def test_states_are_computed_once_until_tokens_or_encoder_change(parts):
     model, tokens, _ = parts()
     for expected in (64, 0):
-        counter = RowCounter()
+        counter = CountedProgress()
         encoder_states(model, tokens, counter)
-        assert counter.rows == expected
+        assert counter.done == expected
     with torch.no_grad():
         next(model.head.parameters()).add_(1)  # the head does not affect the states
-    encoder_states(model, tokens, counter := RowCounter())
-    assert counter.rows == 0
+    encoder_states(model, tokens, counter := CountedProgress())
+    assert counter.done == 0
     with torch.no_grad():
         model.encoder.get_input_embeddings().weight[7, 0] += 1
-    encoder_states(model, tokens, counter := RowCounter())
-    assert counter.rows == 64
+    encoder_states(model, tokens, counter := CountedProgress())
+    assert counter.done == 64
     other = replace(tokens, ids=tokens.ids[::-1])
-    encoder_states(model, other, counter := RowCounter())
-    assert counter.rows == 64
+    encoder_states(model, other, counter := CountedProgress())
+    assert counter.done == 64
 
 
 def test_an_interrupted_computation_is_not_used_as_cache(parts):
     model, tokens, _ = parts()
     with pytest.raises(KeyboardInterrupt):
-        encoder_states(model, tokens, InterruptingProgress())
-    encoder_states(model, tokens, counter := RowCounter())
-    assert counter.rows == 64
+        encoder_states(model, tokens, CountedProgress(most=1))
+    encoder_states(model, tokens, counter := CountedProgress())
+    assert counter.done == 64
 
 
 def test_a_full_disk_is_reported(parts, monkeypatch):

@@ -33,7 +33,7 @@ def save_checkpoint(checkpoints, step, model=None, *, best_step=0):
 def test_the_last_checkpoints_and_their_best_weights_are_retained(tmp_path):
     checkpoints = CheckpointManager(tmp_path, keep=2)
     for step, best in ((1, 1), (2, 1), (3, 3), (4, 3), (5, 5)):
-        checkpoints.save_best(Weights(), step) if step == best else None
+        checkpoints.save_weights(Weights(), checkpoints.best(step)) if step == best else None
         save_checkpoint(checkpoints, step, best_step=best)
     names = sorted(path.name for path in (tmp_path / "state").iterdir())
     assert names == ["best-00000003", "best-00000005", "step-00000004", "step-00000005"]
