@@ -21,13 +21,13 @@ def load():
 REPORT = load()
 # What is still above the budgets. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 1_007,
-    "train": 1_361,
-    "export": 1_975,
+    "pipework": 998,
+    "train": 1_356,
+    "export": 1_960,
     "serve": 2_633,
-    "benchmarks": 107,
-    "benchmarks/studies": 960,
-    "tests": 11_792,
+    "benchmarks": 103,
+    "benchmarks/studies": 934,
+    "tests": 11_317,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 

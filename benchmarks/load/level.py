@@ -94,6 +94,7 @@ def level(measurement: LevelMeasurement, load: OfferedLoad, workload: Workload) 
         latency_ms=latency(latencies_s_R) if succeeded else None,
         errors=dict(Counter(outcome.error for outcome in counted if outcome.error is not None)),
         server=measurement.server,
+        generator_cores=measurement.generator_cores,
     )
     return MeasuredLevel(level=summary, latencies_s=tuple(latencies_s_R.tolist()))
 

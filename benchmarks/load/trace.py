@@ -22,9 +22,8 @@ class _Line(PredictRequest):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """Requests read from `path`; `at_s` are their send times in seconds after the first request."""
+    """Requests; `at_s` are their send times in seconds after the first request."""
 
-    path: Path
     workload: Workload
     at_s: tuple[float, ...]
 
@@ -55,7 +54,7 @@ class Trace:
             seed=0,
         )
         times_s = tuple(line.at_s - lines[0].at_s for line in lines)
-        return cls(path=path, workload=workload, at_s=times_s)
+        return cls(workload=workload, at_s=times_s)
 
     @property
     def duration_s(self) -> float:

@@ -20,7 +20,6 @@ def report(result: BenchResult) -> Report:
         tables=tuple(tables.tables(result)),
         caption=f"Latency percentiles of {calls}.",
         plots=partial(_plots, result),
-        result=result,
     )
 
 

@@ -28,7 +28,6 @@ def report(result: ComparisonResult) -> Report:
         tables=(tables.TextTable(title="", head=HEAD, rows=tuple(rows), kind="two-names"),),
         caption="All intervals hold simultaneously with 95 % confidence.",
         plots=list,  # the ratios have no plot: the table has their intervals
-        result=result,
     )
 
 

@@ -33,7 +33,6 @@ class Report:
         line: the workload and the method.
         caption: explains the figures of the tables.
         plots: draws the plots; needs matplotlib.
-        result: the result, with its workload, provenance and command.
     """
 
     heading: str
@@ -42,4 +41,3 @@ class Report:
     tables: tuple[TextTable, ...]
     caption: str
     plots: Callable[[], list[Plot]]
-    result: Result

@@ -43,6 +43,7 @@ MANY = 10**6
 SPECIAL_IDS = 5  # token ids below this number are special in the vocabulary of a preset
 WrongCall = Callable[[Arrays, int], bool]
 ModelChange = Callable[[Classifier, RunRows], None]
+GraphChange = Callable[[onnx.GraphProto], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class FaultyExporter:
     """
 
     model: ModelChange | None = None
-    graph: Callable[[onnx.GraphProto], None] | None = None
+    graph: GraphChange | None = None
     packed: type[PackedClassifier] = PackedClassifier
     leaks: bool = False
     run: Callable[[Path], None] | None = None
@@ -274,29 +275,36 @@ class OtherTokenGathered(PackedClassifier):
         )
 
 
-def dropout_on(graph: onnx.GraphProto) -> None:
-    """Emulate a graph exported in training mode: onnxruntime skips Dropout nodes."""
-    last = graph.node[-1]
-    graph.initializer.append(numpy_helper.from_array(np.array(0.02, np.float32), "rate"))
-    nodes = [
-        helper.make_node("RandomUniformLike", [last.input[0]], ["random"]),
-        helper.make_node("Greater", ["random", "rate"], ["kept"]),
-        helper.make_node("Cast", ["kept"], ["scale"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("Mul", [last.input[0], "scale"], ["dropped"]),
-    ]
-    last.input[0] = "dropped"
-    for node in nodes:
-        graph.node.insert(len(graph.node) - 1, node)
+def dropout(rate: float) -> GraphChange:
+    """Return a fault that emulates training mode: onnxruntime skips Dropout nodes."""
+
+    def fault(graph: onnx.GraphProto) -> None:
+        graph.initializer.append(numpy_helper.from_array(np.array(rate, np.float32), "rate"))
+        source = graph.node[-1].input[0]
+        _insert_before_last(
+            graph,
+            helper.make_node("RandomUniformLike", [source], ["random"]),
+            helper.make_node("Greater", ["random", "rate"], ["kept"]),
+            helper.make_node("Cast", ["kept"], ["scale"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Mul", [source, "scale"], ["dropped"]),
+        )
+
+    return fault
 
 
 def noise_added(graph: onnx.GraphProto) -> None:
     """Add noise of 0.01 to the input of the last product."""
-    last = graph.node[-1]
-    nodes = [
-        helper.make_node("RandomNormalLike", [last.input[0]], ["noise"], scale=0.01),
-        helper.make_node("Add", [last.input[0], "noise"], ["noisy"]),
-    ]
-    last.input[0] = "noisy"
+    source = graph.node[-1].input[0]
+    _insert_before_last(
+        graph,
+        helper.make_node("RandomNormalLike", [source], ["noise"], scale=0.01),
+        helper.make_node("Add", [source, "noise"], ["noisy"]),
+    )
+
+
+def _insert_before_last(graph: onnx.GraphProto, *nodes: onnx.NodeProto) -> None:
+    """Insert nodes before the last node of a graph, which then reads the output of the last."""
+    graph.node[-1].input[0] = nodes[-1].output[0]
     for node in nodes:
         graph.node.insert(len(graph.node) - 1, node)
 
@@ -361,7 +369,7 @@ FAULTS: Mapping[str, FaultyExporter] = {
     "bias of the head lost": FaultyExporter(model=head_bias_lost),
     "wrong pooling": FaultyExporter(model=pooled_state_changed, packed=OtherTokenGathered),
     "last layer norm lost": FaultyExporter(model=last_norm_lost),
-    "dropout of 0.02 on": FaultyExporter(graph=dropout_on),
+    "dropout of 0.02 on": FaultyExporter(graph=dropout(0.02)),
     "GELU approximated by tanh": FaultyExporter(model=gelu_approximated),
     "queries scaled by 1.02": FaultyExporter(model=queries_scaled),
     "upper case kept by the tokenizer": FaultyExporter(run=case_kept),

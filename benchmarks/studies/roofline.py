@@ -9,8 +9,8 @@ turns on the same texts, one batch of the server's size per call.
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -45,25 +45,6 @@ BATCHES = 12
 GIGA = 1e9
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RooflinePlan:
-    """The run, its name in the table, the names of engines (empty for all), seconds per engine."""
-
-    run: Path
-    name: str
-    engines: Sequence[str]
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EnginePair:
-    """An open engine, its open matmul-only engine, and the graph of the latter."""
-
-    engine: CollatedEngine
-    matmul_engine: CollatedEngine
-    graph: MatmulGraph
-
-
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the proven engines of a run and store the result; return the exit code."""
@@ -72,33 +53,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=10, help="seconds per engine")
     options = parser.parse_args(arguments)
     words = command(parser, options)
-    plan = RooflinePlan(
-        run=options.run, name=options.name, engines=options.engine, seconds=options.seconds
-    )
-    result = stored(options.out, lambda progress: roofline(plan, words, progress))
+    result = stored(options.out, lambda progress: _roofline(options, words, progress))
     for engine in result.engines:
         reached = f"{engine.share:.0%} of {engine.roof_texts_per_s:,.0f} texts/s"
         console.print_line(f"{engine.engine}: {reached}")
     return 0
 
 
-def roofline(plan: RooflinePlan, words: tuple[str, ...], progress: Progress) -> RooflineResult:
+def _roofline(options: Namespace, words: tuple[str, ...], progress: Progress) -> RooflineResult:
     """Measure the proven engines of a run, or the named ones, their matmul graphs and their roofs.
 
     Raises:
         ConfigError: the encoder has no BERT architecture, or there is no such engine.
         PipeError: the run cannot be read.
     """
-    run = plan.run
+    run: Path = options.run
+    names: list[str] = options.engine
     manifest = read_manifest(run)
     chosen = [
         record
         for record in manifest.engines
-        if record.proven and runs_here(record) and (not plan.engines or record.name in plan.engines)
+        if record.proven and runs_here(record) and (not names or record.name in names)
     ]
     if not chosen:
         found = ", ".join(record.name for record in manifest.engines) or "none"
-        wanted = ", ".join(plan.engines) or "any"
+        wanted = ", ".join(names) or "any"
         message = f"{run}: expected a proven engine to measure ({wanted}), found {found}"
         raise ConfigError(message, f"export one: pipe export {run} --to auto")
     workload = Workload.synthetic(texts_per_request=1, seed=0, fields=manifest.input.fields)
@@ -107,11 +86,11 @@ def roofline(plan: RooflinePlan, words: tuple[str, ...], progress: Progress) -> 
     with progress.stage("engines", len(chosen), "engines"):
         measured = []
         for record in chosen:
-            measured.append(_measure_pair(run, manifest, record, encoder, batches, plan.seconds))
+            measured.append(_measure_pair(run, manifest, record, encoder, batches, options.seconds))
             progress.advance(1)
     roofs = {column_of(record)[0]: record for record in chosen}
     return RooflineResult(
-        model=plan.name,
+        model=options.name,
         texts=workload.source,
         batch_tokens=QueueSettings().batch_tokens,
         engines=tuple(sorted(measured, key=lambda engine: -engine.texts_per_s)),
@@ -151,37 +130,38 @@ def _measure_pair(
         with open_engine(write_graph(graph, Path(folder)), record, manifest) as matmul_engine:
             engine.learn_costs(manifest.input.max_length)
             matmul_engine.collate = engine.collate
-            pair = EnginePair(engine=engine, matmul_engine=matmul_engine, graph=graph)
-            return _compare(record, pair, batches, seconds)
-
-
-def _compare(
-    record: EngineRecord, pair: EnginePair, batches: Sequence[Sequence[Encoding]], seconds: float
-) -> RoofedEngine:
-    for engine in (pair.engine, pair.matmul_engine):
-        _pass_s(engine, batches)  # warm-up: the runtime compiles for each new shape
-    shares: list[float] = []
-    engine_s: list[float] = []
-    matmul_s: list[float] = []
-    start_s = time.perf_counter()
-    while len(shares) < ROUNDS or time.perf_counter() - start_s < seconds:
-        engine_s.append(_pass_s(pair.engine, batches))
-        matmul_s.append(_pass_s(pair.matmul_engine, batches))
-        shares.append(matmul_s[-1] / engine_s[-1])
+            times_s = _in_turns((engine, matmul_engine), batches, seconds)
+        calls = [_call(feed) for batch in batches for feed in engine.collate.feeds(batch)]
+    engine_s, matmul_s = map(median, zip(*times_s, strict=True))
     texts = sum(map(len, batches))
-    calls = [_call(feed) for batch in batches for feed in pair.engine.collate.feeds(batch)]
-    operations = sum(pair.graph.flops(*call) for call in calls)
-    moved = sum(pair.graph.bytes_moved(*call) for call in calls)
+    operations = sum(graph.flops(*call) for call in calls)
+    moved = sum(graph.bytes_moved(*call) for call in calls)
     return RoofedEngine(
         engine=record.name,
-        texts_per_s=round(texts / median(engine_s), 2),
-        roof_texts_per_s=round(texts / median(matmul_s), 2),
-        share=round(median(shares), 4),
-        roof_gflops=round(operations / median(matmul_s) / GIGA, 1),
+        texts_per_s=round(texts / engine_s, 2),
+        roof_texts_per_s=round(texts / matmul_s, 2),
+        share=round(median(matmul / own for own, matmul in times_s), 4),
+        roof_gflops=round(operations / matmul_s / GIGA, 1),
         gflop_per_text=round(operations / texts / GIGA, 5),
         flop_per_byte=round(operations / moved, 2),
         roof=column_of(record)[0],
     )
+
+
+def _in_turns(
+    engines: Sequence[CollatedEngine], batches: Sequence[Sequence[Encoding]], seconds: float
+) -> list[list[float]]:
+    """Return the times of passes over all batches, a list with the times of the engines per round.
+
+    There are at least `ROUNDS` rounds.
+    """
+    for engine in engines:
+        _pass_s(engine, batches)  # warm-up: the runtime compiles for each new shape
+    rounds: list[list[float]] = []
+    start_s = time.perf_counter()
+    while len(rounds) < ROUNDS or time.perf_counter() - start_s < seconds:
+        rounds.append([_pass_s(engine, batches) for engine in engines])
+    return rounds
 
 
 def _call(feed: InputFeed) -> tuple[int, int, int]:

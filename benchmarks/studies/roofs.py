@@ -18,13 +18,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from pydantic import BaseModel, ConfigDict
 
 from pipework.errors import ConfigError
 from pipework.export.convert.converters import converter_of
 from pipework.export.quantize.calibration import linear_layers
-from pipework.export.quantize.qdq_graph import quantize_dynamic, quantize_static
+from pipework.export.quantize.qdq_graph import GraphWriter, quantize_dynamic, quantize_static
 from pipework.machine import cpu_limit
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import Manifest
@@ -72,8 +72,7 @@ class MatmulGraph:
     type_ids: bool
     first_only: bool
     classes: int
-    _nodes: list[NodeProto] = field(default_factory=list, init=False)
-    _constants: list[TensorProto] = field(default_factory=list, init=False)
+    _writer: GraphWriter = field(default_factory=GraphWriter, init=False)
 
     @property
     def compute_precision(self) -> Precision:
@@ -143,56 +142,48 @@ class MatmulGraph:
         return texts if self.first_only else tokens
 
     def _states(self) -> str:
-        zero = self._constant("zero", np.int64(0))
-        table = self._constant("table", np.full((1, self.encoder.hidden_size), SMALL, np.float32))
-        zeros = self._node("Mul", ["input_ids", zero], "zeros")
-        return self._node("Gather", [table, zeros], "states")
+        zero = self._writer.constant("zero", np.int64(0))
+        table = self._writer.constant(
+            "table", np.full((1, self.encoder.hidden_size), SMALL, np.float32)
+        )
+        zeros = self._writer.node("Mul", ["input_ids", zero], "zeros")
+        return self._writer.node("Gather", [table, zeros], "states")
 
     def _dense(self, states: str, name: str, width: int, out: str = "") -> str:
         shape = (self._width_of(states), width)
         random = np.random.default_rng(0).standard_normal(shape, np.float32)
         random *= np.float32(shape[0] ** -0.5)
-        weight = self._constant(f"{name}.weight", random)
-        return self._node(
+        weight = self._writer.constant(f"{name}.weight", random)
+        return self._writer.node(
             "MatMul", [states, weight], out or f"{name}.output", name=f"/{name}/MatMul"
         )
 
     def _attention(self, states: str, layer: int) -> str:
         """Add the products of scores and values, with the heads split by reshapes only."""
         heads, width = self.encoder.num_attention_heads, self.encoder.hidden_size
-        split = self._constant("split", np.array([0, heads, -1, width // heads]))
-        transposed = self._constant("transposed", np.array([0, heads, width // heads, -1]))
-        merged = self._constant("merged", np.array([0, -1, width]))
-        queries = self._node("Reshape", [states, split], f"{layer}.queries")
-        keys = self._node("Reshape", [states, transposed], f"{layer}.keys")
-        scores = self._node("MatMul", [queries, keys], f"{layer}.scores")
-        values = self._node("MatMul", [scores, queries], f"{layer}.values")
-        return self._node("Reshape", [values, merged], f"{layer}.attended")
+        split = self._writer.constant("split", np.array([0, heads, -1, width // heads]))
+        transposed = self._writer.constant("transposed", np.array([0, heads, width // heads, -1]))
+        merged = self._writer.constant("merged", np.array([0, -1, width]))
+        queries = self._writer.node("Reshape", [states, split], f"{layer}.queries")
+        keys = self._writer.node("Reshape", [states, transposed], f"{layer}.keys")
+        scores = self._writer.node("MatMul", [queries, keys], f"{layer}.scores")
+        values = self._writer.node("MatMul", [scores, queries], f"{layer}.values")
+        return self._writer.node("Reshape", [values, merged], f"{layer}.attended")
 
     def _texts(self, states: str) -> str:
         """Keep one state per text."""
         counted = "text_index" if self.variant.layout is Layout.PACKED else "input_ids"
-        size = self._node("Shape", [counted], f"{states}.shape")
-        start = self._constant("start", np.array([0]))
-        count = self._node("Gather", [size, start], f"{states}.count")
-        flat = self._constant("flat", np.array([-1, self.encoder.hidden_size]))
-        rows = self._node("Reshape", [states, flat], f"{states}.rows")
-        return self._node("Slice", [rows, start, count], f"{states}.texts")
+        size = self._writer.node("Shape", [counted], f"{states}.shape")
+        start = self._writer.constant("start", np.array([0]))
+        count = self._writer.node("Gather", [size, start], f"{states}.count")
+        flat = self._writer.constant("flat", np.array([-1, self.encoder.hidden_size]))
+        rows = self._writer.node("Reshape", [states, flat], f"{states}.rows")
+        return self._writer.node("Slice", [rows, start, count], f"{states}.texts")
 
     def _width_of(self, states: str) -> int:
         if states.endswith("up.output"):
             return self.encoder.intermediate_size
         return self.encoder.hidden_size
-
-    def _constant(self, name: str, value: NDArray[np.generic] | np.generic) -> str:
-        if all(constant.name != name for constant in self._constants):
-            self._constants.append(numpy_helper.from_array(np.asarray(value), name))
-        return name
-
-    def _node(self, kind: str, inputs: list[str], output: str, name: str = "") -> str:
-        node = helper.make_node(kind, inputs, [output], name=name)
-        self._nodes.append(node)
-        return output
 
     def _model(self) -> onnx.ModelProto:
         names = list(NAMES[self.variant.layout])
@@ -203,7 +194,8 @@ class MatmulGraph:
         ]
         shape: list[str | int | None] = ["N", self.classes]
         outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)]
-        graph = helper.make_graph(self._nodes, "matmul_graph", inputs, outputs, self._constants)
+        nodes, constants = self._writer.nodes, [*self._writer.constants.values()]
+        graph = helper.make_graph(nodes, "matmul_graph", inputs, outputs, constants)
         opset = helper.make_opsetid("", OPSET)
         return helper.make_model(graph, opset_imports=[opset], ir_version=8)
 
@@ -246,7 +238,12 @@ def roof_gflops(variant: Variant, manifest: Manifest) -> float:
     Raises:
         ConfigError: it is a TensorRT variant.
     """
-    padded = _padded(variant)
+    padded = Variant(  # with the same arithmetic; `variant` may be an engine record
+        format=variant.format,
+        precision=variant.precision,
+        layout=Layout.PADDED,
+        scaling=variant.scaling,
+    )
     graph = MatmulGraph(
         encoder=LARGE,
         variant=padded,
@@ -266,16 +263,6 @@ def roof_gflops(variant: Variant, manifest: Manifest) -> float:
             engine.infer([row] * ROWS)
             times_s.append(time.perf_counter() - start_s)
     return graph.flops(ROWS, WIDTH, ROWS) / min(times_s) / GIGA
-
-
-def _padded(variant: Variant) -> Variant:
-    """Return the variant with the same arithmetic in the padded layout."""
-    return Variant(
-        format=variant.format,
-        precision=variant.precision,
-        layout=Layout.PADDED,
-        scaling=variant.scaling,
-    )
 
 
 def write_graph(graph: MatmulGraph, folder: Path) -> Path:

@@ -16,6 +16,7 @@ from statistics import mean
 import numpy as np
 
 from pipework.benchmarks.results_schema.provenance import provenance
+from pipework.benchmarks.stats.confidence import t_quantile
 from pipework.benchmarks.studies.accuracy import minutes, runs_of
 from pipework.benchmarks.studies.records.experiment_results import Arm, Difference, ExperimentResult
 from pipework.benchmarks.studies.records.training_results import Setting, recorded_settings
@@ -125,13 +126,11 @@ def _settings(run: Path) -> dict[str, Setting]:
 
 def difference(name: str, before: Sequence[float], after: Sequence[float]) -> Difference | None:
     """Return the mean paired difference with Student's t bounds; None for a single pair."""
-    from scipy import stats  # noqa: PLC0415  (slow to import)
-
     gains = np.array(after) - np.array(before)
     if len(gains) == 1:
         return None
     mean_gain, error = float(gains.mean()), float(gains.std(ddof=1)) / len(gains) ** 0.5
-    margin = float(stats.t.ppf(0.975, len(gains) - 1)) * error
+    margin = t_quantile(0.975, len(gains) - 1) * error
     return Difference(against=name, mean=mean_gain, low=mean_gain - margin, high=mean_gain + margin)
 
 

@@ -5,8 +5,7 @@ shapes. Several profiles make calls with short texts faster: a call uses the sma
 fits.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,15 +21,6 @@ MULTIPLE = 8  # tile size of tensor cores
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Call:
-    """The size of a call with one row per text: texts, row width and longest text."""
-
-    texts: int
-    width: int
-    longest: int
-
-
 def shape_profiles(
     inputs: Mapping[str, Shape], lengths_N: Sequence[int], limit: int
 ) -> tuple[ShapeProfile, ...]:
@@ -41,14 +31,20 @@ def shape_profiles(
         lengths_N: lengths of real rows, in tokens.
         limit: maximum input length of the model, in tokens.
     """
-    smallest = _Call(texts=1, width=1, longest=1)
+    packed = "text_index" in inputs
     return tuple(
         ShapeProfile(
-            smallest=_shapes(inputs, smallest),
-            usual=_shapes(inputs, usual),
-            largest=_shapes(inputs, largest),
+            smallest=_shapes(inputs, texts=1, width=1, longest=1),
+            usual=_shapes(inputs, texts=USUAL_TEXTS, width=length, longest=length),
+            largest=_shapes(
+                inputs,
+                texts=MAX_TEXTS,
+                # Packed texts of different lengths share rows of the maximum width.
+                width=max_row_width(length, ROW_TOKENS) if packed else length,
+                longest=length,
+            ),
         )
-        for usual, largest in _calls(lengths_N, limit, packed="text_index" in inputs)
+        for length in profile_lengths(lengths_N, limit)
     )
 
 
@@ -59,25 +55,19 @@ def profile_lengths(lengths_N: Sequence[int], limit: int) -> list[int]:
     return sorted({min(length, limit) for length in rounded} | {limit})
 
 
-def _calls(lengths_N: Sequence[int], limit: int, *, packed: bool) -> Iterator[tuple[_Call, _Call]]:
-    """Yield the usual and the largest call of each profile."""
-    for length in profile_lengths(lengths_N, limit):
-        usual = _Call(texts=USUAL_TEXTS, width=length, longest=length)
-        # Packed texts of different lengths share rows: the largest has the maximum row width.
-        width = max_row_width(length, ROW_TOKENS) if packed else length
-        yield usual, replace(usual, texts=MAX_TEXTS, width=width)
-
-
-def _shapes(inputs: Mapping[str, Shape], call: _Call) -> dict[str, Shape]:
+def _shapes(
+    inputs: Mapping[str, Shape], *, texts: int, width: int, longest: int
+) -> dict[str, Shape]:
+    """Return the shapes of a call with one row per text: texts, row width and longest text."""
     shapes = {}
     for name, shape in inputs.items():
         match name:
             case "text_index":
-                sizes = (call.texts, call.longest)
+                sizes = (texts, longest)
             case "entity_spans":
-                sizes = (call.texts, 4)
+                sizes = (texts, 4)
             case _:
-                sizes = (call.texts, call.width)
+                sizes = (texts, width)
         pairs = zip(shape, sizes, strict=True)
         shapes[name] = tuple(size if fixed < 0 else fixed for fixed, size in pairs)
     return shapes

@@ -21,7 +21,7 @@ from pipework.export.diagnosis.first_divergence import (
     smallest_failing_call,
 )
 from pipework.export.diagnosis.reference_activations import reference_activations
-from pipework.export.parity.case import Case
+from pipework.export.parity.case import Case, largest_difference
 from pipework.export.rows.run_rows import RunRows
 from pipework.run_folder.engine_record import Variant
 from pipework.scoring.logit_diff import Comparison
@@ -40,22 +40,6 @@ CAUSES = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inspection:
-    """The comparison of an engine's layers for a case.
-
-    Attributes:
-        case: the inspected case.
-        comparison: the compared layers.
-        fresh_diff: largest difference of a logit, in the same call, of a float32 ONNX graph
-            exported now; None if the engine is such a graph.
-    """
-
-    case: Case
-    comparison: LayerComparison
-    fresh_diff: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
     """Findings for the terminal and a table of all layers for the report."""
 
@@ -63,35 +47,33 @@ class Diagnosis:
     layer_table: str
 
 
-def inspect_engine(run_rows: RunRows, variant: Variant, folder: Path, case: Case) -> Inspection:
-    """Compare the layers of the engine in `folder` with the checkpoint's, for a case."""
-    layers = reference_activations(run_rows.run, run_rows.manifest, case.row.encoding)
-    intermediates = converter_of(variant.format).intermediates(folder, variant.precision)
-    position = smallest_failing_call(case, variant.layout, intermediates, run_rows.manifest)
-    comparison = compare_layers(intermediates, position, layers, LIMITS[variant.precision])
-    fresh_diff = None
-    if variant != ONNX_FP32.model_copy(update={"layout": variant.layout}):
-        with tempfile.TemporaryDirectory() as name:
-            graph = Path(name) / "fresh.onnx"
-            checkpoint_to_onnx(run_rows.run, run_rows.manifest, graph, variant.layout)
-            logits_NC = OnnxIntermediates(graph).runner(())(position.feed.arrays)["logits"]
-            fresh_diff = float(np.abs(logits_NC[position.number] - layers[-1].value).max())
-    return Inspection(case=case, comparison=comparison, fresh_diff=fresh_diff)
-
-
 def error_line(error: Exception) -> str:
     """Return the type and the first line of an error."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def diagnose(variant: Variant, inspection: Inspection) -> Diagnosis:
-    """Describe the differences of the layers, and the effect of the conversion."""
-    layers = inspection.comparison
-    findings = [
-        RANDOM if layers.random else "",
-        _first_layer(layers, inspection.case),
-        _conversion(inspection, variant),
-    ]
+def diagnose(run_rows: RunRows, variant: Variant, folder: Path, case: Case) -> Diagnosis:
+    """Compare the layers of the engine in `folder` with the checkpoint's, for a case.
+
+    An engine that is not a float32 ONNX graph is also compared, in the same call, with such a graph
+    exported now, which shows the effect of the conversion.
+    """
+    expected = reference_activations(run_rows.run, run_rows.manifest, case.row.encoding)
+    intermediates = converter_of(variant.format).intermediates(folder, variant.precision)
+    position = smallest_failing_call(case, variant.layout, intermediates, run_rows.manifest)
+    layers = compare_layers(intermediates, position, expected, LIMITS[variant.precision])
+    findings = [RANDOM if layers.random else "", _first_layer(layers, case)]
+    if variant != ONNX_FP32.model_copy(update={"layout": variant.layout}):
+        with tempfile.TemporaryDirectory() as name:
+            graph = Path(name) / "fresh.onnx"
+            checkpoint_to_onnx(run_rows.run, run_rows.manifest, graph, variant.layout)
+            logits_NC = OnnxIntermediates(graph).runner(())(position.feed.arrays)["logits"]
+        fresh_diff = largest_difference(logits_NC[position.number], expected[-1].value)
+        if fresh_diff <= case.max_diff / 10:
+            findings.append(
+                f"a float32 graph exported now and run by onnxruntime differs by {fresh_diff:.2e} "
+                f"in the same call: the conversion to {variant.label} causes the difference"
+            )
     lines = (f"{diff.layer:<70} {diff.diff:>10.2e}" for diff in layers.diffs)
     layer_table = "\n".join((f"{'layer':<70} {'difference':>10}  (relative)", *lines))
     return Diagnosis(findings=tuple(filter(None, findings)), layer_table=layer_table)
@@ -145,13 +127,3 @@ def _cause(first: LayerDiff, last: LayerDiff) -> str:
     if first.layer == last.layer:
         return "all earlier layers are correct: the head's weights, their order or its input differ"
     return next((cause for end, cause in CAUSES.items() if first.layer.endswith(end)), "")
-
-
-def _conversion(inspection: Inspection, variant: Variant) -> str:
-    if inspection.fresh_diff is None or inspection.fresh_diff > inspection.case.max_diff / 10:
-        return ""
-    return (
-        f"a float32 graph exported now and run by onnxruntime differs by "
-        f"{inspection.fresh_diff:.2e} in the same call: the conversion to {variant.label} causes "
-        "the difference"
-    )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipework.export.convert.checkpoint2onnx import module_path
 from pipework.export.convert.intermediates import Intermediates
 from pipework.export.diagnosis.reference_activations import LayerOutput
-from pipework.export.parity.case import Case
+from pipework.export.parity.case import Case, largest_difference
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines.collate import Collate, InputFeed
@@ -107,7 +107,7 @@ def compare_layers(
         first=None if first_index is None else diffs[first_index],
         before=max((diff.diff for diff in earlier), default=0.0),
         limit=limit,
-        logits=_max_diff(logits_C, expected_C),
+        logits=largest_difference(logits_C, expected_C),
         random=not np.array_equal(first, second, equal_nan=True),
     )
 
@@ -144,7 +144,7 @@ def _compare(
                 diff = next(filter(None, found), None)
                 diffs |= {} if diff is None else {index: diff}
             both = (logits_C, tensors["logits"][position.number])
-            logits_C = min(both, key=lambda found_C: _max_diff(found_C, layers[-1].value))
+            logits_C = min(both, key=lambda found_C: largest_difference(found_C, layers[-1].value))
         remaining = {
             index: names[count:]
             for index, names in remaining.items()
@@ -177,7 +177,7 @@ def smallest_failing_call(
         subset = replace(case, rows=rows, index=indices.index(case.index))
         position = locate_input(subset, layout, intermediates, manifest)
         found_C = run(position.feed.arrays)["logits"][position.number]
-        if _max_diff(found_C, case.expected.values[0]) >= min_diff:
+        if largest_difference(found_C, case.expected.values[0]) >= min_diff:
             return position
     return locate_input(case, layout, intermediates, manifest)
 
@@ -278,12 +278,6 @@ def _cuts(tensor: NDArray[np.generic], position: InputPosition) -> Iterator[NDAr
         yield tensor[position.number]
         if tensor.ndim > 1:  # gathered, [N, L, ...]
             yield tensor[position.number, : position.length]
-
-
-def _max_diff(found_C: NDArray[np.generic], expected_C: NDArray[np.generic]) -> float:
-    """Return the largest difference of a logit; infinite for NaN."""
-    error_C = np.asarray(found_C, np.float64) - np.asarray(expected_C, np.float64)
-    return float(np.nan_to_num(np.abs(error_C), nan=np.inf, posinf=np.inf).max())
 
 
 def _relative_diff(tensor: NDArray[np.generic], expected: NDArray[np.generic]) -> float:

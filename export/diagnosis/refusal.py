@@ -23,11 +23,10 @@ from pipework.export.diagnosis.findings import (
     Diagnosis,
     diagnose,
     error_line,
-    inspect_engine,
     permuted_labels,
 )
 from pipework.export.diagnosis.first_divergence import locate_input
-from pipework.export.parity.case import Case, EngineFailedError
+from pipework.export.parity.case import Case, EngineFailedError, prediction_change
 from pipework.export.parity.prove import ProofResult
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import counted
@@ -85,10 +84,9 @@ def parity_error(candidate: EngineCandidate, result: ProofResult) -> CheckFailed
         *filter(None, [permuted_labels(result.comparison)]),
     ]
     try:
-        inspection = inspect_engine(
+        diagnosis = diagnose(
             candidate.run_rows, candidate.variant, candidate.folder, result.worst[0]
         )
-        diagnosis = diagnose(candidate.variant, inspection)
     except Exception as error:  # noqa: BLE001  (it must not hide the parity error)
         failure = f"the layers could not be compared: {error_line(error)}"
         diagnosis = Diagnosis(findings=(failure,), layer_table="")
@@ -182,16 +180,11 @@ def _table(worst: Sequence[Case], task: Task) -> str:
         f"{'input':<24} {'tokens':>6} {'batch':>5} {'batch mix':<20} {'max diff':>9}  "
         "checkpoint -> engine"
     )
-    lines = (
-        f"{case.row.name:<24} {len(case.row.encoding):>6} {len(case.rows):>5} {case.rule:<20} "
-        f"{case.max_diff:>9.2e}  {_predictions(case, task)}"
-        for case in worst
-    )
+    lines = []
+    for case in worst:
+        labels = prediction_change(task, case.expected, case.found or case.expected)
+        lines.append(
+            f"{case.row.name:<24} {len(case.row.encoding):>6} {len(case.rows):>5} {case.rule:<20} "
+            f"{case.max_diff:>9.2e}  {labels}"
+        )
     return "\n".join((head, *lines))
-
-
-def _predictions(case: Case, task: Task) -> str:
-    both = (case.expected, case.found or case.expected)
-    with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity
-        labels = [task.decode(outputs)[0].text_fields()[0] or "no label" for outputs in both]
-    return " -> ".join(labels)

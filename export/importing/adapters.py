@@ -56,13 +56,12 @@ class Adapter:
         Raises:
             ConfigError: it is not an adapter for sequence classification, or has no head.
         """
-        path = find_file(name, CONFIG)
-        if path is None:
+        if find_file(name, CONFIG) is None:
             if base is not None:
                 message = f"adapter_base is set, and {name!r} has no {CONFIG}"
                 raise ConfigError(message, "remove adapter_base: the source is not an adapter")
             return None
-        fields = json.loads(path.read_bytes())
+        fields = read_json(name, CONFIG)
         kind, task = fields.get("peft_type"), fields.get("task_type")
         if kind not in TYPES or task != "SEQ_CLS":
             message = f"{name!r} is an adapter of type {kind} for {task}"
@@ -133,6 +132,13 @@ def find_file(name: str, file: str) -> Path | None:
         _raise_exceptions_for_connection_errors=False,
     )
     return None if path is None else Path(path)
+
+
+def read_json(name: str, file: str) -> dict[str, Any]:
+    """Return the fields of a JSON file of a folder or of a hub id; empty if there is none."""
+    path = find_file(name, file)
+    fields: dict[str, Any] = {} if path is None else json.loads(path.read_bytes())
+    return fields
 
 
 def find_revision(name: str) -> str | None:

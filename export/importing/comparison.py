@@ -15,6 +15,7 @@ from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import TOLERANCES
 from pipework.export.importing.source_checks import is_decoder, open_tokenizer
 from pipework.export.importing.source_model import SourceModel
+from pipework.export.parity.case import prediction_change
 from pipework.export.rows.edge_cases import edge_examples
 from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Tolerance
@@ -264,20 +265,13 @@ def _error(
         message += f", the token ids of {len(tokens)} of {counted(count, 'input')} differ"
     names = [*rows]
     head = f"{'input':<24} {'tokens':>6} {'max diff':>9}  source -> import"
-    lines = [
-        f"{names[row]:<24} {comparison.lengths_X[row]:>6} {largest_N[row]:>9.2e}  "
-        f"{_predictions(comparison, row)}"
-        for row in np.argsort(-largest_N, kind="stable")[:WORST].tolist()
-    ]
+    lines = []
+    for row in np.argsort(-largest_N, kind="stable")[:WORST].tolist():
+        both = (comparison.expected_XC[row], comparison.found_XC[row])
+        labels = prediction_change(
+            comparison.task, *(Outputs.of(found_C[None]) for found_C in both)
+        )
+        tokens_and_diff = f"{comparison.lengths_X[row]:>6} {largest_N[row]:>9.2e}"
+        lines.append(f"{names[row]:<24} {tokens_and_diff}  {labels}")
     details = "\n".join((head, *lines, *tokens[:WORST]))
     return CheckFailedError(message, "nothing was imported", details)
-
-
-def _predictions(comparison: Comparison, row: int) -> str:
-    both = (comparison.expected_XC[row], comparison.found_XC[row])
-    with np.errstate(invalid="ignore", over="ignore"):  # a logit may be infinite
-        labels = [
-            comparison.task.decode(Outputs.of(logits_C[None]))[0].text_fields()[0] or "no label"
-            for logits_C in both
-        ]
-    return " -> ".join(labels)

@@ -5,7 +5,6 @@ comparison. The run folder gets the class of transformers with the same weights,
 are built from these classes; the comparison shows whether the code computes the same.
 """
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from transformers import (
 )
 
 from pipework.errors import ConfigError, PipeError
-from pipework.export.importing.adapters import find_file
+from pipework.export.importing.adapters import read_json
 from pipework.run_folder.files import file_digest
 from pipework.train.data.tokenizer import summary
 from pipework.train.model.encoder_configs import OWN_KEYS
@@ -43,8 +42,7 @@ def custom_classes(name: str, file: str = "config.json") -> dict[str, Any]:
 
     The file is read as JSON, because transformers may ask in the terminal whether to run the code.
     """
-    path = find_file(name, file)
-    fields = {} if path is None else json.loads(path.read_bytes())
+    fields: object = read_json(name, file)
     return (fields.get("auto_map") if isinstance(fields, dict) else None) or {}
 
 

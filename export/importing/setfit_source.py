@@ -24,7 +24,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from pipework.errors import ConfigError
 from pipework.export.config import ImportSettings
-from pipework.export.importing.adapters import find_file
+from pipework.export.importing.adapters import find_file, read_json
 from pipework.export.importing.custom_code import refuse_custom_code
 from pipework.export.importing.source_checks import (
     TokenizerFiles,
@@ -107,12 +107,12 @@ def open_setfit(name: str, settings: ImportSettings) -> SourceModel:
         raise ConfigError(message, "remove --as")
     silence_transformers()
     with opening(name):
-        fields = _fields(name, SETTINGS)
+        fields = read_json(name, SETTINGS)
         head = _head(name, fields)
         _check_inputs(name)
         pooling = _pooling(name, normalized=bool(fields.get("normalize_embeddings")))
         encoder, findings = _encoder(name, allow_unused)
-        longest = _fields(name, LENGTH).get("max_seq_length")
+        longest = read_json(name, LENGTH).get("max_seq_length")
     labels = named_labels(wanted, head.classes)
     task = SingleLabelTask(
         labels=labels, metric=wanted.metric_for(labels), positive=wanted.positive_for(labels)
@@ -140,22 +140,14 @@ def open_setfit(name: str, settings: ImportSettings) -> SourceModel:
 
 def _check_inputs(name: str) -> None:
     """Check that sentence-transformers does not change a text before the tokenizer."""
-    fields = _fields(name, PROMPTS)
+    fields = read_json(name, PROMPTS)
     prompt = (fields.get("prompts") or {}).get(fields.get("default_prompt_name"))
     if prompt:
         message = f"{name!r} adds the prompt {prompt!r} to each text"
         raise ConfigError(message, f"not supported: remove default_prompt_name from {PROMPTS}")
-    if _fields(name, LENGTH).get("do_lower_case"):
+    if read_json(name, LENGTH).get("do_lower_case"):
         message = f"{name!r} has do_lower_case in {LENGTH}"
         raise ConfigError(message, "not supported: lower the case in the tokenizer, and remove it")
-
-
-def _fields(name: str, file: str) -> dict[str, Any]:
-    path = find_file(name, file)
-    if path is None:
-        return {}
-    fields: dict[str, Any] = json.loads(path.read_bytes())
-    return fields
 
 
 def _head(name: str, fields: dict[str, Any]) -> LogisticRegression:
@@ -203,7 +195,7 @@ def _pooling(name: str, *, normalized: bool) -> PoolingSettings:
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         message = f"{name!r} has the modules {', '.join(kinds)}"
         raise ConfigError(message, "supported: Transformer, Pooling and perhaps Normalize")
-    fields = _fields(name, f"{modules[1][1]}/config.json")
+    fields = read_json(name, f"{modules[1][1]}/config.json")
     modes = [key for key, value in fields.items() if key.startswith("pooling_mode_") and value]
     modes = modes or [f"pooling_mode_{fields.get('pooling_mode')}"]
     supported = {

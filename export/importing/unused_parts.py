@@ -5,7 +5,6 @@ with the same version of transformers does not show it.
 """
 
 import inspect
-import json
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -16,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from pipework.errors import ConfigError
-from pipework.export.importing.adapters import find_file
+from pipework.export.importing.adapters import read_json
 from pipework.train.model.encoder_configs import BRIGHTMART, FIXED, GOOGLE, UNUSED
 from pipework.train.model.pretrained import listing
 
@@ -92,12 +91,10 @@ def _unknown_module(model: PreTrainedModel, weight: str) -> str:
 
 def _unread_keys(name: str, model: PreTrainedModel) -> Iterator[tuple[str, object]]:
     """Yield the config keys of the architecture that the code of the family does not mention."""
-    path = find_file(name, "config.json")
-    fields: dict[str, object] = {} if path is None else json.loads(path.read_bytes())
     modules = {kind.__module__ for top in (model, model.config) for kind in type(top).__mro__}
     own = [module for module in modules if ".models." in module]
     source = "".join(inspect.getsource(sys.modules[module]) for module in own)
-    for key, value in fields.items():
+    for key, value in read_json(name, "config.json").items():
         usual = not value or key in UNUSED or (key in USUAL and value == USUAL[key])
         if usual or TRAINING.search(key) or not ARCHITECTURE.search(key):
             continue

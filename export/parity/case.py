@@ -7,16 +7,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipework.errors import CheckFailedError
 from pipework.export.rows.edge_cases import Row
 from pipework.tasks.outputs import Outputs
+from pipework.tasks.task import Task
 
 SIZES = (1, 2, 7, 32)
 SHUFFLED = 4
 LENGTH_SAMPLES = 4
 REPEATS = 3
 SEED = 0
+
+
+def largest_difference(found: NDArray[np.generic], expected: NDArray[np.generic]) -> float:
+    """Return the largest difference of two arrays; infinite if a number is not finite."""
+    with np.errstate(invalid="ignore"):  # infinity minus infinity
+        error = np.asarray(found, np.float64) - np.asarray(expected, np.float64)
+    return float(np.nan_to_num(np.abs(error), nan=np.inf, posinf=np.inf).max())
+
+
+def prediction_change(task: Task, expected: Outputs, found: Outputs) -> str:
+    """Return the predictions of two outputs for an input, as `before -> after`."""
+    with np.errstate(invalid="ignore", over="ignore"):  # a logit may be infinite
+        labels = [
+            task.decode(outputs)[0].text_fields()[0] or "no label" for outputs in (expected, found)
+        ]
+    return " -> ".join(labels)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,9 +65,9 @@ class Case:
     @property
     def max_diff(self) -> float:
         """The largest difference of a logit; infinite if a logit is not finite or missing."""
-        if self.found is None or not np.isfinite(self.found.values).all():
+        if self.found is None:
             return float("inf")
-        return float(np.abs(self.found.values - self.expected.values).max())
+        return largest_difference(self.found.values, self.expected.values)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -22,7 +22,12 @@ from threading import Event, Lock
 import numpy as np
 
 from pipework.export.parity.batches import CheckedRows, RowGroup
-from pipework.export.parity.case import Case, EngineFailedError, ProofBatch
+from pipework.export.parity.case import (
+    Case,
+    EngineFailedError,
+    ProofBatch,
+    largest_difference,
+)
 from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.run_rows import RunRows
@@ -244,8 +249,7 @@ def _run(
 def _difference(found: Outputs, again: Outputs) -> float:
     if np.array_equal(found.values, again.values, equal_nan=True):
         return 0.0
-    difference_RC = np.abs(found.values.astype(np.float64) - again.values)
-    return float(np.nan_to_num(difference_RC, nan=np.inf).max())
+    return largest_difference(found.values, again.values)
 
 
 def _infer(engine: CollatedEngine, batch: ProofBatch) -> Outputs:

@@ -1,6 +1,6 @@
 """Inputs of a parity check that often break exports: unusual lengths, texts and token ids."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,6 +48,16 @@ class Row:
     encoding: Encoding
 
 
+def encoded_rows(
+    encoder: TextEncoder, names: Iterable[str], examples: Sequence[Example]
+) -> list[Row]:
+    """Return an input for each example, with its name."""
+    encodings = encoder.encode(examples)
+    return [
+        Row(name=name, encoding=encoding) for name, encoding in zip(names, encodings, strict=True)
+    ]
+
+
 def edge_case_rows(
     encoder: TextEncoder, examples: Sequence[Example], numbers: Sequence[int] | None = None
 ) -> list[Row]:
@@ -65,20 +75,13 @@ def edge_case_rows(
     numbers = numbers or range(1, len(examples) + 1)
     sample_size = min(len(examples), SPREAD_ROWS)
     spread = np.linspace(0, len(examples) - 1, sample_size).astype(np.int64).tolist()
-    rows = [
-        Row(name=f"dev row {numbers[index]}", encoding=encoding)
-        for index, encoding in zip(
-            spread, encoder.encode([examples[index] for index in spread]), strict=True
-        )
-    ]
+    names = (f"dev row {numbers[index]}" for index in spread)
+    rows = encoded_rows(encoder, names, [examples[index] for index in spread])
     synthetic = edge_examples(examples[0])
     synthetic["truncated text"] = _joined(examples, 4 * encoder.max_length)
-    encodings = encoder.encode(list(synthetic.values()))
-    rows += [
-        Row(name=name, encoding=encoding)
-        for name, encoding in zip(synthetic, encodings, strict=True)
-    ]
-    shortest = min(map(len, encodings))
+    unusual = encoded_rows(encoder, synthetic, [*synthetic.values()])
+    rows += unusual
+    shortest = min(len(row.encoding) for row in unusual)
     for length in _lengths(shortest, encoder.max_length):
         (cut,) = encoder.with_max_length(length).encode([_joined(examples, 2 * length)])
         rows.append(Row(name=f"text cut to {length}", encoding=cut))

@@ -14,7 +14,7 @@ from pipework.data.readers import Columns
 from pipework.data.splits import split_source
 from pipework.errors import DataError
 from pipework.export.config import TOLERANCES, ExportSettings
-from pipework.export.rows.edge_cases import Row, WordRows, edge_case_rows
+from pipework.export.rows.edge_cases import Row, WordRows, edge_case_rows, encoded_rows
 from pipework.run_folder.engine_record import Layout, Precision, Tolerance
 from pipework.run_folder.manifest import Input, Manifest
 from pipework.scoring.evaluation import label_array
@@ -101,10 +101,7 @@ class RunRows:
         vocabulary, ngrams, unread = words.vocabulary(), list[Row](), 0
         if table := NgramTable.read(run / FOLDER, int(words.empty.ids[0])):
             ngrams, unread = words.ngrams(table, vocabulary)
-        dev = [
-            Row(name=f"dev row {number}", encoding=encoding)
-            for number, encoding in zip(numbers, encoder.encode(examples), strict=True)
-        ]
+        dev = encoded_rows(encoder, (f"dev row {number}" for number in numbers), examples)
         return cls(
             run=run,
             manifest=manifest,
@@ -183,11 +180,8 @@ def _unlabelled_rows(
     source = Source.of(manifest.data.reading, settings.unlabelled).unlabelled()
     count = sum(1 for _ in source.rows())
     rows = sample_evenly(source.rows(), count, settings.dev_rows)
-    encodings = encoder.encode([*fit_examples(rows.values(), manifest.input)])
-    return [
-        Row(name=f"unlabelled row {number}", encoding=encoding)
-        for number, encoding in zip(rows, encodings, strict=True)
-    ]
+    examples = [*fit_examples(rows.values(), manifest.input)]
+    return encoded_rows(encoder, (f"unlabelled row {number}" for number in rows), examples)
 
 
 def spread_over_groups(

@@ -3,11 +3,15 @@
 import shutil
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
+from pipework.export.plan import all_variants
 from pipework.run_folder.files import file_digest, record_file
 from pipework.run_folder.manifest import ReadOptions, Split, read_manifest, write_manifest
 from pipework.tasks.kinds import Metric
@@ -21,7 +25,31 @@ from pipework.train.model.classifier import build, padding_of
 PARTS = ("attention.self.query", "attention.self.key", "attention.self.value")
 PARTS += ("attention.output.dense", "intermediate.dense", "output.dense")
 INT8_LAYERS = frozenset(f"bert.encoder.layer.{n}.{part}" for n in range(2) for part in PARTS)
+ENGINES = {variant.label: variant for variant in all_variants()}
 WORDS = ("rain", "goal", "bank", "soup", "book", "wind", "team", "票房", "明天")
+
+
+def change_weights(run: Path, change) -> None:
+    """Change the tensors of a run's checkpoint in place, and record the new file."""
+    path = run / checkpoint.FOLDER / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, metadata={"format": "pt"})
+    manifest = read_manifest(run)
+    model = manifest.model.model_copy(update={"checkpoint": checkpoint.records(run)})
+    write_manifest(run, manifest.model_copy(update={"model": model}))
+
+
+def weight_changed(end: str, change):
+    """Return a fault of a graph that changes the array of the weight whose name ends with `end`."""
+
+    def fault(graph: onnx.GraphProto) -> None:
+        (weight,) = (one for one in graph.initializer if one.name.endswith(end))
+        values = numpy_helper.to_array(weight).copy()
+        change(values)
+        weight.CopyFrom(numpy_helper.from_array(values, weight.name))
+
+    return fault
 
 
 def make_run(trained: Path, run: Path, task: Task, reading: ReadOptions, rows: list[str]) -> Path:

@@ -3,12 +3,10 @@
 import shutil
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
+from pipework.benchmarks.studies.planted_faults import FaultyExporter
 from pipework.errors import CheckFailedError
-from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.plan import select_variants
 from pipework.export.rows.run_rows import RunRows
@@ -21,6 +19,7 @@ from pipework.train.config.run_config import load_config
 from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.ngram_embeddings import NgramTable
 from pipework.train.run import train
+from tests.export.conftest import weight_changed
 
 QUICK = ExportSettings(speed_s=0, dev_rows=40)
 BUCKETS = 5000
@@ -84,18 +83,12 @@ def test_engines_with_a_head_over_all_tokens_pass_the_parity_check(run_cnn, tmp_
 
 
 def test_an_engine_without_the_ngram_table_is_rejected(run_cnn):
-    def forgetful(variant, run_rows, folder, check, progress):
-        built = build(variant, run_rows, folder, check, progress)
-        path = folder / "model.onnx"
-        model = onnx.load(path)
-        (table,) = (one for one in model.graph.initializer if one.dims[:1] == [BUCKETS])
-        empty = numpy_helper.from_array(numpy_helper.to_array(table) * 0, table.name)
-        table.CopyFrom(empty)
-        onnx.save(model, path)
-        return built
+    def forgetful(vectors):
+        vectors[:] = 0
 
+    builder = FaultyExporter(graph=weight_changed("ngrams.weight", forgetful))
     with pytest.raises(CheckFailedError):
-        export(run_cnn, NullProgress(), settings=QUICK, builder=forgetful)
+        export(run_cnn, NullProgress(), settings=QUICK, builder=builder)
 
 
 def test_an_engine_with_a_wrong_bucket_that_no_text_reads_is_rejected(run_cnn):
@@ -108,17 +101,10 @@ def test_an_engine_with_a_wrong_bucket_that_no_text_reads_is_rejected(run_cnn):
             used[table.read_by(row.encoding.ids)] += 1
     bucket = int(np.flatnonzero(used == 0)[0])
 
-    def damaged(variant, run_rows, folder, check, progress):
-        built = build(variant, run_rows, folder, check, progress)
-        path = folder / "model.onnx"
-        model = onnx.load(path)
-        (weights,) = (one for one in model.graph.initializer if one.dims[:1] == [BUCKETS])
-        vectors = numpy_helper.to_array(weights).copy()
+    def damaged(vectors):
         vectors[bucket] += 1
-        weights.CopyFrom(numpy_helper.from_array(vectors, weights.name))
-        onnx.save(model, path)
-        return built
 
+    builder = FaultyExporter(graph=weight_changed("ngrams.weight", damaged))
     with pytest.raises(CheckFailedError, match="failed the parity check") as caught:
-        export(run_cnn, NullProgress(), settings=QUICK, builder=damaged)
+        export(run_cnn, NullProgress(), settings=QUICK, builder=builder)
     assert "n-grams " in caught.value.details

@@ -23,16 +23,14 @@ from pipework.export.speed import measure
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
     EngineBuild,
-    Layout,
     Precision,
-    Scaling,
-    Variant,
 )
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_proven
 from pipework.tasks.change import PredictionChange
+from tests.export.conftest import ENGINES
 from tests.repetitions import repeated
 
 QUICK = ExportSettings(speed_s=0, dev_rows=20)
@@ -147,10 +145,7 @@ def test_stray_files_under_engines_do_not_stop_an_export(proven):
 
 
 def labelled(*formats):
-    return [
-        Variant(format=format_, precision=Precision.FP32, layout=Layout.PADDED)
-        for format_ in formats
-    ]
+    return [ENGINES[f"{format_}-fp32"] for format_ in formats]
 
 
 def test_building_an_identical_engine_keeps_the_recorded_files(proven):
@@ -211,13 +206,8 @@ def test_missing_calibration_rows_fail_only_the_engine_that_needs_them(run, noti
     train = manifest.data.splits["train"].model_copy(update=changes)
     data = manifest.data.model_copy(update={"splits": {**manifest.data.splits, "train": train}})
     write_manifest(run, manifest.model_copy(update={"data": data}))
-    static = Variant(
-        format="onnx",
-        precision=Precision.INT8,
-        layout=Layout.PADDED,
-        scaling=Scaling.STATIC,
-    )
-    (record,) = export(run, noting, [static, ONNX_FP32], settings=QUICK)
+    variants = [ENGINES["onnx-int8-static"], ONNX_FP32]
+    (record,) = export(run, noting, variants, settings=QUICK)
     assert record.precision is Precision.FP32
     assert any("failed: " in line and "missing.tsv" in line for line in noting.lines)
 

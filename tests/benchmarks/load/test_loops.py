@@ -53,6 +53,7 @@ def test_a_level_ends_when_all_requests_have_been_answered(serve):
     assert (level.requests, level.texts, level.concurrency) == (5, 10, 3)
     assert len(server.bodies) == len(latencies_s) == 5
     assert max(latencies_s) * 1e3 == pytest.approx(level.latency_ms.max, abs=0.01)
+    assert level.generator_cores > 0
 
 
 def test_progress_is_ended_and_garbage_collection_enabled_after_an_error(serve):
@@ -100,11 +101,6 @@ def test_the_number_of_requests_in_flight_is_the_number_of_clients(serve):
     assert server.most_at_once == 3
 
 
-def test_latency_includes_the_delay_of_the_server(serve):
-    level = run(serve(delay_s=0.03))
-    assert level.latency_ms.p50 >= 30
-
-
 def test_requests_that_ended_in_the_warm_up_are_left_out(serve):
     server = serve(delay_s=0.02, behave=lambda number: 200 if number > 2 else 503)
     level = run(server, duration_s=0.4, warmup_s=3.0)
@@ -117,7 +113,8 @@ def test_errors_are_counted_by_kind_and_do_not_stop_the_level(serve, monkeypatch
     monkeypatch.setattr(outcome, "MAX_REQUESTS", 20)
     kinds = {0: 429, 1: 500, 2: DROP, 3: DROP}
     server = serve(delay_s=0.005, behave=lambda number: kinds.get(number, 200))
-    level = run(server, duration_s=30)
+    level = run(server, concurrency=2, duration_s=30)
+    assert level.duration_s < 10
     assert level.errors == {"HTTP 429": 1, "HTTP 500": 1, "connection dropped": 2}
     assert level.failed == 4
     assert level.requests == 16
@@ -136,14 +133,6 @@ def test_a_stopped_server_is_counted_as_no_connection_and_not_flooded(closed_por
     level = run(StoppedServer, duration_s=0.3)
     assert set(level.errors) == {"no connection"}
     assert level.failed < 20
-
-
-def test_the_number_of_requests_is_bounded(serve, monkeypatch):
-    monkeypatch.setattr(outcome, "MAX_REQUESTS", 7)
-    server = serve()
-    level = run(server, concurrency=2, duration_s=30)
-    assert len(server.bodies) == level.requests == 7
-    assert level.duration_s < 10
 
 
 def test_progress_reports_seconds_and_rates_and_ends(serve):
@@ -200,12 +189,6 @@ def test_random_arrivals_are_a_poisson_process_of_the_seed(serve):
     assert first.arrivals is Arrivals.POISSON
 
 
-def test_latency_counts_from_the_intended_send_time(serve):
-    level = run_open(serve(delay_s=0.02).url, rate=20)
-    assert level.latency_ms.p50 >= 20
-    assert level.late <= level.sent
-
-
 def test_no_request_is_sent_before_its_intended_time(serve, monkeypatch):
     seen = []
 
@@ -224,9 +207,3 @@ def test_requests_of_the_warm_up_are_not_counted(serve):
     level = run_open(server.url, warmup_s=1.0)
     assert level.errors == {}
     assert level.sent < len(server.bodies) - 10
-
-
-def test_without_a_server_each_request_is_an_error(closed_port):
-    level = run_open(f"http://127.0.0.1:{closed_port}", rate=20)
-    assert (level.requests, level.latency_ms) == (0, None)
-    assert level.errors == {"no connection": level.sent}

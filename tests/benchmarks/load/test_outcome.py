@@ -33,7 +33,7 @@ def test_a_missing_server_is_reported_with_a_hint(closed_port):
 def test_a_refused_first_request_is_reported_with_the_reason(serve, status, hint):
     server = serve(behave=lambda _: status)
     with pytest.raises(
-        PipeError, match=f"refused the first request: HTTP {status}: not now$"
+        PipeError, match=f"/v1/predict refused the first request: HTTP {status}: not now$"
     ) as caught:
         first_response(target(server.url), examples(1))
     assert hint in caught.value.hint

@@ -50,6 +50,7 @@ def server(open_level):
 def test_the_maximum_rate_is_found_within_5_percent(server, edge, peak):
     result, levels = search(server(edge), P99, peak=peak, lowest=1)
     assert edge / 1.06 <= result.rate <= edge
+    assert result.met
     assert len(levels) == len(result.trials) <= MAX_LEVELS
     assert [level.rate for level in levels] == [trial.rate for trial in result.trials]
     assert result.reason.startswith("missed at ")
@@ -81,7 +82,7 @@ def test_a_rate_that_passes_only_once_is_lowered(open_level):
 
 def test_no_rate_below_the_lowest_is_tried(server):
     result, levels = search(server(0.1), P99, peak=100, lowest=20)
-    assert result.rate is None
+    assert (result.met, result.rate, result.texts_per_s) == (False, None, None)
     assert min(level.rate for level in levels) == 20
     assert result.reason == "no rate from 20 requests/s upwards met it"
     with pytest.raises(

@@ -5,18 +5,12 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from pipework.benchmarks.results_schema.results import (
-    RateTrial,
-    SloLimit,
-    SloResult,
-    Statistic,
-    write_result,
-)
+from pipework.benchmarks.results_schema.results import SloLimit, Statistic, write_result
 from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.errors import DataError
 
 
-@pytest.mark.parametrize("kind", ["served", "offline", "trained", "filled"])
+@pytest.mark.parametrize("kind", ["served", "loaded", "offline", "trained", "filled", "comparison"])
 def test_a_written_result_is_read_unchanged(kind, request, tmp_path):
     result = request.getfixturevalue(kind)
     write_result(tmp_path / "r.json", result)
@@ -57,39 +51,6 @@ def test_an_interrupted_write_leaves_the_old_result(served, trained, tmp_path, m
     with pytest.raises(KeyboardInterrupt):
         write_result(path, trained)
     assert read_stored(path) == served
-
-
-LIMIT = SloLimit(statistic=Statistic.P99, most_ms=50)
-
-
-def trial(rate, *missed):
-    return RateTrial(rate=rate, seen_ms=(40.0,), missed=missed)
-
-
-def result(*trials, rate=None, asked=()):
-    return SloResult(
-        limits=(LIMIT,), asked=asked, rate=rate, texts_per_request=8, trials=trials, reason=""
-    )
-
-
-def test_a_trial_without_a_violation_met_the_objective():
-    assert trial(10).met
-    assert not trial(10, "p99 60 ms > 50 ms").met
-
-
-def test_every_given_rate_must_meet_the_objective():
-    assert result(trial(10), trial(20), rate=20, asked=(10, 20)).met
-    assert not result(trial(10), trial(20, "p99"), rate=10, asked=(10, 20)).met
-
-
-def test_a_search_needs_one_rate_that_meets_the_objective():
-    assert result(trial(10), trial(20, "p99"), rate=10).met
-    assert not result(trial(10, "p99")).met
-
-
-def test_the_throughput_counts_all_texts_of_a_request():
-    assert result(trial(10), rate=10).texts_per_s == 80
-    assert result(trial(10, "p99")).texts_per_s is None
 
 
 def test_a_statistic_is_named_as_on_the_command_line():

@@ -1,25 +1,14 @@
 import pytest
 
 from pipework.benchmarks.studies.accuracy import main
-from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.kinds import Metric
 
 
-def test_the_stored_score_equals_that_of_the_run(trained_run, tmp_path):
-    out = tmp_path / "r.json"
-    words = [
-        "--run",
-        str(trained_run),
-        "--name",
-        "sample",
-        "--split",
-        "dev",
-        "--floor",
-        "naive Bayes=63.2",
-    ]
-    assert main([*words, "--command", "pipe train sample", "--out", str(out)]) == 0
-    result = read_stored(out)
+def test_the_stored_score_equals_that_of_the_run(trained_run, run_study):
+    words = ("--run", trained_run, "--name", "sample", "--split", "dev")
+    floor = ("--floor", "naive Bayes=63.2")
+    result = run_study(main, *words, *floor, "--command", "pipe train sample")
     dev = read_manifest(trained_run).data.metrics["dev"]
     assert result.value == pytest.approx(100 * dev.scores[Metric.ACCURACY])
     assert result.rows == dev.rows
@@ -30,15 +19,6 @@ def test_the_stored_score_equals_that_of_the_run(trained_run, tmp_path):
 
 
 def test_a_floor_without_a_number_is_reported(trained_run, tmp_path, capsys):
-    words = [
-        "--run",
-        str(trained_run),
-        "--name",
-        "sample",
-        "--floor",
-        "high",
-        "--out",
-        str(tmp_path / "r.json"),
-    ]
-    assert main(words) == 2
+    words = ["--run", str(trained_run), "--name", "sample", "--floor", "high"]
+    assert main([*words, "--out", str(tmp_path / "r.json")]) == 2
     assert "expected NAME=PERCENT" in capsys.readouterr().err

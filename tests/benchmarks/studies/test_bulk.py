@@ -25,16 +25,8 @@ def work(exported_run, tmp_path_factory):
 def study(run, work, **options):
     sizes = {"rows": 9000, "kills": 2, "rate-rows": 300, **options}
     words = [str(word) for name, size in sizes.items() for word in (f"--{name}", size)]
-    places = [
-        "--run",
-        str(run),
-        "--name",
-        "sample",
-        "--work",
-        str(work),
-        "--out",
-        str(work / "result.json"),
-    ]
+    places = ["--run", str(run), "--name", "sample"]
+    places += ["--work", str(work), "--out", str(work / "result.json")]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bulk_rates, "ENGINE_S", 0.1)
         patched.setattr(bulk, "KILL_SHARE", 0.1)  # early kills: the job must not end before

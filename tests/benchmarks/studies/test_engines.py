@@ -5,32 +5,19 @@ import shutil
 import pytest
 
 from pipework.benchmarks.studies.engines import engines, main
-from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.errors import ConfigError, RunFolderError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest, write_manifest
 
 
-def test_parity_is_read_from_the_manifest_and_speed_is_measured(exported_run, tmp_path):
-    out = tmp_path / "engines.json"
-    words = [
-        "--run",
-        str(exported_run),
-        "--name",
-        "the sample",
-        "--seconds",
-        "0.3",
-        "--out",
-        str(out),
-    ]
-    assert main(words) == 0
-    result = read_stored(out)
+def test_parity_is_read_from_the_manifest_and_speed_is_measured(exported_run, run_study):
+    result = run_study(main, "--run", exported_run, "--name", "the sample", "--seconds", 0.3)
     (engine,) = result.engines
     (record,) = read_manifest(exported_run).engines
     assert (engine.name, engine.max_abs) == (record.name, record.parity.max_abs)
     assert engine.texts_per_s > 0
     assert result.by_hand_texts_per_s > 0
-    assert str(exported_run) not in out.read_text()
+    assert str(exported_run) not in result.model_dump_json()
 
 
 def test_a_run_without_the_baseline_engine_is_reported(trained_run):

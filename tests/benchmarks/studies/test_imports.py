@@ -4,7 +4,6 @@ import pytest
 
 from pipework.benchmarks.studies import imports
 from pipework.benchmarks.studies.imports import SOURCES, main, measure
-from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.export.config import ImportSettings
 
@@ -25,7 +24,7 @@ def test_other_answers_of_the_server_are_found(tmp_path, monkeypatch):
     assert [check.max_abs > 1e-3 for check in checks] == [False, False, False, True]
 
 
-def test_the_result_is_stored_with_the_errors(tmp_path, monkeypatch, capsys):
+def test_the_result_is_stored_with_the_errors(run_study, monkeypatch, capsys):
     def damaged(folder, family):
         imports.save_classifier(folder, family)
         (folder / "config.json").write_text("{}")
@@ -36,11 +35,9 @@ def test_the_result_is_stored_with_the_errors(tmp_path, monkeypatch, capsys):
 
     sources = {"good": imports.save_classifier, "damaged": damaged, "unsupported": unsupported}
     monkeypatch.setattr(imports, "SOURCES", sources)
-    out = tmp_path / "imports.json"
-    assert main(["--out", str(out), "--families", "distilbert"]) == 3
+    result = run_study(main, "--families", "distilbert", code=3)
     error = capsys.readouterr().err
     assert "1 sources were not imported: distilbert from damaged" in error
-    result = read_stored(out)
     assert result.head() == ("family", "good", "damaged", "unsupported")
     ((family, value, *others),) = result.table_rows()
     assert family == "distilbert"

@@ -8,7 +8,6 @@ from pipework.benchmarks.studies import matrix
 from pipework.benchmarks.studies.documents.readme import RESULTS, read_all
 from pipework.benchmarks.studies.matrix import TINY, fill, main
 from pipework.benchmarks.studies.records.grid_results import Cell, column_of
-from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.export.plan import all_variants
 from pipework.machine import computes_bf16
@@ -81,7 +80,7 @@ def test_the_repeated_part_covers_every_head_and_runtime():
     assert {label.partition("-")[0] for label in labels} == {runtime.format for runtime in RUNTIMES}
 
 
-def test_the_cells_are_stored(tmp_path, monkeypatch):
+def test_the_cells_are_stored(run_study, monkeypatch):
     def pretend(family, head, variants, _model):
         for variant in variants:
             column, packed = column_of(variant)
@@ -89,10 +88,8 @@ def test_the_cells_are_stored(tmp_path, monkeypatch):
             yield Cell(row=(family, head), column=column, packed=packed, **outcome)
 
     monkeypatch.setattr(matrix, "fill", pretend)
-    out = tmp_path / "m.json"
     words = ["--heads", "gru", "--families", "xlnet", "--engines", "onnx-fp32", "onnx-fp32-packed"]
-    assert main(["--out", str(out), *words]) == 0
-    result = read_stored(out)
+    result = run_study(main, *words)
     assert [*result.table_rows()] == [("xlnet", "gru", "1e-07 · [1]")]
     assert result.notes() == ["[1] cannot be packed"]
     assert result.command[3:] == ("--out", "OUT", *words[2:4], *words[:2], *words[4:])

@@ -1,22 +1,11 @@
-from pathlib import Path
-
-import pytest
-
 from pipework.benchmarks.studies.records.engine_results import RooflineResult
-from pipework.benchmarks.studies.records.stored_results import read_stored
-from pipework.benchmarks.studies.roofline import RooflinePlan, main, roofline
-from pipework.errors import ConfigError
-from pipework.progress import NullProgress
+from pipework.benchmarks.studies.roofline import main
 from pipework.run_folder.manifest import read_manifest
 
 
-def test_every_proven_engine_is_compared_with_its_matmul_graph(
-    exported_run: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "roofline.json"
-    words = ["--run", str(exported_run), "--name", "tiny model", "--seconds", "0.2"]
-    assert main([*words, "--out", str(out)]) == 0
-    result = read_stored(out)
+def test_every_proven_engine_is_compared_with_its_matmul_graph(exported_run, run_study) -> None:
+    words = ("--name", "tiny model", "--seconds", "0.2")
+    result = run_study(main, "--run", exported_run, *words)
     assert result.command == (
         *("python", "-m", "pipework.benchmarks.studies.roofline", "--run", "RUN"),
         *("--name", "tiny model", "--out", "OUT", "--seconds", "0.2"),
@@ -33,16 +22,18 @@ def test_every_proven_engine_is_compared_with_its_matmul_graph(
     assert result.bandwidth_gb_s > 0
 
 
-def plan(run: Path, *engines: str) -> RooflinePlan:
-    return RooflinePlan(run=run, name="tiny", engines=engines, seconds=0.1)
+def refused(run, tmp_path, *words) -> bool:
+    places = ["--run", str(run), "--name", "tiny", "--out", str(tmp_path / "r.json")]
+    return main([*places, *words]) == 2
 
 
-def test_a_missing_engine_is_reported(exported_run: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a proven engine to measure"):
-        roofline(plan(exported_run, "none-such"), (), NullProgress())
+def test_a_missing_engine_is_reported(exported_run, tmp_path, capsys) -> None:
+    assert refused(exported_run, tmp_path, "--engine", "none-such")
+    expected = "expected a proven engine to measure (none-such), found onnx-fp32"
+    assert expected in capsys.readouterr().err
 
 
-def test_an_encoder_with_another_architecture_is_rejected(proven: Path) -> None:
+def test_an_encoder_with_another_architecture_is_rejected(proven, tmp_path, capsys) -> None:
     (proven / "checkpoint" / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="an encoder with BERT's architecture"):
-        roofline(plan(proven), (), NullProgress())
+    assert refused(proven, tmp_path)
+    assert "an encoder with BERT's architecture" in capsys.readouterr().err

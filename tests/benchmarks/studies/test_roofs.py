@@ -5,22 +5,18 @@ from pathlib import Path
 import pytest
 
 from pipework.benchmarks.studies.records.grid_results import column_of
-from pipework.benchmarks.studies.roofs import EncoderShape, roof_gflops
+from pipework.benchmarks.studies.roofs import EncoderShape, bandwidth_gb_s, roof_gflops
 from pipework.errors import ConfigError
-from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
+from pipework.export.plan import all_variants
+from pipework.run_folder.engine_record import Layout, Variant
 from pipework.run_folder.manifest import read_manifest
 
 SMALL = EncoderShape(
     hidden_size=64, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2
 )
 TINY = EncoderShape(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
-INT8 = Variant(
-    format="openvino",
-    precision=Precision.INT8,
-    layout=Layout.PACKED,
-    scaling=Scaling.STATIC,
-)
-FP32 = Variant(format="onnx", precision=Precision.FP32, layout=Layout.PACKED)
+ENGINES = {variant.label: variant for variant in all_variants()}
+INT8, FP32 = ENGINES["openvino-int8-static-packed"], ENGINES["onnx-fp32-packed"]
 
 
 def test_engines_with_the_same_runtime_and_arithmetic_share_a_roof() -> None:
@@ -51,3 +47,7 @@ def test_a_roof_of_tensorrt_is_refused(exported_run: Path) -> None:
         ConfigError, match="expected an ONNX or OpenVINO engine, found an engine of tensorrt"
     ):
         roof_gflops(variant, read_manifest(exported_run))
+
+
+def test_the_bandwidth_is_in_gigabytes_per_second() -> None:
+    assert 0.5 < bandwidth_gb_s() < 1000

@@ -4,7 +4,6 @@ import pytest
 
 from pipework.benchmarks.studies import scratch
 from pipework.benchmarks.studies.accuracy import minutes
-from pipework.benchmarks.studies.records.stored_results import read_stored
 from pipework.benchmarks.studies.scratch import STEPS, Step, difference, main
 from pipework.run_folder.manifest import read_manifest
 
@@ -19,15 +18,13 @@ def runs(trained_run, tmp_path):
     return tmp_path
 
 
-def test_the_steps_are_scored_and_stored(runs, trained_run, monkeypatch):
+def test_the_steps_are_scored_and_stored(runs, trained_run, run_study, monkeypatch):
     steps = {
         "tiny": Step(folder="first"),
         "distilled": Step(folder="taught", against="tiny", after=("first",)),
     }
     monkeypatch.setattr(scratch, "STEPS", steps)
-    out = runs / "scratch.json"
-    assert main(["--runs", str(runs), "--out", str(out)]) == 0
-    result = read_stored(out)
+    result = run_study(main, "--runs", runs)
     tiny, distilled = result.arms
     assert tiny.dev == distilled.dev
     assert tiny.dev[0] == pytest.approx(
@@ -39,7 +36,7 @@ def test_the_steps_are_scored_and_stored(runs, trained_run, monkeypatch):
     assert distilled.minutes_before == pytest.approx(2 * minutes(trained_run))
     assert tiny.settings["preset"] == "tiny"
     assert "seed" not in tiny.settings
-    assert str(runs) not in out.read_text()
+    assert str(runs) not in result.model_dump_json()
     rows = list(result.table_rows())
     assert rows[1][2].endswith("** ± 0.00")
     assert rows[2][:3] == ("SVM on TF-IDF of 1 to 3 characters", "", "90.36")

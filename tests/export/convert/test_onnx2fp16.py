@@ -7,7 +7,6 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from safetensors.numpy import load_file, save_file
 
 from pipework.errors import CheckFailedError
 from pipework.export.build import build
@@ -19,7 +18,7 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest, write_manifest
-from pipework.train.model.checkpoint import FOLDER, records
+from tests.export.conftest import change_weights
 
 LAYOUTS = [Layout.PADDED, Layout.PACKED]
 # Large enough that a weight exceeds the float16 range. An overflow of activations only would be
@@ -36,18 +35,17 @@ def fp16(layout):
 @pytest.fixture(scope="module")
 def loud_run(trained_run, tmp_path_factory):
     """A run whose first feed-forward layer exceeds the float16 range."""
-    run = tmp_path_factory.mktemp("runs") / "loud"
-    shutil.copytree(trained_run, run)
-    path = run / FOLDER / "model.safetensors"
-    weights = load_file(path)
-    (up,) = (name for name in weights if name.endswith("layer.0.intermediate.dense.weight"))
-    weights[up] *= LOUD
-    weights[up.replace("intermediate", "output")] /= LOUD
-    save_file(weights, path, metadata={"format": "pt"})
+
+    def loud(weights):
+        (up,) = (name for name in weights if name.endswith("layer.0.intermediate.dense.weight"))
+        weights[up] *= LOUD
+        weights[up.replace("intermediate", "output")] /= LOUD
+
+    run = shutil.copytree(trained_run, tmp_path_factory.mktemp("runs") / "loud")
+    change_weights(run, loud)
     manifest = read_manifest(run)
-    model = manifest.model.model_copy(update={"checkpoint": records(run)})
     data = manifest.data.model_copy(update={"metrics": {}})  # it is another model now
-    write_manifest(run, manifest.model_copy(update={"model": model, "data": data}))
+    write_manifest(run, manifest.model_copy(update={"data": data}))
     return run
 
 

@@ -7,12 +7,10 @@ import subprocess
 import sys
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
+from pipework.benchmarks.studies.planted_faults import FaultyExporter
 from pipework.errors import CheckFailedError
-from pipework.export.build import build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.converters import converter_of
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
@@ -20,41 +18,28 @@ from pipework.export.diagnosis import reproduce
 from pipework.export.run import export
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import Precision, Scaling
+from tests.export.conftest import ENGINES, weight_changed
 from tests.repetitions import repeated
 
 QUICK = ExportSettings(speed_s=0, dev_rows=40)
-PADDED, PACKED = (
-    Variant(format="onnx", precision=Precision.FP32, layout=layout) for layout in Layout
-)
-LOWEST = Precision.BF16 if computes_bf16() else Precision.FP32
-OPENVINO = Variant(format="openvino", precision=LOWEST, layout=Layout.PACKED)
+PADDED, PACKED = ENGINES["onnx-fp32"], ENGINES["onnx-fp32-packed"]
+OPENVINO = ENGINES[f"openvino-{'bf16' if computes_bf16() else 'fp32'}-packed"]
 
 
-def head_changed(by):
-    """Return a builder of engines whose last bias is changed by `by`."""
+def head_changed(variant, by):
+    """Return a builder of engines whose last bias is changed by `by`, after the conversion."""
 
-    def builder(variant, run_rows, folder, check, progress):
-        plain = PACKED if variant.layout is Layout.PACKED else PADDED
-        built = build(plain, run_rows, folder, check, progress)
-        path = folder / "model.onnx"
-        graph = onnx.load(path)
-        (bias,) = (one for one in graph.graph.initializer if one.name.endswith("classifier.bias"))
-        values = numpy_helper.to_array(bias).copy()
+    def change(values):
         values[0] += by
-        bias.CopyFrom(numpy_helper.from_array(values, bias.name))
-        onnx.save(graph, path)
-        if variant.format == "openvino":
-            onnx_to_openvino(path, folder / "model.xml", variant.precision)
-            path.unlink()
-        return built
 
-    return builder
+    lowered = variant.precision is not Precision.FP32
+    return FaultyExporter(graph=weight_changed("classifier.bias", change), lowered=lowered)
 
 
 def refused(run, variant, by=0.5):
     with pytest.raises(CheckFailedError) as caught:
-        export(run, NullProgress(), [variant], settings=QUICK, builder=head_changed(by))
+        export(run, NullProgress(), [variant], settings=QUICK, builder=head_changed(variant, by))
     return caught.value
 
 

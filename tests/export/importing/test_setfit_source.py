@@ -19,10 +19,10 @@ from pipework.export.importing import setfit_source
 from pipework.export.inference import predict_run
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.train.config.data import TaskSettings
 from tests.commands import pipe
+from tests.export.conftest import ENGINES
 from tests.export.importing.conftest import edit_json
 from tests.repetitions import repeated
 
@@ -88,10 +88,7 @@ def test_the_import_has_the_probabilities_of_the_logistic_regression(
     manifest = read_manifest(run)
     assert manifest.task.labels == LABELS[:classes]
     assert manifest.model.head == "pooling"
-    variants = [
-        Variant(format="onnx", precision=Precision.FP32, layout=layout) for layout in Layout
-    ]
-    export(run, NullProgress(), variants, settings=ExportSettings(speed_s=0))
+    export(run, NullProgress(), [ENGINES["onnx-fp32-packed"]], settings=ExportSettings(speed_s=0))
     predictions = predict_run(run, [Example(text=text) for text in TEXTS], "onnx-fp32-packed")
     found = [
         [prediction.scores[label] for label in LABELS[:classes]] for _, prediction in predictions
@@ -106,6 +103,13 @@ def saved(classifier_folder, tmp_path_factory):
     return folder, head
 
 
+def convert_head(source):
+    """Run the command of the hint for a pickled head; it writes to the current folder."""
+    with pytest.raises(ConfigError) as error:
+        setfit_source.open_setfit(str(source), ImportSettings())
+    exec(error.value.hint.partition("where you trust it: ")[2])
+
+
 def test_a_pickled_head_is_refused_with_the_way_to_bring_it(saved, tmp_path, monkeypatch):
     folder, head = saved
     source = shutil.copytree(folder, tmp_path / "source")
@@ -113,9 +117,7 @@ def test_a_pickled_head_is_refused_with_the_way_to_bring_it(saved, tmp_path, mon
     assert done.returncode == 2
     assert f"error: '{source}': the head model_head.pkl is a pickle, which can" in done.stderr
     monkeypatch.chdir(source)
-    with pytest.raises(ConfigError) as error:
-        setfit_source.open_setfit(str(source), ImportSettings())
-    exec(error.value.hint.partition("where you trust it: ")[2])
+    convert_head(source)
     assert json.loads((source / "model_head.json").read_text())["coef"] == head.coef_.tolist()
     assert pipe("import", source, "--out", tmp_path / "run").returncode == 0
 
@@ -138,9 +140,7 @@ def test_a_differentiable_head_is_converted_with_its_temperature(
     head = SetFitHead(multitarget=multitarget)
     joblib.dump(head, source / "model_head.pkl")
     monkeypatch.chdir(source)
-    with pytest.raises(ConfigError) as error:
-        setfit_source.open_setfit(str(source), ImportSettings())
-    exec(error.value.hint.partition("where you trust it: ")[2])
+    convert_head(source)
     done = pipe("import", source, "--out", run)
     if multitarget:
         assert done.returncode == 2
@@ -177,26 +177,23 @@ def test_a_different_pooling_is_refused(saved, tmp_path, monkeypatch):
     assert "the import answers differently from its source" in done.stderr
 
 
-def max_pooling(folder, head):
-    write_json(folder, head)
-    edit_json(folder / "1_Pooling/config.json", pooling_mode="max")
+def edited(name, **changes):
+    """Return a fault: changed keys of a JSON file."""
+
+    def edit(folder, _head):
+        edit_json(folder / name, **changes)
+
+    return edit
 
 
-def dense(folder, head):
-    write_json(folder, head)
+def dense(folder, _head):
     modules = json.loads((folder / "modules.json").read_text())
     modules[2]["type"] = "sentence_transformers.models.Dense"
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
-def without_modules(folder, head):
-    write_json(folder, head)
+def without_modules(folder, _head):
     (folder / "modules.json").unlink()
-
-
-def fewer_labels(folder, head):
-    write_json(folder, head)
-    edit_json(folder / "config_setfit.json", labels=["sport", "money"])
 
 
 def without_intercept(folder, head):
@@ -207,27 +204,21 @@ def narrow_head(folder, head):
     write_json(folder, head, coef=head.coef_[:, :8].tolist())
 
 
-def missing_norm(folder, head):
-    write_json(folder, head)
+def missing_norm(folder, _head):
     weights = load_file(folder / "model.safetensors")
     del weights["embeddings.LayerNorm.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def prompt(folder, head):
-    write_json(folder, head)
+def prompt(folder, _head):
     fields = {"prompts": {"query": "find: "}, "default_prompt_name": "query"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(fields))
 
 
-def lower_case(folder, head):
-    write_json(folder, head)
-    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
-
-
-def custom_code(folder, head):
-    write_json(folder, head)
-    edit_json(folder / "config.json", auto_map={"AutoModel": "model.Encoder"})
+LOWER_CASE = edited("sentence_bert_config.json", do_lower_case=True)
+CUSTOM_CODE = edited("config.json", auto_map={"AutoModel": "model.Encoder"})
+MAX_POOLING = edited("1_Pooling/config.json", pooling_mode="max")
+FEWER_LABELS = edited("config_setfit.json", labels=["sport", "money"])
 
 
 @pytest.mark.parametrize(
@@ -235,12 +226,12 @@ def custom_code(folder, head):
     [
         (missing_norm, "1 weight missing, such as embeddings.LayerNorm.weight"),
         (prompt, "adds the prompt 'find: ' to each text"),
-        (lower_case, "has do_lower_case in sentence_bert_config.json"),
-        (custom_code, "needs code of its own (auto_map in config.json)"),
-        (max_pooling, "has the pooling pooling_mode_max"),
+        (LOWER_CASE, "has do_lower_case in sentence_bert_config.json"),
+        (CUSTOM_CODE, "needs code of its own (auto_map in config.json)"),
+        (MAX_POOLING, "has the pooling pooling_mode_max"),
         (dense, "has the modules Transformer, Pooling, Dense"),
         (without_modules, "has no modules.json, expected a folder of sentence-transformers"),
-        (fewer_labels, "it has 2 labels: they do not fit"),
+        (FEWER_LABELS, "it has 2 labels: they do not fit"),
         (without_intercept, "expected numbers at coef and intercept"),
         (narrow_head, "the head reads states of 8, the encoder has 32"),
     ],
@@ -248,6 +239,7 @@ def custom_code(folder, head):
 def test_a_fault_of_the_folder_is_named(fault, message, saved, tmp_path):
     folder, head = saved
     source = shutil.copytree(folder, tmp_path / "source")
+    write_json(source, head)
     fault(source, head)
     done = pipe("import", source, "--out", tmp_path / "run")
     assert done.returncode == 2

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -30,13 +31,28 @@ def write_weights(folder, weights):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def too_few_labels(folder):
-    labels = {"0": "sport", "1": "money"}
-    edit_json(folder / "config.json", id2label=labels, label2id={"sport": 0, "money": 1})
+def json_file(name, **changes):
+    """Return a fault: changed keys of a JSON file."""
+
+    def edit(folder):
+        edit_json(folder / name, **changes)
+
+    return edit
 
 
-def gap_in_the_labels(folder):
-    edit_json(folder / "config.json", id2label={"0": "a", "1": "b", "3": "c"}, label2id=None)
+config, tokens = partial(json_file, "config.json"), partial(json_file, "tokenizer_config.json")
+TWO_LABELS = config(id2label={"0": "sport", "1": "money"}, label2id={"sport": 0, "money": 1})
+CUSTOM_CODE = config(auto_map={"AutoModelForSequenceClassification": "model.Classifier"})
+TANH = config(sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"})
+
+
+def saved_as(kind):
+    """Return a fault: the weights in another class of transformers."""
+
+    def save(folder):
+        kind.from_pretrained(folder).save_pretrained(folder)
+
+    return save
 
 
 def other_vocabulary(folder):
@@ -47,27 +63,13 @@ def other_vocabulary(folder):
 
 
 def without_head(folder):
-    AutoModel.from_pretrained(folder).save_pretrained(folder)
+    saved_as(AutoModel)(folder)
     edit_json(folder / "config.json", architectures=None)
-
-
-def token_classifier(folder):
-    BertForTokenClassification.from_pretrained(folder).save_pretrained(folder)
-
-
-def an_encoder(folder):
-    AutoModel.from_pretrained(folder).save_pretrained(folder)
 
 
 def pickled_code(folder):
     (folder / "model.safetensors").unlink()
     torch.save({"weights": pytest.approx(1)}, folder / "pytorch_model.bin")
-
-
-def custom_code(folder):
-    edit_json(
-        folder / "config.json", auto_map={"AutoModelForSequenceClassification": "model.Classifier"}
-    )
 
 
 def missing_shard(folder):
@@ -90,19 +92,10 @@ def nan_weights(folder):
     write_weights(folder, weights)
 
 
-def other_width(folder):
-    edit_json(folder / "config.json", intermediate_size=48)
-
-
 def missing_weight(folder):
     weights = weights_of(folder)
     del weights["classifier.bias"]
     write_weights(folder, weights)
-
-
-def softmax_of_a_cross_encoder(folder):
-    own = {"activation_fn": "torch.nn.modules.activation.Tanh", "version": "5.1.0"}
-    edit_json(folder / "config.json", sentence_transformers=own)
 
 
 def keras(folder):
@@ -110,38 +103,30 @@ def keras(folder):
     (folder / "tf_model.h5").write_bytes(b"\x89HDF")
 
 
-def decoder(folder):
-    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, num_labels=3, vocab_size=400)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+def family(config):
+    """Return a fault: a new model of another family with this config."""
+
+    def save(folder):
+        AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+
+    return save
 
 
-def t5(folder):
-    config = T5Config(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=400)
-    config.num_labels = 3
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
-
-
-def tables(folder):
-    config = TapasConfig(vocab_size=400, hidden_size=32, num_hidden_layers=1, num_labels=3)
-    config.num_attention_heads, config.intermediate_size = 2, 64
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
-
-
-def encoder_decoder(folder):
-    edit_json(folder / "config.json", is_encoder_decoder=True)
-
-
-def equal_labels(folder):
-    edit_json(folder / "config.json", id2label={"0": "a", "1": "a", "2": "b"}, label2id=None)
-
-
-def empty_label(folder):
-    edit_json(folder / "config.json", id2label={"0": "", "1": "a", "2": "b"}, label2id=None)
+GPT2 = GPT2Config(n_embd=32, n_layer=1, n_head=2, num_labels=3, vocab_size=400)
+T5 = T5Config(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, num_labels=3, vocab_size=400)
+TAPAS = TapasConfig(
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_labels=3,
+    vocab_size=400,
+)
 
 
 def encoder_decoder_adapter(folder):
     base = shutil.copytree(folder, folder / "base")
-    encoder_decoder(base)
+    edit_json(base / "config.json", is_encoder_decoder=True)
     fields = {"peft_type": "LORA", "task_type": "SEQ_CLS", "base_model_name_or_path": str(base)}
     (folder / "adapter_config.json").write_text(json.dumps(fields))
     weights = {"base_model.model.classifier.weight": torch.zeros(3, 32)}
@@ -152,18 +137,6 @@ def damaged_activation(folder):
     (folder / "config_sentence_transformers.json").write_text("{")
 
 
-def quantised(folder):
-    edit_json(folder / "config.json", quantization_config={"quant_method": "gptq"})
-
-
-def unknown_problem(folder):
-    edit_json(folder / "config.json", problem_type="ranking")
-
-
-def label_with_a_line_end(folder):
-    edit_json(folder / "config.json", id2label={"0": "a\nb", "1": "c", "2": "d"}, label2id=None)
-
-
 def null_label(folder):
     path = folder / "config.json"
     fields = json.loads(path.read_text()) | {"id2label": {"0": None, "1": "c", "2": "d"}}
@@ -171,24 +144,8 @@ def null_label(folder):
     path.write_text(json.dumps(fields))
 
 
-def code_of_the_tokenizer(folder):
-    edit_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["a.B", None]})
-
-
-def short_limit(folder):
-    edit_json(folder / "tokenizer_config.json", model_max_length=2)
-
-
 def other_activation(folder):
     save_classifier(folder, labels=1, sentence_transformers={"activation_fn": "mine.Sigmoid"})
-
-
-def without_special_tokens(folder):
-    edit_json(folder / "tokenizer.json", post_processor=None)
-
-
-def pad_token_outside(folder):
-    edit_json(folder / "config.json", pad_token_id=-1)
 
 
 def nothing(folder):
@@ -196,44 +153,63 @@ def nothing(folder):
 
 
 FAULTS = [
-    (too_few_labels, "id2label in config.json has 2 labels, but classifier.bias has 3 rows", ()),
-    (gap_in_the_labels, "id2label has the ids [0, 1, 3], expected 0 to 2", ()),
+    (TWO_LABELS, "id2label in config.json has 2 labels, but classifier.bias has 3 rows", ()),
+    (
+        config(id2label={"0": "a", "1": "b", "3": "c"}, label2id=None),
+        "id2label has the ids [0, 1, 3], expected 0 to 2",
+        (),
+    ),
     (other_vocabulary, "has 600 ids, the embedding has 400 rows", ()),
     (without_head, "2 weights missing, such as classifier.bias", ()),
-    (an_encoder, "is a BertModel, expected a sequence classifier", ()),
+    (saved_as(AutoModel), "is a BertModel, expected a sequence classifier", ()),
     (
-        token_classifier,
+        saved_as(BertForTokenClassification),
         "is a BertForTokenClassification, expected a sequence classifier",
         (),
     ),
     (pickled_code, "the weights are a pickle that contains more than tensors", ()),
-    (custom_code, "needs code of its own (auto_map in config.json)", ()),
+    (CUSTOM_CODE, "needs code of its own (auto_map in config.json)", ()),
     (missing_shard, "names model-00005-of-00005.safetensors, which is missing", ()),
     (without_pad_token, "has no pad token", ()),
     (nan_weights, "classifier.bias contains NaN or infinity", ()),
-    (other_width, "intermediate.dense.bias has the shape [64], the config needs [48]", ()),
+    (
+        config(intermediate_size=48),
+        "intermediate.dense.bias has the shape [64], the config needs [48]",
+        (),
+    ),
     (missing_weight, "1 weight missing, such as classifier.bias", ()),
-    (softmax_of_a_cross_encoder, "activation_fn torch.nn.modules.activation.Tanh is not", ()),
-    (decoder, "has no pad_token_id in config.json, which separates texts of a batch", ()),
-    (t5, "has an encoder and a decoder, of the family t5", ()),
-    (tables, "the source cannot be run on every input: IndexError", ()),
-    (pad_token_outside, "has the pad_token_id -1 in config.json, expected 0 to 399", ()),
-    (encoder_decoder, "has an encoder and a decoder, of the family bert", ()),
+    (TANH, "activation_fn torch.nn.modules.activation.Tanh is not", ()),
+    (family(GPT2), "has no pad_token_id in config.json, which separates texts of a batch", ()),
+    (family(T5), "has an encoder and a decoder, of the family t5", ()),
+    (family(TAPAS), "the source cannot be run on every input: IndexError", ()),
+    (config(pad_token_id=-1), "has the pad_token_id -1 in config.json, expected 0 to 399", ()),
+    (config(is_encoder_decoder=True), "has an encoder and a decoder, of the family bert", ()),
     (encoder_decoder_adapter, "has an encoder and a decoder, of the family bert", ()),
     (damaged_activation, "cannot be opened: Expecting property name", ()),
-    (equal_labels, "expected distinct labels in a line without outer spaces, found ('a', 'a'", ()),
-    (empty_label, "expected distinct labels in a line without outer spaces, found ('', 'a'", ()),
-    (quantised, "is quantised (quantization_config in config.json)", ()),
-    (unknown_problem, "has the problem_type 'ranking'", ()),
-    (label_with_a_line_end, "labels in a line without outer spaces, found ('a\\nb', 'c', 'd')", ()),
+    (
+        config(id2label={"0": "a", "1": "a", "2": "b"}, label2id=None),
+        "expected distinct labels in a line without outer spaces, found ('a', 'a'",
+        (),
+    ),
+    (
+        config(quantization_config={"quant_method": "gptq"}),
+        "is quantised (quantization_config in config.json)",
+        (),
+    ),
     (null_label, "labels in a line without outer spaces, found ('', 'c', 'd')", ()),
-    (code_of_the_tokenizer, "needs code of its own (auto_map in tokenizer_config.json)", ()),
-    (short_limit, "has the model_max_length 2", ()),
+    (
+        tokens(auto_map={"AutoTokenizer": ["a.B", None]}),
+        "needs code of its own (auto_map in tokenizer_config.json)",
+        (),
+    ),
+    (tokens(model_max_length=2), "has the model_max_length 2", ()),
     (other_activation, "the activation_fn mine.Sigmoid is not supported", ()),
-    (without_special_tokens, "the source cannot be run on every input: ", ()),
+    (
+        json_file("tokenizer.json", post_processor=None),
+        "the source cannot be run on every input: ",
+        (),
+    ),
     (keras, "has only weights of Keras (tf_model.h5), expected those of PyTorch or of Tens", ()),
-    (nothing, "has 3 logits, which does not fit the task regression", ("task.kind=regression",)),
-    (nothing, "expected task.labels to be a list of 3 labels", ('task.labels=["a", "b"]',)),
     (nothing, "metric pearson", ("task.metric=pearson",)),
     (nothing, "--set max_lenght: unknown key", ("max_lenght=8",)),
 ]

@@ -5,78 +5,38 @@ Each fault is injected into a real build, which goes through the real export and
 
 import re
 import shutil
-from unittest.mock import patch
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import helper, numpy_helper
 from onnxruntime.transformers.float16 import convert_float_to_float16
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
+from pipework.benchmarks.studies.planted_faults import FaultyExporter, dropout
 from pipework.errors import CheckFailedError, RunFolderError
-from pipework.export.build import BuildResult, build
+from pipework.export.build import BuildResult
 from pipework.export.config import ExportSettings
 from pipework.export.convert import checkpoint2onnx
 from pipework.export.convert.checkpoint2onnx import PackedClassifier
+from pipework.export.convert.onnx2ort import ONNX_FP32
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import EngineBuild, Layout, Precision, Variant
+from pipework.run_folder.engine_record import EngineBuild
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines import open_proven
-from pipework.train.model.checkpoint import FOLDER, records
-from pipework.train.model.classifier import open_checkpoint
+from tests.export.conftest import ENGINES, change_weights, weight_changed
 from tests.repetitions import repeated
 
 QUICK = ExportSettings(speed_s=0, dev_rows=60)
 SEP = 3  # of the sample's vocabulary
-ONNX, OPENVINO = "onnx", "openvino"
-
-
-def variant(format=ONNX, layout=Layout.PADDED, precision=Precision.FP32):  # noqa: A002
-    return Variant(format=format, precision=precision, layout=layout)
+ONNX_PACKED = ENGINES["onnx-fp32-packed"]
 
 
 def of_model(change):
     """Return a builder that changes the model after loading it."""
-
-    def builder(which, run_rows, folder, check, progress):
-        def opened(*args, **kwargs):
-            model = open_checkpoint(*args, **kwargs)
-            change(model)
-            return model
-
-        with patch.object(checkpoint2onnx, "open_checkpoint", opened):
-            return build(which, run_rows, folder, check, progress)
-
-    return builder
-
-
-def of_packing(kind):
-    """Return a builder with another classifier for packed rows."""
-
-    def builder(which, run_rows, folder, check, progress):
-        with patch.object(checkpoint2onnx, "PackedClassifier", kind):
-            return build(which, run_rows, folder, check, progress)
-
-    return builder
-
-
-def of_graph(change):
-    """Return a builder that changes the graph after writing it."""
-
-    def builder(which, run_rows, folder, check, progress):
-        built = build(which, run_rows, folder, check, progress)
-        path = folder / "model.onnx"
-        graph = onnx.load(path)
-        change(graph.graph)
-        onnx.save(graph, path)
-        return built
-
-    return builder
+    return FaultyExporter(model=lambda model, _: change(model))
 
 
 def encoder_given(change):
@@ -148,28 +108,8 @@ def one_value_lost(model):
     model.model.bert.encoder.layer[0].output.dense.weight.data[3, 5] += 0.5
 
 
-def dropout_on(graph):
-    """Emulate a graph exported in training mode (the runtime skips Dropout nodes)."""
-    last = graph.node[-1]
-    assert last.op_type == "Gemm"
-    rate = numpy_helper.from_array(np.array(0.1, np.float32), "rate")
-    graph.initializer.append(rate)
-    nodes = [
-        helper.make_node("RandomUniformLike", [last.input[0]], ["random"]),
-        helper.make_node("Greater", ["random", "rate"], ["kept"]),
-        helper.make_node("Cast", ["kept"], ["scale"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("Mul", [last.input[0], "scale"], ["dropped"]),
-    ]
-    last.input[0] = "dropped"
-    for node in nodes:
-        graph.node.insert(len(graph.node) - 1, node)
-
-
-def no_number(graph):
-    (bias,) = (one for one in graph.initializer if one.name.endswith("classifier.bias"))
-    values = numpy_helper.to_array(bias).copy()
+def no_number(values):
     values[0] = np.nan
-    bias.CopyFrom(numpy_helper.from_array(values, bias.name))
 
 
 class SegmentsIgnored(PackedClassifier):
@@ -192,109 +132,115 @@ class GatheredOutsideTheText(PackedClassifier):
 EMBEDDINGS, LAYERS = "bert.embeddings", "bert.encoder.layer"
 # The run, the builder, the engine, a text of the report, and the first layer that differs.
 FAULTS = {
-    "dropout on": ("trained_run", of_graph(dropout_on), variant(), "draws random", "classifier"),
+    "dropout on": (
+        "trained_run",
+        FaultyExporter(graph=dropout(0.1)),
+        ONNX_FP32,
+        "draws random",
+        "classifier",
+    ),
     "mask ignored": (
         "trained_run",
         encoder_given(mask_ignored),
-        variant(),
+        ONNX_FP32,
         "wrong attention",
         f"{LAYERS}.0.attention.self",
     ),
     "position off by one": (
         "trained_run",
         of_model(positions_off_by_one),
-        variant(),
+        ONNX_FP32,
         "wrong token positions",
         f"{EMBEDDINGS}.position_embeddings",
     ),
     "labels permuted": (
         "trained_run",
         of_model(labels_permuted),
-        variant(),
+        ONNX_FP32,
         "labels permuted: the logits are the checkpoint's in another order, ",
         "classifier",
     ),
     "two labels swapped": (
         "trained_run",
         of_model(two_labels_swapped),
-        variant(),
+        ONNX_FP32,
         "all earlier layers are correct",
         "classifier",
     ),
     "wrong pad id": (
         "trained_run",
         encoder_given(mask_of_another_padding_id),
-        variant(),
+        ONNX_FP32,
         "wrong attention",
         f"{LAYERS}.0.attention.self",
     ),
     "pair order swapped": (
         "pair_run",
         encoder_given(pair_swapped),
-        variant(),
+        ONNX_FP32,
         "swapped texts of a pair",
         f"{EMBEDDINGS}.word_embeddings",
     ),
     "type ids dropped": (
         "pair_run",
         encoder_given(types_dropped),
-        variant(),
+        ONNX_FP32,
         "type ids",
         f"{EMBEDDINGS}.token_type_embeddings",
     ),
     "one layer perturbed": (
         "trained_run",
         of_model(one_layer_perturbed),
-        variant(),
+        ONNX_FP32,
         "relative difference",
         f"{LAYERS}.1.attention.output.dense",
     ),
     "one layer perturbed, OpenVINO": (
         "trained_run",
         of_model(one_layer_perturbed),
-        variant(OPENVINO),
+        ENGINES["openvino-fp32"],
         "float32 graph exported now",
         f"{LAYERS}.1.attention.output.dense",
     ),
     "one layer perturbed, packed": (
         "trained_run",
         of_model(one_layer_perturbed),
-        variant(OPENVINO, Layout.PACKED),
+        ENGINES["openvino-fp32-packed"],
         "float32 graph exported now",
         f"{LAYERS}.1.attention.output.dense",
     ),
     "one value lost": (
         "trained_run",
         of_model(one_value_lost),
-        variant(),
+        ONNX_FP32,
         "relative difference",
         f"{LAYERS}.0.output.dense",
     ),
     "no number": (
         "trained_run",
-        of_graph(no_number),
-        variant(),
+        FaultyExporter(graph=weight_changed("classifier.bias", no_number)),
+        ONNX_FP32,
         "relative difference inf",
         "classifier",
     ),
     "segments ignored": (
         "trained_run",
-        of_packing(SegmentsIgnored),
-        variant(layout=Layout.PACKED),
+        FaultyExporter(packed=SegmentsIgnored),
+        ONNX_PACKED,
         "wrong attention",
         f"{LAYERS}.0.attention.self",
     ),
     "positions not restarting": (
         "trained_run",
-        of_packing(PositionsNotRestarting),
-        variant(layout=Layout.PACKED),
+        FaultyExporter(packed=PositionsNotRestarting),
+        ONNX_PACKED,
         "wrong token positions",
         f"{EMBEDDINGS}.position_embeddings",
     ),
     "wrong gather index": (
         "trained_run",
-        of_packing(GatheredOutsideTheText),
-        variant(layout=Layout.PACKED),
+        FaultyExporter(packed=GatheredOutsideTheText),
+        ONNX_PACKED,
         "relative difference",
         "bert.pooler.dense",
     ),
@@ -332,22 +278,16 @@ def test_a_faulty_export_is_rejected_and_its_layer_reported(request, tmp_path, f
 
 
 def test_a_fixed_length_is_rejected(run):
-    details = refused(run, encoder_given(positions_of_7_tokens), variant())
+    details = refused(run, encoder_given(positions_of_7_tokens), ONNX_FP32)
     assert "module in the runtime's error: bert.embeddings" in details
 
 
-def scaled_values(run, factor):
+def scaled_values(weights):
     """Scale the values of attention up and its outputs down: same logits, large activations."""
-    path = run / FOLDER / "model.safetensors"
-    weights = load_file(path)
     layer = "bert.encoder.layer.1.attention"
     for part in ("weight", "bias"):
-        weights[f"{layer}.self.value.{part}"] *= factor
-    weights[f"{layer}.output.dense.weight"] /= factor
-    save_file(weights, path, metadata={"format": "pt"})
-    manifest = read_manifest(run)
-    model = manifest.model.model_copy(update={"checkpoint": records(run)})
-    write_manifest(run, manifest.model_copy(update={"model": model}))
+        weights[f"{layer}.self.value.{part}"] *= 1e6
+    weights[f"{layer}.output.dense.weight"] /= 1e6
 
 
 def all_in_float16(_variant, run_rows, folder, *_):
@@ -359,8 +299,8 @@ def all_in_float16(_variant, run_rows, folder, *_):
 
 @pytest.mark.filterwarnings("ignore:the float32 number")
 def test_values_that_overflow_float16_are_rejected(run):
-    scaled_values(run, 1e6)
-    details = refused(run, all_in_float16, variant(precision=Precision.FP16))
+    change_weights(run, scaled_values)
+    details = refused(run, all_in_float16, ENGINES["onnx-fp16"])
     layer = "bert.encoder.layer.1.attention.self.value"
     assert f"first layer that differs: {layer}, relative difference inf" in details
     assert "the conversion to onnx-fp16 causes the difference" in details
@@ -404,18 +344,19 @@ def reordered(path):
 def test_an_engine_of_another_run_is_rejected_by_the_parity_check_and_at_load(
     proven, trained_run, tmp_path
 ):
+    def another_head(weights):
+        weights["classifier.weight"] += 0.1
+        weights["classifier.weight"][0] *= -1
+
     other = shutil.copytree(trained_run, tmp_path / "other")
-    weights = load_file(other / FOLDER / "model.safetensors")
-    weights["classifier.weight"] += 0.1
-    weights["classifier.weight"][0] *= -1
-    save_file(weights, other / FOLDER / "model.safetensors", metadata={"format": "pt"})
+    change_weights(other, another_head)
 
     def copied(_variant, run_rows, folder, *_):
         checkpoint2onnx.checkpoint_to_onnx(other, run_rows.manifest, folder / "model.onnx")
         return BuildResult(built=EngineBuild(opset=17, built_with={}))
 
     run = shutil.copytree(trained_run, tmp_path / "run")
-    assert "checkpoint -> engine" in refused(run, copied, variant())
+    assert "checkpoint -> engine" in refused(run, copied, ONNX_FP32)
     engine = read_manifest(proven).engines[0].files[0].path
     checkpoint2onnx.checkpoint_to_onnx(other, read_manifest(proven), proven / engine)
     with pytest.raises(RunFolderError, match=r"model\.onnx changed"):

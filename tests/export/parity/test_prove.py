@@ -10,36 +10,27 @@ from functools import partial
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
-from pipework.data.examples import Example
 from pipework.data.splits import split_source
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import TOLERANCES, ExportSettings
 from pipework.export.parity.case import SIZES, EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
-from pipework.export.rows.edge_cases import EDGE_TEXTS, edge_case_rows
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import (
-    Layout,
-    Precision,
-    Scaling,
-    Tolerance,
-    Variant,
-)
+from pipework.run_folder.engine_record import Layout, Precision, Tolerance
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.settings import load_settings
 from pipework.tasks.outputs import Outputs
-from pipework.text.encoding import open_encoder
 from pipework.text.padding import Padding
 from pipework.train.model.checkpoint_engine import CheckpointEngine, open_reference
-from tests.export.conftest import INT8_LAYERS
+from tests.export.conftest import ENGINES, INT8_LAYERS
 from tests.repetitions import repeated
 
+DYNAMIC = ENGINES["onnx-int8-dynamic"]
 INTERRUPTED = 50  # calls before Ctrl-C
 METRICS = [
     ("multi_run", "micro_f1"),
@@ -64,16 +55,6 @@ def test_recorded_shapes_are_those_that_the_graph_ran(run, monkeypatch):
     monkeypatch.setattr(OnnxRuntimeEngine, "_start", watched)
     (record,) = export(run, NullProgress(), settings=ExportSettings(speed_s=0))
     assert set(record.parity.shapes) <= ran
-    manifest = read_manifest(run)
-    rows = edge_case_rows(
-        open_encoder(run, manifest), list(split_source(run, manifest, "dev").rows())
-    )
-    padding = max(
-        max(len(row.encoding) for row in rows[i : i + 2])
-        - min(len(row.encoding) for row in rows[i : i + 2])
-        for i in range(0, len(rows), 2)
-    )
-    assert padding == manifest.input.max_length - 2
 
 
 def test_ctrl_c_ends_the_check_at_once(run, monkeypatch):
@@ -109,29 +90,6 @@ def test_a_parity_check_covers_batch_sizes_and_lengths_up_to_the_limit(exported_
     assert {(batch, longest) for batch in SIZES} <= set(engine.parity.shapes)
     assert {(1, length) for length in (2, 3, 8, 16, 32, longest)} <= set(engine.parity.shapes)
     assert engine.parity.rows > manifest.data.splits["dev"].rows
-
-
-def test_edge_cases_have_empty_truncated_and_real_texts(exported_run):
-    encoder = open_encoder(exported_run, read_manifest(exported_run))
-    rows = edge_case_rows(encoder, [Example(text="some words"), Example(text="more of the same")])
-    tokens = {row.name: len(row.encoding) for row in rows}
-    assert tokens["empty text"] == 2
-    assert tokens["truncated text"] == encoder.max_length
-    assert tokens["text cut to 3"] == 3
-    assert {"dev row 1", "dev row 2", *EDGE_TEXTS} <= tokens.keys()
-    assert tokens["one letter"] == 3
-    assert {"text cut to 8", "text cut to 16", "text cut to 32", "text cut to 64"} <= tokens.keys()
-
-
-def test_edge_cases_of_pairs_cover_both_texts(exported_run):
-    encoder = open_encoder(exported_run, read_manifest(exported_run))
-    rows = edge_case_rows(encoder, [Example(text="a b c", text_pair="d e f g")])
-    (cut,) = (row.encoding for row in rows if row.name == "truncated text")
-    assert set(cut.type_ids.tolist()) == {0, 1}
-    sides = {row.name: np.bincount(row.encoding.type_ids).tolist() for row in rows}
-    assert sides["empty text"] == [2, 1]
-    assert sides["first text empty"] == [2, 5]
-    assert sides["second text empty"] == [5, 1]
 
 
 @pytest.fixture(scope="module")
@@ -300,9 +258,7 @@ def test_the_checkpoint_runs_once_for_all_engines(run, monkeypatch):
         "infer",
         lambda self, rows: calls.append(len(rows)) or inner(self, rows),
     )
-    variants = [
-        Variant(format="onnx", precision=Precision.FP32, layout=layout) for layout in Layout
-    ]
+    variants = [ENGINES["onnx-fp32"], ENGINES["onnx-fp32-packed"]]
     export(run, NullProgress(), variants, settings=ExportSettings(speed_s=0, dev_rows=30))
     assert len(read_manifest(run).engines) == 2
     # The edge cases, the sampled dev rows, the rows with all tokens, of all lengths and of one
@@ -346,33 +302,13 @@ def test_limits_are_set_by_name_and_recorded(run):
 
 
 def test_a_refusal_names_the_value_and_the_setting_of_a_limit_by_length(run):
-    variant = Variant(
-        format="onnx",
-        precision=Precision.INT8,
-        layout=Layout.PADDED,
-        scaling=Scaling.DYNAMIC,
-    )
     overrides = ["tolerances.int8.error_ratio=0.001", "speed_s=0", "dev_rows=20"]
     settings = load_settings(ExportSettings, None, overrides)
     text = r"rms of 1 to \d+ tokens [\d.e-]+ \(limit [\d.e-]+, .*\.error_ratio\)"
     with pytest.raises(CheckFailedError, match=text) as caught:
-        export(run, NullProgress(), [variant], settings=settings)
+        export(run, NullProgress(), [DYNAMIC], settings=settings)
     table = caught.value.details.splitlines()
     assert len({len(line) for line in table[: table.index("")]}) == 1
-
-
-def test_edge_cases_have_distant_and_empty_entities(marked_run):
-    manifest = read_manifest(marked_run)
-    encoder = open_encoder(marked_run, manifest)
-    rows = edge_case_rows(encoder, list(split_source(marked_run, manifest, "dev").rows()))
-    by_name = {row.name: row.encoding for row in rows}
-    assert len(by_name["empty text"]) == 6
-    (start1, end1), (start2, end2) = by_name["truncated text"].entity_spans
-    assert len(by_name["truncated text"]) == encoder.max_length
-    assert start2 - end1 > encoder.max_length / 2
-    assert len(by_name["text cut to 7"]) == 7
-    assert end2 > start2
-    assert end1 > start1
 
 
 @pytest.mark.parametrize(("fixture", "metric"), repeated(METRICS))
@@ -383,19 +319,6 @@ def test_other_tasks_are_checked_by_their_metric(request, tmp_path, fixture, met
     assert record.parity.flips == 0
     assert record.parity.metric == metric
     assert record.parity.scores.change == pytest.approx(0, abs=1e-3)
-
-
-def test_every_token_position_and_type_is_run(exported_run, pair_run):
-    for run in (exported_run, pair_run):
-        manifest = read_manifest(run)
-        rows = RunRows.open(run, manifest, ExportSettings(dev_rows=10)).vocabulary
-        tokenizer = Tokenizer.from_file(str(run / "tokenizer.json"))
-        special = {"[PAD]", "[MASK]"}
-        wanted = {number for word, number in tokenizer.get_vocab().items() if word not in special}
-        assert {*np.concatenate([row.encoding.ids for row in rows]).tolist()} == wanted
-        assert {len(row.encoding) for row in rows} == {manifest.input.max_length}
-        types = {*np.concatenate([row.encoding.type_ids for row in rows]).tolist()}
-        assert types == ({0, 1} if manifest.input.pair else {0})
 
 
 def test_a_run_without_vocabulary_rows_is_checked(rows_and_logits, noting):
@@ -409,13 +332,7 @@ def test_a_run_without_vocabulary_rows_is_checked(rows_and_logits, noting):
 
 def int8_limits(rows_and_logits):
     run_rows, expected = rows_and_logits
-    variant = Variant(
-        format="onnx",
-        precision=Precision.INT8,
-        layout=Layout.PADDED,
-        scaling=Scaling.DYNAMIC,
-    )
-    tolerance = expected.tolerance(run_rows, variant, INT8_LAYERS)
+    tolerance = expected.tolerance(run_rows, DYNAMIC, INT8_LAYERS)
     return {"bias": tolerance.bias, "bands": tolerance.bands}
 
 

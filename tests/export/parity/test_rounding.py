@@ -50,6 +50,18 @@ def errors(exported_run):
     return {number_format: checkpoint.error(number_format) for number_format in FORMATS}
 
 
+def error_of(rounded_NC, *, labelled=None, lengths=8):
+    """Return an error of a checkpoint whose logits are 0; `lengths` is one number or [N]."""
+    count = len(rounded_NC)
+    return RoundingError(
+        task=LABELS,
+        labelled=count if labelled is None else labelled,
+        lengths_N=np.broadcast_to(np.array(lengths), count),
+        expected=Outputs.of(np.zeros((count, 2), np.float32)),
+        rounded=Outputs.of(np.asarray(rounded_NC, np.float32)),
+    )
+
+
 def rms(error):
     return float(np.sqrt(np.square(error.rounded.values - error.expected.values).mean()))
 
@@ -79,31 +91,14 @@ def test_a_tolerance_without_ratios_gets_no_limits(errors):
 
 
 def test_the_limits_are_multiples_of_the_error_of_a_class():
-    expected_NC = np.zeros((40, 2), np.float32)
-    rounded_NC = expected_NC + np.array([0.03, -0.04], np.float32)
-    error = RoundingError(
-        task=LABELS,
-        labelled=40,
-        lengths_N=np.array([8] * 20 + [16] * 20),
-        expected=Outputs.of(expected_NC),
-        rounded=Outputs.of(rounded_NC),
-    )
-    limits = error.limits(INT8)
+    limits = error_of([[0.03, -0.04]] * 40, lengths=[8] * 20 + [16] * 20).limits(INT8)
     assert [band.longest for band in limits.bands] == [8, 16]
     assert [band.rms for band in limits.bands] == [pytest.approx((0.12, 0.16))] * 2
     assert limits.bias == pytest.approx((0.09, 0.12))
 
 
 def test_errors_too_small_to_matter_are_not_compared():
-    zeros_NC = np.zeros((40, 2), np.float32)
-    error = RoundingError(
-        task=LABELS,
-        labelled=40,
-        lengths_N=np.full(40, 8),
-        expected=Outputs.of(zeros_NC),
-        rounded=Outputs.of(zeros_NC),
-    )
-    limits = error.limits(INT8)
+    limits = error_of(np.zeros((40, 2))).limits(INT8)
     assert limits.bands[0].rms == pytest.approx((0.1 * INT8.mean_abs * 4,) * 2)
     assert limits.bias == pytest.approx((0.1 * INT8.mean_abs * 3,) * 2)
 
@@ -111,30 +106,15 @@ def test_errors_too_small_to_matter_are_not_compared():
 def test_the_limit_of_the_bias_leaves_out_the_rows_of_the_vocabulary():
     rounded_NC = np.full((40, 2), 0.02, np.float32)
     rounded_NC[20:] = 0.5
-    error = RoundingError(
-        task=LABELS,
-        labelled=20,
-        lengths_N=np.full(40, 8),
-        expected=Outputs.of(np.zeros((40, 2), np.float32)),
-        rounded=Outputs.of(rounded_NC),
-    )
-    assert error.limits(INT8).bias == pytest.approx((0.06, 0.06))
-    assert error.limits(INT8).bands[0].rms[0] > 1
+    limits = error_of(rounded_NC, labelled=20).limits(INT8)
+    assert limits.bias == pytest.approx((0.06, 0.06))
+    assert limits.bands[0].rms[0] > 1
 
 
 def test_the_limits_of_few_inputs_are_wider():
     errors_NC = np.random.default_rng(0).normal(0, 0.02, (20, 2)).astype(np.float32)
-
-    def limits(copies):
-        return RoundingError(
-            task=LABELS,
-            labelled=20 * copies,
-            lengths_N=np.full(20 * copies, 8),
-            expected=Outputs.of(np.zeros((20 * copies, 2), np.float32)),
-            rounded=Outputs.of(np.tile(errors_NC, (copies, 1))),
-        ).limits(INT8)
-
-    few, many = limits(1), limits(100)
+    few = error_of(errors_NC).limits(INT8)
+    many = error_of(np.tile(errors_NC, (100, 1))).limits(INT8)
     rms_C = np.sqrt(np.square(errors_NC).mean(axis=0))
     assert many.bands[0].rms == pytest.approx(4 * rms_C, rel=0.05)
     assert (np.array(few.bands[0].rms) > 1.2 * np.array(many.bands[0].rms)).all()

@@ -23,25 +23,17 @@ from pipework.export.publish.model_card import PublishedEngine, model_card
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import (
-    Layout,
-    Precision,
-    Scaling,
     Speed,
-    Variant,
 )
 from pipework.run_folder.manifest import ImportRecord, read_manifest, write_manifest
 from pipework.train.config.run_config import SAMPLE
 from tests.checked_manifest import as_checked
 from tests.commands import pipe
+from tests.export.conftest import ENGINES
 from tests.repetitions import repeated
 
-FP32 = Variant(format="onnx", precision=Precision.FP32, layout=Layout.PADDED)
-VARIANTS = (
-    FP32,
-    FP32.model_copy(update={"layout": Layout.PACKED}),
-    FP32.model_copy(update={"precision": Precision.INT8, "scaling": Scaling.DYNAMIC}),
-    FP32.model_copy(update={"format": "openvino"}),
-)
+LABELS = ("onnx-fp32", "onnx-fp32-packed", "onnx-int8-dynamic", "openvino-fp32")
+VARIANTS = [ENGINES[label] for label in LABELS]
 QUICK = ExportSettings(speed_s=0, dev_rows=60)
 
 
@@ -237,7 +229,7 @@ def test_a_cross_encoder_is_published_without_its_activation(as_graph, tmp_path)
         save_graph(source)
     run, folder = tmp_path / "run", tmp_path / "folder"
     import_source(str(source), run, [], ImportSettings(), NullProgress())
-    export(run, NullProgress(), [FP32], settings=QUICK)
+    export(run, NullProgress(), [ENGINES["onnx-fp32"]], settings=QUICK)
     done = pipe("publish", run, "--to", f"folder:{folder}")
     assert done.stdout == f"published: {folder}, without engines\n", done.stderr
     assert not (folder / "onnx").exists()

@@ -15,13 +15,13 @@ from pipework.export.config import ExportSettings
 from pipework.export.inference import predict_run
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import read_manifest
 from tests.commands import pipe
+from tests.export.conftest import ENGINES
 
 TEXTS = [Example(text=text) for text in ("The match went to extra time", "明天下午有雷阵雨")]
-PACKED = Variant(format="onnx", precision=Precision.FP32, layout=Layout.PACKED)
+PACKED = ENGINES["onnx-fp32-packed"]
 
 
 @pytest.fixture(scope="module")

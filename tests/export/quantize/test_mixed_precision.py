@@ -4,31 +4,19 @@ import re
 import shutil
 
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings, RoundedToleranceSettings, TolerancesSettings
 from pipework.export.convert.onnx2openvino import OpenVinoConverter
 from pipework.export.quantize.mixed_precision import SENSITIVITY_ROWS, CandidateRunner
 from pipework.export.run import export
-from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
-from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.run_folder.engine_record import Precision
+from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines.openvino import PRECISION_PATH, shared_core
 from pipework.tasks.outputs import Outputs
-from pipework.train.model.checkpoint import FOLDER, records
+from tests.export.conftest import ENGINES, change_weights
 
-DYNAMIC = Variant(
-    format="onnx",
-    precision=Precision.INT8,
-    layout=Layout.PADDED,
-    scaling=Scaling.DYNAMIC,
-)
-OPENVINO = Variant(
-    format="openvino",
-    precision=Precision.INT8,
-    layout=Layout.PADDED,
-    scaling=Scaling.STATIC,
-)
+DYNAMIC, OPENVINO = ENGINES["onnx-int8-dynamic"], ENGINES["openvino-int8-static"]
 QUICK = ExportSettings(speed_s=0, dev_rows=100, calibration_rows=80)  # > SENSITIVITY_ROWS
 LOUD = "bert.encoder.layer.1.output.dense"
 
@@ -36,17 +24,14 @@ LOUD = "bert.encoder.layer.1.output.dense"
 @pytest.fixture
 def loud_run(trained_run, tmp_path):
     """A run with a layer whose largest input channel leaves int8 no resolution for the others."""
-    run = tmp_path / "loud"
-    shutil.copytree(trained_run, run)
-    path = run / FOLDER / "model.safetensors"
-    weights = load_file(path)
-    (up,) = (name for name in weights if name.endswith("layer.1.intermediate.dense.weight"))
-    weights[up][0] *= 1e4
-    weights[up.replace("intermediate", "output")][:, 0] /= 1e4
-    save_file(weights, path, metadata={"format": "pt"})
-    manifest = read_manifest(run)
-    model = manifest.model.model_copy(update={"checkpoint": records(run)})
-    write_manifest(run, manifest.model_copy(update={"model": model}))
+
+    def loud(weights):
+        (up,) = (name for name in weights if name.endswith("layer.1.intermediate.dense.weight"))
+        weights[up][0] *= 1e4
+        weights[up.replace("intermediate", "output")][:, 0] /= 1e4
+
+    run = shutil.copytree(trained_run, tmp_path / "loud")
+    change_weights(run, loud)
     return run
 
 

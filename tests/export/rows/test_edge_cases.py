@@ -28,17 +28,23 @@ PAIRS = [Example(text="rain " * n, text_pair="sun " * (7 - n)) for n in range(1,
 MARKED = [Example(text="rain sun rain", entities=((0, 4), (5, 8))) for _ in range(3)]
 
 
-@pytest.fixture
-def encoder():
-    words = {word: index for index, word in enumerate(WORDS)}
-    tokenizer = Tokenizer(WordPiece(words, unk_token="[UNK]"))
+def encoder_of(words, special=("[CLS]", "[SEP]", "[UNK]")):
+    """Return an encoder with these special tokens and words."""
+    ids = {word: index for index, word in enumerate([*special, *words])}
+    tokenizer = Tokenizer(WordPiece(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.post_processor = TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
     )
+    tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
     return TextEncoder(tokenizer, max_length=MAX_LENGTH, type_ids=True)
+
+
+@pytest.fixture
+def encoder():
+    return encoder_of(WORDS, special=())
 
 
 def by_name(rows):
@@ -68,6 +74,7 @@ def test_pairs_are_checked_with_one_empty_side(encoder):
     first, second = found["first text empty"], found["second text empty"]
     assert first.ids.tolist() == [2, 3, *[5] * 6, 3]
     assert second.ids.tolist() == [2, 4, 3, 3]
+    assert np.bincount(found["truncated text"].type_ids).min() > MAX_LENGTH / 3
     assert "first text empty" not in by_name(edge_case_rows(encoder, FEW))
 
 
@@ -76,6 +83,13 @@ def test_inputs_of_a_model_of_entities_have_entities(encoder):
         assert encoding.entity_spans is not None, name
         for start, end in encoding.entity_spans:
             assert 0 <= start <= end <= len(encoding), name
+
+
+def test_the_entities_of_a_truncated_text_are_far_from_each_other(encoder):
+    found = by_name(edge_case_rows(encoder, MARKED))
+    (start1, end1), (start2, end2) = found["truncated text"].entity_spans
+    assert start1 < end1 < start2 < end2
+    assert start2 - end1 > MAX_LENGTH / 2
 
 
 def test_real_rows_are_sampled_evenly_with_their_numbers(encoder):
@@ -95,20 +109,6 @@ def test_long_and_short_inputs_alternate(encoder):
     assert shortest == sorted(shortest)
     assert longest == sorted(longest, reverse=True)
     assert lengths[:2] == [min(lengths), max(lengths)]
-
-
-def encoder_of(words):
-    """Return an encoder with these words and special tokens."""
-    ids = {word: index for index, word in enumerate(["[CLS]", "[SEP]", "[UNK]", *words])}
-    tokenizer = Tokenizer(WordPiece(ids, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 0), ("[SEP]", 1)],
-    )
-    tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
-    return TextEncoder(tokenizer, max_length=MAX_LENGTH, type_ids=True)
 
 
 def test_rows_of_the_vocabulary_have_every_token_once_per_pass():

@@ -1,10 +1,7 @@
 """A stored comparison of servers that looks like a real one."""
 
-from datetime import UTC, datetime
-
 import pytest
 
-from pipework.benchmarks.results_schema.provenance import Machine, Provenance
 from pipework.benchmarks.studies.records.peer_serving_results import (
     AnswerCheck,
     Candidate,
@@ -12,6 +9,7 @@ from pipework.benchmarks.studies.records.peer_serving_results import (
     PeerMeasurement,
     PeerServingResult,
 )
+from tests.benchmarks.conftest import provenance
 
 SEVERAL, SINGLE = (
     ClientLoad(texts_per_request=8, clients=16),
@@ -84,13 +82,5 @@ def side_by_side() -> PeerServingResult:
         absent={"triton": "tritonserver is neither on PATH nor there; make triton"},
         trials=(*search, *rounds),
         command=("python", "-m", "pipework.benchmarks.studies.peers.serving", "RUN", "SST-2"),
-        provenance=Provenance(
-            created_at=datetime(2026, 11, 20, 9, 30, tzinfo=UTC),
-            pipework="0.1.0",
-            git_commit="0123456789abcdef0123456789abcdef01234567",
-            machine=Machine(
-                cpu="AMD EPYC", cores=2, memory_gib=7.8, python="3.11.2", system="Debian 12"
-            ),
-            versions={"onnxruntime": "1.31.1"},
-        ),
+        provenance=provenance(),
     )
