@@ -185,7 +185,7 @@ class ImportSettings(Settings):
             adapter_config.json.
         special_tokens: whether special tokens in texts, such as [E1] or <|im_start|>, are read as
             tokens, as transformers reads them, and not as text; None: for decoders, whose prompts
-            contain them. The pad token of other models is always text.
+            contain them. The pad token stays text, except in decoders.
         family: the family of transformers, such as bert, with the modules and weights of a source
             whose class is not in transformers; no code of the source is executed.
     """

@@ -24,7 +24,7 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 9_370,
+    "pipework": 9_400,
     "train": 10_635,
     "export": 9_100,
     "serve": 13_200,

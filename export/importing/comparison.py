@@ -31,6 +31,7 @@ COMPARED_ROWS = 1000
 BATCH = 8  # most inputs of a batch of the source
 BATCH_SIZES = (2, 3, BATCH)
 WORST = 10
+AS_TOKENS = "read them as tokens, as the source does: --set special_tokens=true"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,7 +147,7 @@ def compare_with_source(
     if left_out == len(examples):
         found = ", ".join(sorted(token for token in as_text if _rows_with(examples, [token])))
         message = f"every row has a special token that the import reads as text: {found}"
-        raise ConfigError(message, "no row can be compared: remove these tokens from the rows")
+        raise ConfigError(message, f"no row can be compared: remove these tokens, or {AS_TOKENS}")
     compared = {name: row for name, row in named.items() if not _contains(row, as_text)}
     if reference.is_decoder:  # without special tokens, the source cannot read an empty text
         compared = {name: row for name, row in compared.items() if reference.token_ids(row)}
@@ -189,8 +190,7 @@ def _check_task_tokens(examples: Sequence[Example], tokens: Sequence[str]) -> No
     if rows:
         listed = ", ".join(tokens[:WORST])
         message = f"special tokens of the task ({listed}) are in {rows} of {len(examples)} rows"
-        hint = "to read them as tokens, as the source does: --set special_tokens=true"
-        raise ConfigError(message, hint)
+        raise ConfigError(message, AS_TOKENS)
 
 
 def _check_batches(

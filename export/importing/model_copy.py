@@ -27,13 +27,13 @@ def copy_source(
         folder: the run folder.
         pair: whether an input is two texts.
         max_length: tokens of an input.
-        special_tokens: whether special tokens in texts are read as tokens; of the pad token only
-            in a decoder.
+        special_tokens: whether special tokens in texts are read as tokens; the pad token stays
+            text, except in a decoder.
     """
     padding = padding_of(source.classifier)
     tokenizer = source.tokenizer
     if special_tokens:
-        # A decoder's head skips pad tokens at the end: often a prompt ends with such a token.
+        # The head of a decoder skips pad tokens at the end, and prompts often end with that token.
         as_text = () if is_decoder(source.classifier.config) else (padding.pad_id,)
         tokenizer = matching_special_tokens(tokenizer, as_text)
     tokenizer.save(str(folder / TOKENIZER))

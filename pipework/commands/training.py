@@ -98,7 +98,7 @@ def evaluate(
     engine: EngineName = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate the checkpoint or an engine: scores, classes, confusion matrix."""
+    """Evaluate the checkpoint or an engine: scores, calibration, classes, confusion matrix."""
     if file is not None and split is not None:
         message = "expected a file or --split, found both"
         raise ConfigError(message)

@@ -208,8 +208,9 @@ class BulkJob:
         """Score unfinished items of other shards, and return how many.
 
         The order is random, and another process may score the same item at the same time: both
-        write the same part, if their processors are of the same kind; otherwise the next command
-        may score the item again. Only the shard of an item reports that it cannot be read.
+        write the same part. If their processors are of different kinds, the parts may differ, and
+        the next command scores the item again. Only the shard of an item reports that it cannot be
+        read.
         """
         left = [item for item in self.ledger.unfinished() if item.number not in shard]
         random.Random(shard.index).shuffle(left)  # noqa: S311  (not security-relevant)

@@ -149,7 +149,7 @@ def read_texts(
 
     Raises:
         ProtocolError: the model has other inputs.
-        TooLargeError: there are too many texts, or a text is too long.
+        TooLargeError: a text is too long; `check_count` limits their number.
     """
     expected = " and ".join(names)
     if {*elements} != {*names}:

@@ -171,10 +171,11 @@ def _calibration(page: RunPage) -> str:
         return ""
     from pipework.train.report.plots import reliability  # noqa: PLC0415
 
-    kind = "each label" if page.manifest.task.many_labels else "the predicted label"
-    caption = f"Probability of {kind}. Below the line, the model is too confident."
+    several = page.manifest.task.many_labels
+    kind = "each label, predicted or not" if several else "the predicted label"
+    caption = f"Probability of {kind}. Below the line, probabilities are too high."
     plot = frame.plots([("Reliability", caption, reliability(found))])
-    figures = f'<p class="quiet">C{str(found)[1:]}.</p>'
+    figures = f'<p class="quiet">Scores: {found}.</p>'
     return frame.section(f"Calibration on {page.baseline.split}", figures + plot)
 
 

@@ -28,7 +28,7 @@ OPENVINO = ENGINES[f"openvino-{'bf16' if computes_bf16() else 'fp32'}-packed"]
 
 
 def head_changed(variant, by):
-    """Return a builder of engines whose last bias is changed by `by`, after the conversion."""
+    """Return a builder of engines whose last bias is changed by `by`."""
 
     def change(values):
         values[0] += by

@@ -391,8 +391,12 @@ def test_the_pad_token_may_end_the_turns_of_a_prompt(family, rows_file, tmp_path
 
 def test_special_tokens_in_every_row_are_refused(classifier_folder, rows_file, tmp_path):
     path = rows_file(f"goal [SEP] match\t{LABELS[0]}", f"[MASK] rain\t{LABELS[1]}")
-    with pytest.raises(ConfigError, match=r"reads as text: \[MASK\], \[SEP\]"):
+    with pytest.raises(ConfigError, match=r"reads as text: \[MASK\], \[SEP\]") as error:
         imported(classifier_folder, tmp_path / "run", path)
+    assert error.value.hint.endswith("--set special_tokens=true")
+    path = rows_file(f"goal [SEP] match\t{LABELS[0]}", f"rain\t{LABELS[1]}", name="one.tsv")
+    findings = imported(classifier_folder, tmp_path / "run", path).data.findings
+    assert any("rows with a special token in their text: 1, not" in line for line in findings)
 
 
 def test_a_source_that_depends_on_its_batch_is_refused(classifier_folder, tmp_path):

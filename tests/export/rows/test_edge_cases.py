@@ -108,7 +108,7 @@ def test_long_and_short_inputs_alternate(encoder):
     shortest, longest = lengths[0::2], lengths[1::2]
     assert shortest == sorted(shortest)
     assert longest == sorted(longest, reverse=True)
-    assert lengths[:2] == [min(lengths), max(lengths)]
+    assert lengths[:2] == [min(lengths), max(lengths)] == [2, MAX_LENGTH]
 
 
 def test_rows_of_the_vocabulary_have_every_token_once_per_pass():

@@ -83,10 +83,51 @@ def test_the_interval_holds_the_error_of_many_rows(scale):
     assert sum(result.low <= true <= result.high for result in results) >= 16
 
 
+def test_labels_that_occur_together_are_not_independent():
+    random = np.random.default_rng(0)
+    task = MultiLabelTask(labels=tuple("abcdefgh"), metric=Metric.MICRO_F1)
+    above = 0
+    for _ in range(10):
+        logits_N1 = random.normal(0, 1, (300, 1)).astype(np.float32)
+        true_N1 = (random.random((300, 1)) < sigmoid(logits_N1)).astype(np.int8)
+        result = found(np.repeat(logits_N1, 8, axis=1), np.repeat(true_N1, 8, axis=1), task)
+        above += result.low > 0
+    assert above <= 2
+
+
+def test_equal_probabilities_do_not_depend_on_the_order_of_the_rows():
+    logits_NC = np.log(np.tile(np.array([0.7, 0.2, 0.1], np.float32), (1000, 1)))
+    result = found(logits_NC, np.repeat(np.arange(3), (700, 200, 100)).astype(np.int32))
+    assert result.low == 0.0
+    assert result.error < 0.1
+
+
+def test_many_rows_are_sampled(monkeypatch):
+    monkeypatch.setattr("pipework.scoring.calibration.MAX_PREDICTIONS", 500)
+    result = found(*drawn(2000))
+    assert sum(cell.predictions for cell in result.bins) == 500
+    assert result.low == 0.0
+
+
+def test_logits_that_are_not_finite_have_no_calibration():
+    for value in (np.nan, np.inf):
+        logits_NC, truth_N = drawn(50)
+        logits_NC[3, 1] = value
+        assert found(logits_NC, truth_N) is None
+
+
+def test_certain_and_right_predictions_have_no_loss():
+    truth_N = np.arange(30, dtype=np.int32) % 3
+    result = found(np.eye(3, dtype=np.float32)[truth_N] * 200, truth_N)
+    assert str(result).endswith("Brier score 0.0000, log loss 0.0000")
+
+
 def test_few_rows_have_few_bins():
     result = found(*drawn(39))
     assert [cell.predictions for cell in result.bins] == [39]
     assert result.low <= result.error <= result.high
+    single_row = found(*drawn(1))
+    assert (single_row.low, single_row.high) == (0.0, 1.0)
 
 
 def test_a_regression_and_no_rows_have_none():

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from pipework.errors import TooLargeError
 from pipework.serve.inference_protocol.infer_request import (
     OUTPUTS,
     ProtocolError,
@@ -197,3 +198,9 @@ def test_extra_bytes_are_refused():
     head = body()
     with pytest.raises(ProtocolError, match="body: 3 bytes after the tensors"):
         read_infer(head + b"abc", str(len(head)), ONE)
+
+
+def test_too_many_texts_are_refused():
+    sent = body(tensor(shape=[1025], data=["rain"] * 1025))
+    with pytest.raises(TooLargeError, match="at most 1024 texts, found 1025"):
+        read_infer(sent, None, ONE)
