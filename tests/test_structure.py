@@ -27,7 +27,7 @@ OVER_BUDGET = {
     "serve": 2_634,
     "benchmarks": 103,
     "benchmarks/studies": 934,
-    "tests": 11_369,
+    "tests": 11_372,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
