@@ -19,7 +19,7 @@ from pipework.run_folder.manifest import (
     TrainingReadOptions,
     read_classifier,
 )
-from pipework.scoring.calibration import calibration
+from pipework.scoring.calibration import both_calibrations
 from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
 from pipework.serve.engines import open_proven
 from pipework.tasks.evaluation import Evaluation
@@ -63,7 +63,7 @@ def evaluate_run(
     with EngineModel.open(run, manifest, chosen) as model:
         outputs = model.infer(examples, progress).outputs
     evaluation = manifest.task.evaluate(outputs, labels_N).model_copy(
-        update={"calibration": calibration(manifest.task, outputs, labels_N)}
+        update=both_calibrations(manifest.task, outputs, labels_N)
     )
     # The rows of an import trained nothing: its split "train" calibrates static int8.
     if manifest.imported is not None or (file is None and split == "train"):

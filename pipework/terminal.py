@@ -142,6 +142,8 @@ def show_evaluation(evaluation: Evaluation) -> None:
     console.print_line(f"rows {evaluation.rows:,}  {format_scores(evaluation.scores)}")
     if evaluation.calibration is not None:
         console.print_line(str(evaluation.calibration))
+    if evaluation.uncalibrated is not None:
+        console.print_line(f"before calibration: {evaluation.uncalibrated}")
     leaked = evaluation.leaked
     if leaked is not None:
         others = "" if leaked.others is None else f", {leaked.others:.4f} for the others"

@@ -1,7 +1,7 @@
 """Finalize a run: score the best checkpoint, compare it with the baseline, write the manifest."""
 
 from pipework.run_folder.manifest import BaselineRecord, Data, Manifest
-from pipework.scoring.calibration import calibration
+from pipework.scoring.calibration import both_calibrations
 from pipework.train.model.classifier import Classifier, open_checkpoint
 from pipework.train.objectives import target_scale
 from pipework.train.report.linear_baseline import LinearBaseline, linear_baseline
@@ -84,7 +84,7 @@ def _write_page(
         config=(out / CONFIG).read_text(encoding="utf-8"),
         report=trained.report,
         evaluation=scored.evaluation,
-        calibration=calibration(scored.task, scored.judged.outputs, scored.judged.truth),
+        calibrations=both_calibrations(scored.task, scored.judged.outputs, scored.judged.truth),
         logits_NC=scored.outputs.values,
         truth=truth,
         baseline=baseline,

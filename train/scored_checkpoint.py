@@ -3,6 +3,7 @@
 Shapes: N rows of a split.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from pipework.tasks.evaluation import Evaluation, SplitMetrics
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder, token_digest
+from pipework.train.config.data import CALIBRATION
 from pipework.train.data_report.leaks import leaked_rows
 from pipework.train.data_report.records import DataReport
 from pipework.train.inputs import TokenSets
@@ -44,7 +46,7 @@ class ScoredCheckpoint:
     """The best checkpoint on dev.
 
     Attributes:
-        task: the task, with the thresholds chosen on dev.
+        task: the task, with the calibration, and with the thresholds chosen on dev.
         outputs: its outputs for dev.
         evaluation: its scores on dev.
         tokens: digest of the token ids of dev.
@@ -72,14 +74,20 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
     dev = trained.data.dev
     encodings = dev.encodings(range(len(dev)))
     outputs = _infer(trained, model, encodings)
-    task = trained.task.with_thresholds(outputs.values, dev.truth)
-    split = comparison_split(trained.run.config.sources())
-    examples = [*trained.run.config.sources()[split].rows()]
-    judged = outputs
-    truth = dev.truth
+    sources = trained.run.config.sources()
+    task = trained.task
+    if trained.run.config.train.calibrate:
+        fitted, labels = outputs, dev.truth
+        if CALIBRATION in sources:
+            rows = [*sources[CALIBRATION].rows()]
+            fitted, labels = _infer_labelled(trained, model, CALIBRATION, rows)
+        task = task.calibrated(fitted.values, labels)
+    task = task.with_thresholds(outputs.values, dev.truth)
+    split = comparison_split(sources)
+    examples = [*sources[split].rows()]
+    judged, truth = outputs, dev.truth
     if split != "dev":
-        judged = _infer(trained, model, _encoder(trained).encode(examples))
-        truth = label_array(examples, task, str(trained.run.config.sources()[split].path))
+        judged, truth = _infer_labelled(trained, model, split, examples)
     return ScoredCheckpoint(
         task=task,
         outputs=outputs,
@@ -103,6 +111,14 @@ def _infer(trained: TrainedRun, model: Classifier, encodings: list[Encoding]) ->
     )
     with exact_float32():
         return infer_all(engine, encodings, trained.run.progress)
+
+
+def _infer_labelled(
+    trained: TrainedRun, model: Classifier, split: str, rows: Sequence[Example]
+) -> tuple[Outputs, NDArray[np.generic]]:
+    """Return the outputs and the labels of the rows of a split."""
+    outputs = _infer(trained, model, _encoder(trained).encode(rows))
+    return outputs, label_array(rows, trained.task, str(trained.run.config.sources()[split].path))
 
 
 def _encoder(trained: TrainedRun) -> TextEncoder:

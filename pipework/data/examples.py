@@ -244,7 +244,7 @@ class Source:
         if held_out is None:
             rows = sum(1 for _ in self._all())
             message = f"{self.path} holds {rows} rows: cannot hold out {size} of them"
-            raise DataError(message, "lower data.dev_rows or data.test_rows")
+            raise DataError(message, "lower data.dev_rows, data.test_rows or data.calibration_rows")
         for row in self._all():
             if (_digest(row, part.seed) in held_out) == part.held_out:
                 yield row

@@ -30,6 +30,20 @@ SEED = 0
 Floats = NDArray[np.float64]
 
 
+def both_calibrations(
+    task: Task, outputs: Outputs, truth: NDArray[np.generic]
+) -> dict[str, Calibration | None]:
+    """Return the `calibration` of a task and, if it calibrates logits, that of the logits.
+
+    The names are the fields of `Evaluation`.
+    """
+    return {
+        name: calibration(one, outputs, truth)
+        for name, one in (("calibration", task), ("uncalibrated", task.uncalibrated))
+        if one is task or one != task
+    }
+
+
 def calibration(task: Task, outputs: Outputs, truth: NDArray[np.generic]) -> Calibration | None:
     """Return the calibration of the scores.
 

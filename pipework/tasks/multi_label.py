@@ -4,14 +4,16 @@ Shapes: N inputs, C classes, X comparisons of two outputs.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from pipework.errors import DataError, InputError
 from pipework.progress import counted
 from pipework.tasks import metrics
+from pipework.tasks.calibrated import fit_platt
 from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric
 from pipework.tasks.labels import Label, class_index, flagged, is_vector, parse_list, parse_name
@@ -33,12 +35,17 @@ from pipework.tasks.task import Floats, Logits, Scorer, Task, Truth
 
 THRESHOLD = 0.5
 MIN_GAP = 1e-4  # between the scores on both sides of a threshold
+Scale = Annotated[float, Field(gt=0)]
 
 
 class MultiLabelTask(Task):
-    """All labels whose scores, the sigmoids of the logits, reach their thresholds."""
+    """All labels whose scores, the sigmoids of the logits, reach their thresholds.
+
+    `platt` holds for each label a scale and an offset of its logits; empty for 1 and 0.
+    """
 
     kind: Literal["multi_label"] = "multi_label"
+    platt: tuple[tuple[Scale, float], ...] = ()
     many_labels: ClassVar[bool] = True
     truth_type: ClassVar[type[np.generic]] = np.int8
     problem_type: ClassVar[str] = "multi_label_classification"
@@ -95,11 +102,17 @@ class MultiLabelTask(Task):
 
     def probabilities(self, logits_NC: Logits) -> Logits:
         """Return the sigmoids."""
-        return sigmoid(logits_NC)
+        return sigmoid(self._calibrated(logits_NC))
+
+    def _calibrated(self, logits_NC: Logits) -> Logits:
+        if not self.platt:
+            return logits_NC
+        scale_C, offset_C = np.asarray(self.platt, np.float32).T
+        return np.asarray(logits_NC * scale_C + offset_C, np.float32)
 
     def log_probabilities(self, logits_NC: Logits) -> Floats:
         """Return log-probabilities [N, C, 2] of having a label, and of not having it."""
-        logits = logits_NC.astype(np.float64)
+        logits = self._calibrated(logits_NC).astype(np.float64)
         both = (-np.logaddexp(0, -logits), -np.logaddexp(0, logits))
         return np.asarray(np.stack(both, axis=2))
 
@@ -161,7 +174,18 @@ class MultiLabelTask(Task):
 
     def with_thresholds(self, logits_NC: Logits, truth: Truth) -> Self:
         """Return the task with the thresholds of `choose_thresholds`."""
-        return self.model_copy(update={"thresholds": choose_thresholds(logits_NC, truth)})
+        thresholds = choose_thresholds(self.probabilities(logits_NC), truth)
+        return self.model_copy(update={"thresholds": thresholds})
+
+    @property
+    def uncalibrated(self) -> Self:
+        """The task without scales and offsets."""
+        return self.model_copy(update={"platt": ()})
+
+    def calibrated(self, logits_NC: Logits, truth: Truth) -> Self:
+        """Return the task with the scales and offsets of labelled rows."""
+        pairs = zip(logits_NC.T, self.true_labels(truth).T, strict=True)
+        return self.model_copy(update={"platt": tuple(fit_platt(*pair) for pair in pairs)})
 
     def confidence(self, logits_NC: Logits, truth: Truth) -> Floats:
         """Return the score of the most confident wrong decision, [N]; -1 without one."""
@@ -192,12 +216,15 @@ class MultiLabelTask(Task):
         low = np.finfo(np.float64).tiny
         high = 1 - np.finfo(np.float64).eps
         threshold_C = np.clip([*self.label_thresholds.values()], low, high)
-        margin_XC = np.abs(expected_XC - np.log(threshold_C / (1 - threshold_C)))
+        margin_XC = np.abs(self._calibrated(expected_XC) - np.log(threshold_C / (1 - threshold_C)))
+        if self.platt:
+            margin_XC /= np.asarray(self.platt)[:, 0]
         return np.asarray(np.where(flipped_XC, margin_XC, 0).max(axis=1))
 
     def describe_decision(self) -> str:
         """Return the number of labels and the function of the scores."""
-        return f"{counted(len(self.labels), 'label')}, a sigmoid each"
+        calibrated = " (calibrated)" if self.platt else ""
+        return f"{counted(len(self.labels), 'label')}, a sigmoid each{calibrated}"
 
     def describe_output(self) -> str:
         """Return the labels."""
@@ -227,7 +254,7 @@ def _score(metric: Metric, truth_NC: NDArray[np.bool_], predicted_NC: NDArray[np
             raise ValueError(metric)
 
 
-def choose_thresholds(logits_NC: Scores, truth_NC: NDArray[np.generic]) -> tuple[float, ...]:
+def choose_thresholds(scores_NC: Scores, truth_NC: NDArray[np.generic]) -> tuple[float, ...]:
     """Return the threshold of each label that maximises its F1 on labelled rows.
 
     A threshold is the midpoint of two adjacent scores, or of the lowest score and 0, that differ by
@@ -236,14 +263,12 @@ def choose_thresholds(logits_NC: Scores, truth_NC: NDArray[np.generic]) -> tuple
     a label without rows gets 0.5.
 
     Args:
-        logits_NC: float32 [N, C] of a multi-label task.
+        scores_NC: probabilities, float32 [N, C].
         truth_NC: 0 or 1, [N, C].
     """
-    scores_NC = sigmoid(logits_NC).astype(np.float64)
     truth = np.asarray(truth_NC, np.int64)
-    return tuple(
-        _threshold(scores_NC[:, label], truth[:, label]) for label in range(truth.shape[1])
-    )
+    columns = zip(scores_NC.astype(np.float64).T, truth.T, strict=True)
+    return tuple(_threshold(scores_N, truth_N) for scores_N, truth_N in columns)
 
 
 def _threshold(scores_N: NDArray[np.float64], truth_N: NDArray[np.int64]) -> float:

@@ -4,14 +4,16 @@ Shapes: N inputs, C classes, X comparisons of two outputs.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from pipework.errors import InputError
 from pipework.progress import counted
 from pipework.tasks import metrics
+from pipework.tasks.calibrated import fit_temperature
 from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric
 from pipework.tasks.labels import Label, class_index, flagged, parse_name
@@ -34,9 +36,10 @@ CERTAIN = 10.0  # a logit
 
 
 class SingleLabelTask(Task):
-    """The best of two or more labels; its score is the softmax of the logits."""
+    """The best of two or more labels; its score is the softmax of the logits / `temperature`."""
 
     kind: Literal["single_label"] = "single_label"
+    temperature: Annotated[float, Field(gt=0)] = 1.0
     fewest_labels: ClassVar[int] = 2
     problem_type: ClassVar[str] = "single_label_classification"
 
@@ -66,12 +69,14 @@ class SingleLabelTask(Task):
         return np.array([class_index(at, label, index) for at, label in rows], np.int32)
 
     def probabilities(self, logits_NC: Logits) -> Logits:
-        """Return the softmax."""
-        return softmax(logits_NC)
+        """Return the softmax at the temperature."""
+        if self.temperature == 1:  # the usual case without calibration; float32 either way
+            return softmax(logits_NC)
+        return softmax(logits_NC / np.float32(self.temperature))
 
     def log_probabilities(self, logits_NC: Logits) -> Floats:
         """Return log-probabilities [N, 1, C]."""
-        logits = logits_NC.astype(np.float64)
+        logits = logits_NC.astype(np.float64) / self.temperature
         highest = logits.max(axis=1, keepdims=True)
         total = highest + np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
         return np.asarray((logits - total)[:, None])
@@ -136,6 +141,16 @@ class SingleLabelTask(Task):
             case _:
                 raise ValueError(metric)
 
+    @property
+    def uncalibrated(self) -> Self:
+        """The task with temperature 1."""
+        return self.model_copy(update={"temperature": 1.0})
+
+    def calibrated(self, logits_NC: Logits, truth: Truth) -> Self:
+        """Return the task with the temperature of labelled rows."""
+        temperature = fit_temperature(logits_NC, self.true_labels(truth))
+        return self.model_copy(update={"temperature": temperature})
+
     def confidence(self, logits_NC: Logits, truth: Truth) -> Floats:
         """Return the score of each wrong label, [N]; -1 for right labels."""
         wrong_NC = self.predicted_labels(logits_NC) & ~self.true_labels(truth)
@@ -169,7 +184,8 @@ class SingleLabelTask(Task):
 
     def describe_decision(self) -> str:
         """Return the number of labels and the function of the scores."""
-        return f"{counted(len(self.labels), 'label')}, softmax"
+        at = "" if self.temperature == 1 else f" at temperature {self.temperature:.3g}"
+        return f"{counted(len(self.labels), 'label')}, softmax{at}"
 
     def describe_output(self) -> str:
         """Return the labels."""

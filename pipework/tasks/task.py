@@ -107,6 +107,11 @@ class Task(Record):
         """The threshold of each label; None for a kind without thresholds."""
         return None
 
+    @property
+    def uncalibrated(self) -> Self:
+        """The task with the probabilities of the logits as they are, see `calibrated`."""
+        return self
+
     @model_validator(mode="after")
     def _valid_labels(self) -> Self:
         labels = self.labels
@@ -215,6 +220,13 @@ class Task(Record):
 
     def with_thresholds(self, logits_NC: Logits, truth: Truth) -> Self:
         """Return the task with the thresholds that labelled rows give; itself if it has none."""
+        return self
+
+    def calibrated(self, logits_NC: Logits, truth: Truth) -> Self:
+        """Return the task whose probabilities agree best with labelled rows.
+
+        No predicted label changes, but for labels of several whose thresholds are not chosen after.
+        """
         return self
 
     def confidence(self, logits_NC: Logits, truth: Truth) -> Floats:

@@ -19,6 +19,7 @@ from pipework.tasks.task import Task
 
 UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
 NEAR_DUPLICATES = 0.8
+CALIBRATION = "calibration"  # the split of the rows for the probabilities
 Similarity = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -203,6 +204,8 @@ class SplitSettings(Settings):
     dev_seed: Annotated[int, Field(ge=0)] = 0
     test: Path | None = None
     test_rows: Positive | None = None
+    calibration: Path | None = None
+    calibration_rows: Positive | None = None
     unlabelled: Path | None = None
     rows: Positive | None = None
     drop_leaked: bool = False
@@ -214,9 +217,10 @@ class SplitSettings(Settings):
         if (self.dev is None) == (self.dev_rows is None):
             message = "expected one of data.dev (a file) and data.dev_rows (rows held out of train)"
             raise ValueError(message)
-        if self.test is not None and self.test_rows is not None:
-            message = "expected one of data.test (a file) and data.test_rows, found both"
-            raise ValueError(message)
+        for name in ("test", CALIBRATION):
+            if None not in (getattr(self, name), getattr(self, f"{name}_rows")):
+                message = f"expected one of data.{name} (a file) and data.{name}_rows, found both"
+                raise ValueError(message)
         return self
 
 
@@ -239,14 +243,16 @@ class DataSettings(ReadingSettings, SplitSettings):
         task = task_type(kind)
         stratified = task.fixed_labels is None and not task.many_labels and not task.rows_per_token
         whole, rest = Part(limit=self.rows), self._part(stratified=stratified)
-        held_out = rest.model_copy(update={"held_out": True})
-        dev = whole if self.dev else held_out.model_copy(update={"rows": self.dev_rows})
-        others = {"dev": self.source(self._path(self.dev or self.train), kind, dev, labels)}
-        if self.test is not None:
-            others["test"] = self.source(self._path(self.test), kind, whole, labels)
-        if self.test_rows is not None:
-            test = held_out.model_copy(update={"after": self.dev_rows or 0})
-            others["test"] = self.source(self._path(self.train), kind, test, labels)
+        others, after = dict[str, Source](), 0
+        for name in ("dev", "test", CALIBRATION):
+            file, rows = getattr(self, name), getattr(self, f"{name}_rows")
+            part = whole
+            if rows is not None:
+                last = after + rows
+                part = rest.model_copy(update={"held_out": True, "after": after, "rows": last})
+                file, after = self.train, last
+            if file is not None:
+                others[name] = self.source(self._path(file), kind, part, labels)
         left_out = others if self.drop_leaked else {}
         train = rest.model_copy(update={"without": tuple(left_out)})
         source = self.source(self._path(self.train), kind, train, labels)
@@ -254,7 +260,7 @@ class DataSettings(ReadingSettings, SplitSettings):
 
     def _part(self, *, stratified: bool) -> Part:
         """Return the part of the train file that is not held out."""
-        rows = (self.dev_rows or 0) + (self.test_rows or 0)
+        rows = sum(filter(None, (self.dev_rows, self.test_rows, self.calibration_rows)))
         if not rows:
             return Part(limit=self.rows)
         return Part(rows=rows, seed=self.dev_seed, stratified=stratified, limit=self.rows)

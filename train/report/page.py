@@ -19,6 +19,7 @@ from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
 from pipework.tasks.evaluation import Calibration, Evaluation
 from pipework.tasks.kinds import Loss, Metric
+from pipework.train.config.data import CALIBRATION
 from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import data_section
 from pipework.train.report.curves import PAGE, Curves, read_curves
@@ -46,7 +47,7 @@ class RunPage:
         config: the text of its config.toml.
         report: the statistics of its data files.
         evaluation: scores of the best checkpoint on dev.
-        calibration: of its probabilities on test, or else dev; None for a regression.
+        calibrations: of its probabilities on test, or else dev, from `both_calibrations`.
         logits_NC: its logits for dev, float32.
         truth: labels of dev, from `pipework.scoring.evaluation.label_array`.
         baseline: a linear model trained on the same rows.
@@ -58,7 +59,7 @@ class RunPage:
     config: str
     report: DataReport
     evaluation: Evaluation
-    calibration: Calibration | None
+    calibrations: Mapping[str, Calibration | None]
     logits_NC: NDArray[np.float32]
     truth: NDArray[np.generic]
     baseline: LinearBaseline
@@ -166,8 +167,9 @@ def curve_plots(
 
 
 def _calibration(page: RunPage) -> str:
-    found = page.calibration
-    if found is None:
+    names = {"calibration": "scores", "uncalibrated": "before calibration"}
+    found = {name: value for key, name in names.items() if (value := page.calibrations.get(key))}
+    if not found:
         return ""
     from pipework.train.report.plots import reliability  # noqa: PLC0415
 
@@ -175,7 +177,15 @@ def _calibration(page: RunPage) -> str:
     kind = "each label, predicted or not" if several else "the predicted label"
     caption = f"Probability of {kind}. Below the line, probabilities are too high."
     plot = frame.plots([("Reliability", caption, reliability(found))])
-    figures = f'<p class="quiet">Scores: {found}.</p>'
+    lines = [f"{name[:1].upper()}{name[1:]}: {value}." for name, value in found.items()]
+    if len(found) > 1:
+        splits = page.manifest.data.splits
+        fitted = CALIBRATION if CALIBRATION in splits else "dev"
+        how = page.manifest.task.describe_decision()
+        lines.append(f"The calibration was fitted on {fitted}: {how}.")
+        if fitted == page.baseline.split:
+            lines.append("On other rows the calibration error is larger.")
+    figures = f'<p class="quiet">{"<br>".join(lines)}</p>'
     return frame.section(f"Calibration on {page.baseline.split}", figures + plot)
 
 

@@ -3,7 +3,7 @@
 Shapes: N rows of dev.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib import rc_context
@@ -33,13 +33,20 @@ def predicted_against_true(predicted_N: NDArray[np.float64], truth_N: NDArray[np
         return svg(figure, "Predicted against true values")
 
 
-def reliability(found: Calibration) -> str:
-    """Draw how often predictions are right over their probability, and the line of equality."""
+def reliability(found: Mapping[str, Calibration]) -> str:
+    """Draw how often predictions are right over their probability, and the line of equality.
+
+    `found` has a curve for each name.
+    """
     with rc_context(STYLE | {"axes.grid.axis": "both"}):
         figure, axes = new_axes()
         axes.plot([0, 1], [0, 1], color=GRID)
-        chances, shares = zip(*((cell.probability, cell.right) for cell in found.bins), strict=True)
-        axes.plot(chances, shares, "o-", color=SERIES[0])
+        for (name, one), color in zip(found.items(), SERIES, strict=False):
+            chances = [cell.probability for cell in one.bins]
+            shares = [cell.right for cell in one.bins]
+            axes.plot(chances, shares, "o-", color=color, label=name)
+        if len(found) > 1:
+            axes.legend()
         _label(axes, "mean probability", "share that is right")
         return svg(figure, "Share of right predictions over their probability")
 
