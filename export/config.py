@@ -180,6 +180,8 @@ class ImportSettings(Settings):
         max_length: tokens of an input; None: the limit of the source, at most 512.
         force: whether a model is imported that is worse on labelled rows than a constant
             prediction.
+        calibrate: whether labelled rows calibrate the probabilities, so that scores differ from the
+            source; labels do not, but for the thresholds of several labels.
         allow_unused: weights and config keys of the encoder that transformers may ignore.
         adapter_base: the folder or hub id of the base model of an adapter, instead of the one in
             adapter_config.json.
@@ -195,6 +197,7 @@ class ImportSettings(Settings):
     pair: bool | None = None
     max_length: Annotated[int, Field(ge=3)] | None = None
     force: bool = False
+    calibrate: bool = False
     allow_unused: tuple[str, ...] = ()
     adapter_base: str | None = None
     special_tokens: bool | None = None

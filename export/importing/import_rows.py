@@ -24,13 +24,13 @@ class ImportRows:
         pair: whether an input is two texts.
         sources: the files, or parts of them, by split: dev and train; empty without files.
         dev: the rows of dev.
-        force: whether low scores on dev are accepted.
+        settings: of the import.
     """
 
     pair: bool
     sources: dict[str, Source]
     dev: tuple[Example, ...]
-    force: bool
+    settings: ImportSettings
 
     @classmethod
     def open(
@@ -49,7 +49,7 @@ class ImportRows:
             message = f"{opened[0].path}: expected {'two texts' if pair else 'one text'} per row"
             raise ConfigError(message, "set data.columns.text_pair, or pair")
         if not opened:
-            return cls(pair=pair, sources={}, dev=(), force=settings.force)
+            return cls(pair=pair, sources={}, dev=(), settings=settings)
         every = tuple(opened[0].rows())
         if not every:
             message = f"{opened[0].path} holds no rows"
@@ -61,8 +61,8 @@ class ImportRows:
             parts = {"dev": Part(rows=held_out), "train": Part(rows=held_out, held_out=True)}
             divided = {name: replace(opened[0], part=part) for name, part in parts.items()}
             if dev := tuple(divided["dev"].rows()):  # equal texts are in the same part
-                return cls(pair=pair, sources=divided, dev=dev, force=settings.force)
-        return cls(pair=pair, sources=sources, dev=every, force=settings.force)
+                return cls(pair=pair, sources=divided, dev=dev, settings=settings)
+        return cls(pair=pair, sources=sources, dev=every, settings=settings)
 
     @property
     def labelled(self) -> bool:

@@ -40,7 +40,7 @@ def imported_data(
     comparison: SourceComparison,
     progress: Progress,
 ) -> tuple[Task, Data]:
-    """Score the rows, choose thresholds, and copy the rows into the run folder.
+    """Score the rows, calibrate, choose thresholds, and copy the rows into the run folder.
 
     Args:
         source_findings: findings about the source.
@@ -66,9 +66,11 @@ def imported_data(
         truth = label_array(rows.dev, task, str(path))
         encodings = imported.encoder.encode(rows.dev)
         outputs = infer_all(imported.engine, encodings, progress)
+        if rows.settings.calibrate:
+            task = task.calibrated(outputs.values, truth)
         task = task.with_thresholds(outputs.values, truth)
         scored = task.evaluate(outputs, truth)
-        if not rows.force:
+        if not rows.settings.force:
             check_scores(scored, outputs.values, truth, task, path)
         tokens = token_digest(encodings)
         metrics["dev"] = scored.metrics().model_copy(update={"tokens": tokens})

@@ -287,7 +287,8 @@ def _short(value: object) -> str:
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, Task):
         thresholds = ", ".join(f"{threshold:g}" for threshold in value.thresholds) or "none"
-        return f"{value.kind} (labels {', '.join(value.labels)}; thresholds {thresholds})"
+        names = ", ".join(value.labels)
+        return f"{value.describe_decision()} (labels {names}; thresholds {thresholds})"
     return "other files" if isinstance(value, EngineIdentity) else str(value)
 
 

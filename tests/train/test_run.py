@@ -14,10 +14,13 @@ from pipework.export.inference import evaluate_run, predict_run
 from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
+from pipework.scoring.evaluation import label_array
 from pipework.tasks.kinds import Metric
+from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import load_config
 from pipework.train.loop.evaluator import ClassifierEvaluator
 from pipework.train.loop.resume import CheckpointManager
+from pipework.train.model.checkpoint_engine import open_reference
 from pipework.train.run import train, train_trial
 from tests.train.learning import learn
 
@@ -104,6 +107,25 @@ def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path
         "dev": 10,
         "test": 8,
     }
+
+
+def test_probabilities_are_calibrated_on_rows_of_their_own(small, tmp_path):
+    run = tmp_path / "run"
+    manifest = learn(small("train.max_steps=2", "data.calibration_rows=24"), run)
+    rows = [*split_source(run, manifest, "calibration").rows()]
+    assert len(rows) == 24
+    texts = {row.text for row in split_source(run, manifest, "train").rows()}
+    assert not texts & {row.text for row in rows}
+    text = manifest.input
+    limits = {"max_length": text.max_length, "type_ids": text.type_ids}
+    encoder = TextEncoder.open(run / "tokenizer.json", **limits)
+    logits_NC = open_reference(run, manifest).infer(encoder.encode(rows)).values
+    task, truth = manifest.task, label_array(rows, manifest.task, "calibration")
+    fitted = task.uncalibrated.calibrated(logits_NC, truth)
+    assert task.temperature == pytest.approx(fitted.temperature, rel=1e-4)
+    assert task.temperature != 1
+    off = learn(small("train.max_steps=2", "train.calibrate=false"), tmp_path / "off")
+    assert off.task.temperature == 1
 
 
 def test_best_weights_are_saved_only_when_the_dev_score_improves(small, tmp_path, monkeypatch):

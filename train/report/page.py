@@ -184,7 +184,7 @@ def _calibration(page: RunPage) -> str:
         how = page.manifest.task.describe_decision()
         lines.append(f"The calibration was fitted on {fitted}: {how}.")
         if fitted == page.baseline.split:
-            lines.append("On other rows the calibration error is larger.")
+            lines.append("On rows that did not fit it, the error is usually larger.")
     figures = f'<p class="quiet">{"<br>".join(lines)}</p>'
     return frame.section(f"Calibration on {page.baseline.split}", figures + plot)
 

@@ -170,6 +170,15 @@ def test_a_model_with_other_labels_than_the_rows_is_refused(classifier_folder, r
     assert pipe(*words, tmp_path / "forced", "--force").returncode == 0
 
 
+def test_labelled_rows_calibrate_on_request(classifier_folder, rows_file, tmp_path):
+    plain = imported(classifier_folder, tmp_path / "plain")
+    rows = rows_file(*own_predictions(tmp_path / "plain", 0))
+    assert imported(classifier_folder, tmp_path / "as-it-is", rows).task == plain.task
+    fitted = imported(classifier_folder, tmp_path / "run", rows, calibrate="true")
+    assert fitted.task.temperature < 0.5  # the random model is nearly always right, and unsure
+    assert own_predictions(tmp_path / "run", 0) == own_predictions(tmp_path / "plain", 0)
+
+
 def test_rows_are_read_with_the_settings_of_training(classifier_folder, tmp_path):
     rows = tmp_path / "rows.csv"
     lines = ["text;label", *(row.replace("\t", ";") for row in labelled()), "caf\u00e9;-"]

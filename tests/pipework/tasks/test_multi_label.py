@@ -27,7 +27,7 @@ def test_chosen_thresholds_reach_the_best_possible_f1(seed):
     if seed % 2:
         logits_NC = np.round(logits_NC)  # many rows with equal scores
     truth_NC = (random.random((60, 3)) < 0.3).astype(np.int8)
-    thresholds = choose_thresholds(logits_NC, truth_NC)
+    thresholds = choose_thresholds(MULTI.probabilities(logits_NC), truth_NC)
     task = MULTI.model_copy(update={"thresholds": thresholds})
     predicted_NC = task.predicted_labels(logits_NC)
     scores_NC = task.probabilities(logits_NC)
@@ -38,16 +38,18 @@ def test_chosen_thresholds_reach_the_best_possible_f1(seed):
 
 def test_a_threshold_is_the_midpoint_of_two_scores():
     logits_N1 = np.log(np.array([[0.8 / 0.2], [0.6 / 0.4], [0.2 / 0.8]])).astype(np.float32)
-    (threshold,) = choose_thresholds(logits_N1, np.array([[1], [1], [0]]))
+    (threshold,) = choose_thresholds(MULTI.probabilities(logits_N1), np.array([[1], [1], [0]]))
     assert threshold == pytest.approx(0.4)
-    (lowest,) = choose_thresholds(logits_N1, np.array([[1], [1], [1]]))
+    (lowest,) = choose_thresholds(MULTI.probabilities(logits_N1), np.array([[1], [1], [1]]))
     assert lowest == pytest.approx(0.1)
 
 
 def test_the_scores_on_both_sides_of_a_threshold_differ():
     logits_N1 = np.array([[1], [0.00002], [0], [-2]], np.float32)
     truth_N1 = np.array([[1], [1], [0], [0]])
-    (threshold,) = choose_thresholds(logits_N1, truth_N1)  # 0.5 would have the best F1
+    (threshold,) = choose_thresholds(
+        MULTI.probabilities(logits_N1), truth_N1
+    )  # 0.5 would have the best F1
     assert np.abs(MULTI.probabilities(logits_N1)[:, 0] - threshold).min() > MIN_GAP / 2
     f1 = f1_score(truth_N1[:, 0], MULTI.probabilities(logits_N1)[:, 0] >= threshold)
     assert f1 == pytest.approx(0.8)  # of the first three rows
@@ -57,7 +59,7 @@ def test_the_scores_on_both_sides_of_a_threshold_differ():
 def test_scores_of_which_none_differ_much_have_a_threshold(shift):
     """As of a label with few rows, whose scores are all near 0."""
     logits_N1 = np.array([[-11], [-12 + shift], [-12], [-13]], np.float32)
-    (threshold,) = choose_thresholds(logits_N1, np.array([[1], [0], [0], [0]]))
+    (threshold,) = choose_thresholds(MULTI.probabilities(logits_N1), np.array([[1], [0], [0], [0]]))
     scores_N1 = MULTI.probabilities(logits_N1)
     assert (scores_N1[:, 0] >= threshold).tolist() == [True, False, False, False]
 
@@ -67,7 +69,7 @@ def test_a_threshold_separates_adjacent_float32_scores():
     logits_N1 = np.array([[np.nextafter(low, np.float32(1))], [low]], np.float32)
     truth_N1 = np.array([[1], [0]])
     scores = MULTI.probabilities(logits_N1)
-    thresholds = choose_thresholds(logits_N1, truth_N1)
+    thresholds = choose_thresholds(MULTI.probabilities(logits_N1), truth_N1)
     task = MultiLabelTask(labels=("x",), metric=Metric.MICRO_F1, thresholds=thresholds)
     expected = [[True], [scores[1] == scores[0]]]
     assert task.predicted_labels(logits_N1).tolist() == expected
@@ -76,9 +78,9 @@ def test_a_threshold_separates_adjacent_float32_scores():
 def test_a_label_without_rows_gets_the_default_threshold():
     logits_NC = np.array([[1, 2], [0, 1], [-1, 0]], np.float32)
     truth_NC = np.array([[0, 1], [0, 0], [0, 1]])
-    thresholds = choose_thresholds(logits_NC, truth_NC)
+    thresholds = choose_thresholds(MULTI.probabilities(logits_NC), truth_NC)
     assert thresholds[0] == 0.5
-    assert choose_thresholds(logits_NC[::-1], truth_NC[::-1]) == thresholds
+    assert choose_thresholds(MULTI.probabilities(logits_NC[::-1]), truth_NC[::-1]) == thresholds
 
 
 def test_multi_label_scores_are_sigmoids_also_for_huge_logits():

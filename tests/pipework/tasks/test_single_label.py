@@ -15,6 +15,19 @@ def test_single_label_scores_are_a_softmax_also_for_huge_logits():
     np.testing.assert_allclose(scores_NC, [[0.25, 0.25, 0.5], [1, 0, 0]], atol=1e-6)
 
 
+def test_a_temperature_changes_scores_and_no_label():
+    logits_NC = np.random.default_rng(0).normal(0, 3, (500, 3)).astype(np.float32)
+    hot = TASK.model_copy(update={"temperature": 2.5})
+    np.testing.assert_array_equal(
+        hot.probabilities(logits_NC), TASK.probabilities(logits_NC / np.float32(2.5))
+    )
+    np.testing.assert_allclose(
+        np.exp(hot.log_probabilities(logits_NC))[:, 0], hot.probabilities(logits_NC), rtol=1e-5
+    )
+    decoded = [prediction.label for prediction in hot.decode(Outputs.of(logits_NC))]
+    assert decoded == [prediction.label for prediction in TASK.decode(Outputs.of(logits_NC))]
+
+
 def test_scores_are_sorted_and_limited_to_top_k():
     (prediction,) = TASK.decode(Outputs.of(np.array([[1, 3, 2]], np.float32)), top_k=2)
     assert (prediction.label, list(prediction.scores)) == ("y", ["y", "z"])

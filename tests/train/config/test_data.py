@@ -30,17 +30,18 @@ def test_dev_rows_are_held_out_of_train_by_seed(tmp_path):
 
 
 @pytest.mark.parametrize("dev", ["dev_rows = 20", 'dev = "b.tsv"'])
-def test_one_file_is_split_into_train_dev_and_test(tmp_path, dev):
+def test_one_file_is_split_into_train_dev_test_and_calibration(tmp_path, dev):
     lines = [f"t{n}\t{n % 2}\n" for n in range(50)]
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(lines) + lines[0])  # a copy
     (tmp_path / "b.tsv").write_text(
         "text\tlabel\n" + "".join(f"b{n}\t{n % 2}\n" for n in range(20))
     )
-    sources = config(tmp_path, dev, "test_rows = 10").sources()
+    sources = config(tmp_path, dev, "test_rows = 10", "calibration_rows = 5").sources()
     rows = {name: [row.text for row in source.rows()] for name, source in sources.items()}
     assert len(rows["dev"]) in (20, 21)
     assert len(rows["test"]) in (10, 11)
-    texts = [set(rows[name]) for name in ("train", "dev", "test")]
+    assert len(rows["calibration"]) in (5, 6)
+    texts = [set(rows[name]) for name in ("train", "dev", "test", "calibration")]
     assert sum(map(len, texts)) == len(set().union(*texts))
     assert {f"t{n}" for n in range(50)} <= set().union(*texts)
 
@@ -49,6 +50,10 @@ def test_one_file_is_split_into_train_dev_and_test(tmp_path, dev):
     ("lines", "message"),
     [
         (("dev_rows = 3", "test_rows = 3", 'test = "b.tsv"'), r"expected one of data\.test "),
+        (
+            ("dev_rows = 3", "calibration_rows = 3", 'calibration = "b.tsv"'),
+            r"expected one of data\.calibration ",
+        ),
         (
             ('dev = "b.tsv"', 'columns = { text_pair = "b", entities = "e" }'),
             "a pair of texts cannot",

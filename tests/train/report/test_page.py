@@ -10,7 +10,7 @@ import pytest
 from pipework.data.examples import Example
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
-from pipework.scoring.calibration import calibration
+from pipework.scoring.calibration import both_calibrations
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
@@ -73,7 +73,7 @@ def page(trained_run):
         config=(trained_run / "config.toml").read_text(),
         report=data_report(sources, encoder, manifest.task.labels, NullProgress()),
         evaluation=manifest.task.evaluate(Outputs.of(logits_NC), truth_N),
-        calibration=calibration(manifest.task, Outputs.of(logits_NC), truth_N),
+        calibrations=both_calibrations(manifest.task, Outputs.of(logits_NC), truth_N),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -108,7 +108,7 @@ def of_task(page, task, logits_NC, truth_N):
         page,
         manifest=page.manifest.model_copy(update={"task": task}),
         evaluation=task.evaluate(Outputs.of(logits_NC), truth_N),
-        calibration=calibration(task, Outputs.of(logits_NC), truth_N),
+        calibrations=both_calibrations(task, Outputs.of(logits_NC), truth_N),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -196,8 +196,13 @@ def test_the_confusion_matrix_counts_every_row(page, crowded, drawn):
 def test_the_calibration_is_shown_with_its_diagram(page, several, regression, drawn):
     for report in (page, several):
         text = drawn(report)
-        assert f"interval {report.calibration.low:.4f} to" in text
+        found = report.calibrations["calibration"]
+        assert f"interval {found.low:.4f} to" in text
         assert 'aria-label="Share of right predictions over their probability"' in text
+    before, at = page.calibrations["uncalibrated"], page.manifest.task.temperature
+    assert f"Before calibration: {before}." in drawn(page)
+    assert f"fitted on dev: 8 labels, softmax at temperature {at:.3g}." in drawn(page)
+    assert "Before calibration" not in drawn(several)
     assert "Calibration" not in drawn(regression)
 
 
