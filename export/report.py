@@ -20,7 +20,10 @@ from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine
 
 FIRST_COLUMNS = ("engine", "precision", "layout", "MB", "max difference", "tolerance")
-LAST_COLUMNS = ("score", "change, 95 % interval", "texts/s", "p50 ms", "state")
+LAST_COLUMNS = (
+    *("score", "change, 95 % interval", "calibration error, change"),
+    *("texts/s", "p50 ms", "state"),
+)
 DEFAULTS = EngineSettings()
 USUAL = "onnx-fp32"
 LARGE = 1000
@@ -144,17 +147,20 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= LARGE else f"{value:.3g}"
 
 
-def _scores(parity: Parity) -> tuple[str, str]:
-    scores = parity.scores
+def _scores(parity: Parity) -> tuple[str, str, str]:
+    scores, calibration = parity.scores, parity.calibration
     if scores is None:
-        return "no labelled rows", ""
+        return "no labelled rows", "", ""
+    calibrated = ""
+    if calibration is not None:
+        calibrated = f"{calibration.engine:.4f}, {calibration.change:+.4f}"
     interval = f"({scores.low:+.4f} to {scores.high:+.4f})"
-    return f"{parity.metric} {scores.engine:.4f}", f"{scores.change:+.4f} {interval}"
+    return f"{parity.metric} {scores.engine:.4f}", f"{scores.change:+.4f} {interval}", calibrated
 
 
 def _row(engine: EngineRecord, manifest: Manifest, settings: EngineSettings) -> tuple[str, ...]:
     parity, speed = engine.parity, engine.speed
-    parity_cells = ("",) * (4 + len(manifest.task.change_columns))
+    parity_cells = ("",) * (5 + len(manifest.task.change_columns))
     if parity is not None:
         parity_cells = (
             f"{parity.max_abs:.1e}",

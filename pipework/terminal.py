@@ -124,8 +124,12 @@ def _default_engine(run: Path, manifest: Manifest, settings: EngineSettings) -> 
 def _scores(parity: Parity) -> str:
     if parity.scores is None:
         return "no labelled rows"
-    scores = parity.scores
-    return f"{parity.metric} {scores.engine:.4f} (checkpoint {scores.reference:.4f})"
+    shown = {str(parity.metric): parity.scores, "calibration error": parity.calibration}
+    return ", ".join(
+        f"{name} {value.engine:.4f} (checkpoint {value.reference:.4f})"
+        for name, value in shown.items()
+        if value is not None
+    )
 
 
 def _unproven_line(record: EngineRecord) -> str:

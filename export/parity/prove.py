@@ -33,7 +33,14 @@ from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.run_rows import RunRows
 from pipework.machine import processor
 from pipework.progress import NullProgress, Progress, counted
-from pipework.run_folder.engine_record import Parity, Precision, Tolerance, Variant
+from pipework.run_folder.engine_record import (
+    CalibrationChange,
+    Parity,
+    Precision,
+    Tolerance,
+    Variant,
+)
+from pipework.scoring.calibration import calibration_change
 from pipework.scoring.evaluation import CHUNK, infer_all
 from pipework.scoring.logit_diff import Breach, Comparison, value_range
 from pipework.serve.engines import server_engines
@@ -161,7 +168,7 @@ def prove(
         labelled=len(rows.edge.rows) + len(rows.dev.rows),
     )
     dev = Outputs.concatenate([run.found for run in bulk])
-    score_change = _score_change(run_rows, rows.dev.expected, dev)
+    score_change, calibration = _score_changes(run_rows, rows.dev.expected, dev)
     score_drop = 0.0 if score_change is None else score_change.drop
     breaches = comparison.breaches(tolerance, score_drop=score_drop)
     repeat = max(run.repeat for run in runs)
@@ -178,18 +185,30 @@ def prove(
                 rows.dev.expected.values if run_rows.truth_N is None else run_rows.truth_N
             ),
             passed=not breaches,
-        ).model_copy(update={"processor": engine.processor, "on_gpu": engine.on_gpu}),
+        ).model_copy(
+            update={
+                "calibration": calibration,
+                "processor": engine.processor,
+                "on_gpu": engine.on_gpu,
+            }
+        ),
         breaches=breaches,
         comparison=comparison,
         worst=_worst(batches, comparison, all_found),
     )
 
 
-def _score_change(run_rows: RunRows, expected: Outputs, found: Outputs) -> ScoreChange | None:
-    if run_rows.truth_N is None:
-        return None
-    parts = [outputs.part(0, len(run_rows.dev)) for outputs in (expected, found)]
-    return compare_scores(parts[0], parts[1], run_rows.truth_N, run_rows.manifest.task)
+def _score_changes(
+    run_rows: RunRows, expected: Outputs, found: Outputs
+) -> tuple[ScoreChange | None, CalibrationChange | None]:
+    """Return the scores and the calibration of checkpoint and engine on the labelled rows."""
+    truth_N = run_rows.truth_N
+    if truth_N is None:
+        return None, None
+    before, after = (outputs.part(0, len(run_rows.dev)) for outputs in (expected, found))
+    task = run_rows.manifest.task
+    scores = compare_scores(before, after, truth_N, task)
+    return scores, calibration_change(task, before, after, truth_N)
 
 
 def _run_as_server(

@@ -16,12 +16,14 @@ class ChangeLimits(Settings):
         label_changes: largest share of inputs whose label changed; one input may always change,
             except with 0. A share of 0.002 is less than one of 408 rows.
         probability_change: largest change of a probability.
+        calibration_change: largest increase of the calibration error on dev.
         range_change: largest change of a value, as a share of the range of the targets, for a
             regression.
     """
 
     label_changes: NotNegative = 0.002
     probability_change: NotNegative = 0.1
+    calibration_change: NotNegative = 0.01
     range_change: NotNegative = 0.02
 
     def allow(self, engine: EngineRecord, task: Task, here: PredictionChange | None = None) -> bool:
@@ -37,21 +39,30 @@ class ChangeLimits(Settings):
         changes = [change for change in (engine.parity, here) if change is not None]
         if not changes:
             return engine.precision in (Precision.FP32, Precision.FP16)
-        return all(self._hold(change, task) for change in changes)
+        return self._calibrated(engine) and all(self._hold(change, task) for change in changes)
 
     def describe(self, task: Task) -> str:
         """Return the limits of a task, as text."""
-        return task.describe_limits(
+        limits = task.describe_limits(
             labels=self.label_changes,
             probability=self.probability_change,
             value_range=self.range_change,
         )
+        if not task.has_labels:
+            return limits
+        return f"{limits}, calibration error by up to {self.calibration_change:.3g}"
 
     def reason(self, engine: EngineRecord, task: Task) -> str:
         """Return the limits that the default engine holds, or its changes beyond them, as text."""
         if engine.parity is None or self.allow(engine, task):
             return f"within the limits: {self.describe(task)}"
-        return f"changes {task.describe_change(engine.parity)}: beyond the limits"
+        changes = task.describe_change(engine.parity)
+        if not self._calibrated(engine):
+            changes += f", calibration error by {_calibration_change(engine):+.3f}"
+        return f"changes {changes}: beyond the limits"
+
+    def _calibrated(self, engine: EngineRecord) -> bool:
+        return _calibration_change(engine) <= self.calibration_change
 
     def _hold(self, change: PredictionChange, task: Task) -> bool:
         largest = task.allowed_change(
@@ -62,6 +73,13 @@ class ChangeLimits(Settings):
         one = change.flips <= 1 and self.label_changes > 0
         same = one or change.argmax_agreement >= 1 - self.label_changes
         return same and change.max_change <= largest
+
+
+def _calibration_change(engine: EngineRecord) -> float:
+    """Return the change of the calibration error; 0 if it was not measured."""
+    if engine.parity is None or engine.parity.calibration is None:
+        return 0.0
+    return engine.parity.calibration.change
 
 
 DEFAULT_LIMITS = ChangeLimits()

@@ -127,6 +127,27 @@ class ParityScores(Record):
         return self.engine - self.reference
 
 
+class CalibrationChange(Record):
+    """Calibration of checkpoint and engine on the same rows, see `pipework.scoring.calibration`.
+
+    Attributes:
+        reference: the checkpoint's expected calibration error.
+        engine: the engine's.
+        brier_reference: the checkpoint's Brier score.
+        brier_engine: the engine's.
+    """
+
+    reference: float
+    engine: float
+    brier_reference: float
+    brier_engine: float
+
+    @property
+    def change(self) -> float:
+        """Calibration error of the engine minus that of the checkpoint."""
+        return self.engine - self.reference
+
+
 class Parity(PredictionChange):
     """The result of the parity check of an engine against its checkpoint.
 
@@ -150,6 +171,7 @@ class Parity(PredictionChange):
         flips_outside: number of flips whose margin is larger than `error_bound`.
         metric: the task's metric.
         scores: scores of both on dev; None for a run without labelled rows.
+        calibration: of both on dev; None also for a task without probabilities.
         processor: the model of the processor or GPU that ran the check.
         on_gpu: whether that is a GPU.
         runtime: the program that computed the engine, with its version.
@@ -171,6 +193,7 @@ class Parity(PredictionChange):
     flips_outside: int
     metric: Metric
     scores: ParityScores | None
+    calibration: CalibrationChange | None = None
     processor: str
     on_gpu: bool = False
     runtime: str = ""

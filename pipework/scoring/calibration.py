@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.run_folder.engine_record import CalibrationChange
 from pipework.tasks.evaluation import Calibration, CalibrationBin
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import BINARY, Task
@@ -59,38 +60,93 @@ def calibration(task: Task, outputs: Outputs, truth: NDArray[np.generic]) -> Cal
         The calibration; None for a task without probabilities or with a row for each token, without
         inputs, and if a logit is not finite.
     """
-    logits_NC = outputs.values
-    if not task.has_labels or task.rows_per_token or not len(outputs):
+    decisions = _Decisions.of(task, outputs, truth)
+    if decisions is None:
         return None
-    if not np.isfinite(logits_NC).all():
-        return None
-    labels = logits_NC.shape[1]
-    most = min(MAX_PREDICTIONS // (labels if task.many_labels else 1), MAX_LOGITS // labels)
-    if len(outputs) > most:
-        chosen_N = np.random.default_rng(SEED).permutation(len(outputs))[: max(1, most)]
-        logits_NC, truth = logits_NC[chosen_N], truth[chosen_N]
-    log_NDV = task.log_probabilities(logits_NC)
-    true_NC = task.true_labels(truth)
-    if task.many_labels:  # the first of two values is to have the label
-        true_ND = np.where(true_NC, 0, 1)
-        predicted_ND = np.zeros_like(true_ND)
-    else:
-        true_ND = true_NC.argmax(axis=1)[:, None]
-        predicted_ND = log_NDV.argmax(axis=2)
-    chance_NDV = np.exp(log_NDV)
-    ranked = _Ranked.of(_at(chance_NDV, predicted_ND), predicted_ND == true_ND)
-    low, high = ranked.interval()
-    # The sum of (chance - hit)^2 over the values, without an array of hits.
-    squared_ND = np.square(chance_NDV).sum(axis=2) - 2 * _at(chance_NDV, true_ND) + 1
-    squared = float(squared_ND.mean())
+    low, high = decisions.ranked.interval()
     return Calibration(
-        error=ranked.error(),
+        error=decisions.ranked.error(),
         low=low,
         high=high,
-        brier=squared / 2 if log_NDV.shape[2] == BINARY else squared,
-        log_loss=float(-_at(log_NDV, true_ND).mean()) + 0.0,  # no -0.0
-        bins=ranked.bins(),
+        brier=decisions.brier,
+        log_loss=decisions.log_loss,
+        bins=decisions.ranked.bins(),
     )
+
+
+def calibration_change(
+    task: Task, before: Outputs, after: Outputs, truth: NDArray[np.generic]
+) -> CalibrationChange | None:
+    """Return the calibration of a checkpoint and of its engine; None as in `calibration`.
+
+    The bins of both are those of the checkpoint: with others, a single changed label of 400 rows
+    could move the error by 0.007.
+    """
+    reference = _Decisions.of(task, before, truth)
+    engine = _Decisions.of(task, after, truth, reference)
+    if reference is None or engine is None:
+        return None
+    return CalibrationChange(
+        reference=reference.ranked.error(),
+        engine=engine.ranked.error(),
+        brier_reference=reference.brier,
+        brier_engine=engine.brier,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Decisions:
+    """The predictions of inputs by their probability, with two scores of the probabilities."""
+
+    ranked: "_Ranked"
+    brier: float
+    log_loss: float
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        outputs: Outputs,
+        truth: NDArray[np.generic],
+        like: "_Decisions | None" = None,
+    ) -> "_Decisions | None":
+        """Return the decisions, in the order of `like`; None as in `calibration`."""
+        logits_NC = outputs.values
+        if not task.has_labels or task.rows_per_token or not len(outputs):
+            return None
+        if not np.isfinite(logits_NC).all():
+            return None
+        labels = logits_NC.shape[1]
+        most = min(MAX_PREDICTIONS // (labels if task.many_labels else 1), MAX_LOGITS // labels)
+        if len(outputs) > most:
+            chosen_N = np.random.default_rng(SEED).permutation(len(outputs))[: max(1, most)]
+            logits_NC, truth = logits_NC[chosen_N], truth[chosen_N]
+        log_NDV = task.log_probabilities(logits_NC)
+        true_NC = task.true_labels(truth)
+        if task.many_labels:  # the first of two values is to have the label
+            true_ND = np.where(true_NC, 0, 1)
+            predicted_ND = np.zeros_like(true_ND)
+        else:
+            true_ND = true_NC.argmax(axis=1)[:, None]
+            predicted_ND = log_NDV.argmax(axis=2)
+        chance_NDV = np.exp(log_NDV)
+        # The sum of (chance - hit)^2 over the values, without an array of hits.
+        squared_ND = np.square(chance_NDV).sum(axis=2) - 2 * _at(chance_NDV, true_ND) + 1
+        squared = float(squared_ND.mean())
+        chance_ND, right_ND = _at(chance_NDV, predicted_ND), predicted_ND == true_ND
+        order_K = _order(chance_ND) if like is None else like.ranked.order_K
+        return cls(
+            ranked=_Ranked.of(chance_ND, right_ND, order_K),
+            brier=squared / 2 if log_NDV.shape[2] == BINARY else squared,
+            log_loss=float(-_at(log_NDV, true_ND).mean()) + 0.0,  # no -0.0
+        )
+
+
+def _order(chance_ND: Floats) -> NDArray[np.intp]:
+    """Return the order from low to high probabilities."""
+    # Equal probabilities in random order: rows of a file are often sorted by label.
+    random_K = np.random.default_rng(SEED).random(chance_ND.size)
+    return np.lexsort((random_K, chance_ND.ravel()))
 
 
 def _at(values_NDV: Floats, index_ND: NDArray[np.integer]) -> Floats:
@@ -101,16 +157,17 @@ def _at(values_NDV: Floats, index_ND: NDArray[np.integer]) -> Floats:
 class _Ranked:
     """Predictions from low to high probabilities: 1 if right, and their inputs."""
 
+    order_K: NDArray[np.intp]
     chance_K: Floats
     right_K: Floats
     input_K: NDArray[np.int64]
 
     @classmethod
-    def of(cls, chance_ND: Floats, right_ND: NDArray[np.bool_]) -> "_Ranked":
-        # Equal probabilities in random order: rows of a file are often sorted by label.
-        random_K = np.random.default_rng(SEED).random(chance_ND.size)
-        order_K = np.lexsort((random_K, chance_ND.ravel()))
+    def of(
+        cls, chance_ND: Floats, right_ND: NDArray[np.bool_], order_K: NDArray[np.intp]
+    ) -> "_Ranked":
         return cls(
+            order_K=order_K,
             chance_K=chance_ND.ravel()[order_K],
             right_K=right_ND.ravel()[order_K].astype(np.float64),
             input_K=order_K // chance_ND.shape[1],

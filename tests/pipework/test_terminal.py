@@ -119,7 +119,7 @@ def test_the_default_engine_and_the_cost_of_a_faster_one_are_shown(manifest, tmp
     both = manifest.model_copy(update={"engines": (fast, slow)})
     show_manifest(tmp_path, both)
     shown = capsys.readouterr().out
-    limits = "0.200% of the labels, probabilities by up to 0.1"
+    limits = "0.200% of the labels, probabilities by up to 0.1, calibration error by up to 0.01"
     assert f"default engine: onnx-fp32 (within the limits: {limits}; " in shown
     cost = "1.5 times as fast, changes 1.20% of the labels, probabilities by up to 0.26"
     assert f"faster: fast, {cost}: pipe serve {tmp_path} --engine fast\n" in shown

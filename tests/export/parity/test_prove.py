@@ -14,6 +14,7 @@ import pytest
 from pipework.data.splits import split_source
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import TOLERANCES, ExportSettings
+from pipework.export.inference import evaluate_run
 from pipework.export.parity.case import SIZES, EngineFailedError
 from pipework.export.parity.prove import ReferenceLogits, prove
 from pipework.export.rows.run_rows import RunRows
@@ -81,6 +82,10 @@ def test_a_correct_export_passes_far_below_the_tolerance(exported_run):
     assert engine.parity.metric == "accuracy"
     assert engine.parity.scores.engine == engine.parity.scores.reference
     assert (engine.parity.scores.low, engine.parity.scores.high) == (0, 0)
+    checkpoint = evaluate_run(exported_run, None, "dev", None, NullProgress()).calibration
+    assert engine.parity.calibration.reference == pytest.approx(checkpoint.error, abs=1e-4)
+    assert engine.parity.calibration.brier_reference == pytest.approx(checkpoint.brier, abs=1e-4)
+    assert abs(engine.parity.calibration.change) < 1e-4
 
 
 def test_a_parity_check_covers_batch_sizes_and_lengths_up_to_the_limit(exported_run):

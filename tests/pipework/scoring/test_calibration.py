@@ -5,7 +5,7 @@ import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
-from pipework.scoring.calibration import calibration
+from pipework.scoring.calibration import calibration, calibration_change
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.outputs import Outputs
@@ -128,6 +128,22 @@ def test_few_rows_have_few_bins():
     assert result.low <= result.error <= result.high
     single_row = found(*drawn(1))
     assert (single_row.low, single_row.high) == (0.0, 1.0)
+
+
+def test_an_engine_is_compared_in_the_bins_of_its_checkpoint():
+    logits_NC, truth_N = drawn(400)
+    before = Outputs.of(logits_NC)
+    same = calibration_change(single(), before, before, truth_N)
+    assert same.reference == same.engine == found(logits_NC, truth_N).error
+    assert same.brier_engine == found(logits_NC, truth_N).brier
+    sharp = calibration_change(single(), before, Outputs.of(4 * logits_NC), truth_N)
+    assert sharp.engine == pytest.approx(found(4 * logits_NC, truth_N).error, abs=0.01)
+    assert sharp.change > 0.1
+    flipped_NC = logits_NC.copy()
+    unsure = np.ptp(np.sort(softmax(logits_NC), axis=1)[:, -2:], axis=1).argmin()
+    flipped_NC[unsure] = logits_NC[unsure][::-1]  # one label, and hardly a probability
+    flipped = calibration_change(single(), before, Outputs.of(flipped_NC), truth_N)
+    assert abs(flipped.change) < 2 / 400
 
 
 def test_a_regression_and_no_rows_have_none():
