@@ -116,7 +116,7 @@ TAKEN = {
         {
             "columns": {
                 "text": "data.text",
-                "label": "annotations.0.result.0.value.choices",
+                "label": "annotations.*.result.0.value.choices",
             }
         },
     ),
@@ -134,7 +134,7 @@ TAKEN = {
                 for text, label in SINGLE
             ]
         ),
-        {"columns": {"text": "fields.text", "label": "responses.label.0.value"}},
+        {"columns": {"text": "fields.text", "label": "responses.label.*.value"}},
     ),
     "keys with points": (
         "f.jsonl",
