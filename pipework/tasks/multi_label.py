@@ -149,7 +149,8 @@ class MultiLabelTask(Task):
             scores={
                 metric: _score(metric, truth_NC, predicted_NC)
                 for metric in self.applicable_metrics(self.labels)
-            },
+            }
+            | dict(metrics.roc_areas(outputs.values, truth_NC)),
             classes=class_reports(metrics.tally_labels(truth_NC, predicted_NC), self.labels),
         )
 
