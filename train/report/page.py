@@ -117,10 +117,8 @@ def top(manifest: Manifest) -> str:
 
 def _significance(page: RunPage) -> str:
     baseline = page.baseline
-    rows = f"{baseline.rows:,} train rows"
-    if baseline.rows < baseline.all_rows:
-        rows = f"{rows}, sampled from {baseline.all_rows:,}"
-    how = f"Linear baseline: {baseline.name}, {rows}, {baseline.seconds:.0f} s."
+    rows = f"trained on {baseline.trained_on}, {baseline.seconds:.0f} s"
+    how = f"Linear baseline: {baseline.name}, {rows}."
     figures = page.verdict.sentence.removeprefix(page.verdict.headline).removeprefix(": ")
     lines = (figures, *page.verdict.findings, how)
     details = "".join(f"<br>{escape(line[:1].upper() + line[1:])}" for line in lines)

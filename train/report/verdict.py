@@ -159,7 +159,7 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
         outputs = baseline.outputs
         if fresh is not rows:
             outputs = outputs.take(np.flatnonzero(~rows.leaked_N))
-        name = f"{baseline.name}, trained on the same rows"
+        name = f"{baseline.name}, trained on {baseline.trained_on}"
         linear = compare(fresh, name, TaskOutputs(outputs=outputs, task=baseline.task))
     outcome, difference = _outcome(constant, linear, flat=history.flat)
     if len(np.unique(fresh.truth, axis=0)) == 1:
