@@ -212,7 +212,8 @@ def _split(text: str, separator: str | None) -> list[object]:
         return items
     if separator is None:
         message = "expected a list of labels, found a string"
-        raise InputError(message, "set data.separator to the separator between labels")
+        several = "; for columns of 0 and 1 set data.columns.label to a list of their names"
+        raise InputError(message, f"set data.separator to the separator between labels{several}")
     return [*text.split(separator)] if text.strip() else []
 
 
