@@ -21,11 +21,11 @@ from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Manifest, read_manifest
+from pipework.tasks.kinds import metric_in_words
 from pipework.train.config.run_config import run_config
 from pipework.train.config.train import TrainSettings
 from pipework.train.report.curves import last_line
 from pipework.train.report.linear_baseline import linear_baseline
-from pipework.train.report.verdict import metric_in_words
 
 
 @report_errors

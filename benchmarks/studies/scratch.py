@@ -25,9 +25,9 @@ from pipework.data.splits import split_source
 from pipework.export.inference import evaluate_run
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
+from pipework.tasks.kinds import metric_in_words
 from pipework.train.config.run_config import run_config
 from pipework.train.report.linear_baseline import linear_baseline
-from pipework.train.report.verdict import metric_in_words
 
 KNOWN = {"SVM on TF-IDF of 1 to 3 characters": 90.36}
 SHOWN = {"preset", "vocab_size", "ngrams", "max_length", "dropout", "head"}

@@ -16,7 +16,7 @@ from pipework.progress import Progress
 from pipework.run_folder.manifest import Data
 from pipework.scoring.evaluation import infer_all, label_array
 from pipework.tasks.evaluation import Evaluation, SplitMetrics
-from pipework.tasks.kinds import Metric
+from pipework.tasks.kinds import Metric, metric_in_words
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import token_digest
@@ -26,7 +26,6 @@ from pipework.train.report.verdict import (
     ScoredRows,
     compare,
     constant_prediction,
-    metric_in_words,
 )
 
 FOREIGN_TEXTS = "proven on texts that are not yours: import again with --data FILE"

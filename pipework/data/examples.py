@@ -218,6 +218,16 @@ class Source:
             return 0
         return sum(self._skips(row.label) for row in read_rows(self.path, self.read_options()))
 
+    def disputed_rows(self) -> int:
+        """Return the number of rows of the file whose annotators gave different labels.
+
+        Raises:
+            DataError: as `rows`.
+        """
+        if "*" not in str(self.columns.label):
+            return 0
+        return sum(row.disputed for row in read_rows(self.path, self.read_options()))
+
     def _skips(self, label: object) -> bool:
         """Return whether a row is left out, because it has no label."""
         if self.columns.label is None or not (self.skip_unlabelled or self.no_label):

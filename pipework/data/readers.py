@@ -18,7 +18,7 @@ from enum import StrEnum
 from itertools import chain, count, groupby, islice
 from pathlib import Path
 
-from pipework.data.fields import MISSING, cell_text, numbered_objects, value_at
+from pipework.data.fields import cell_text, count_answers, numbered_objects, values_at
 from pipework.data.text_files import numbered_lines
 from pipework.errors import DataError
 from pipework.run_folder.files import data_suffix
@@ -113,13 +113,17 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawRow:
-    """The unparsed fields of a row; None for a field that was not requested."""
+    """The unparsed fields of a row; None for a field that was not requested.
+
+    `disputed` means that several annotators gave different labels.
+    """
 
     line: int
     text: object
     text_pair: object = None
     label: object = None
     entities: object = None
+    disputed: bool = False
 
 
 def format_from_suffix(path: Path) -> Format:
@@ -214,31 +218,44 @@ def _wanted(options: ReadOptions) -> dict[str, Column]:
     return wanted
 
 
-def _raw_row(line: int, values: dict[str, object], options: ReadOptions) -> RawRow:
+def _raw_row(
+    line: int, values: dict[str, object], options: ReadOptions, *, disputed: bool = False
+) -> RawRow:
     """Return a row from the values of `_wanted`."""
     if isinstance(options.label, tuple):
         values["label"] = {str(name): values.pop(f"label {name}") for name in options.label}
-    return RawRow(line=line, **values)
+    return RawRow(line=line, disputed=disputed, **values)
 
 
 def _fields(path: Path, options: ReadOptions) -> Iterator[RawRow]:
     wanted = _wanted(options)
     for line, row in numbered_objects(path, options, tuple(wanted.values())):
-        values = {name: value_at(row, column) for name, column in wanted.items()}
-        for name, value in values.items():
-            if value is not None and value is not MISSING:
-                continue
-            field = name.partition(" ")[0]
-            if field == "label" and options.skip_unlabelled:
-                values[name] = None
-                continue
-            found = "nothing" if value is MISSING else "null"
-            expected = f"expected a value at {_column(field, wanted[name])}"
-            message = f"{path}:{line}: {expected}, found {found}"
-            skip = ", or data.skip_unlabelled = true" if field == "label" else ""
-            hint = f"keys of this row: {_names(row)}; {_setting(field)} to a key{skip}"
-            raise DataError(message, hint)
-        yield _raw_row(line, values, options)
+        values, disputed = dict[str, object](), False
+        for name, column in wanted.items():
+            found = values_at(row, column)
+            answers = count_answers(found)
+            disputed |= len(answers) > 1
+            values[name] = _majority(answers)
+            if values[name] is None and not (name.startswith("label") and options.skip_unlabelled):
+                several = " and ".join(repr(answer) for answer, _ in answers[:2])
+                nothing = "null" if found else "nothing"
+                reason = f"{several}, equally often" if several else nothing
+                at = f"{path}:{line}"
+                raise _no_value(at, name.partition(" ")[0], column, row, reason)
+        yield _raw_row(line, values, options, disputed=disputed)
+
+
+def _majority(answers: Sequence[tuple[object, int]]) -> object:
+    """Return the most frequent answer; None without one, and if two are equally frequent."""
+    if not answers or (len(answers) > 1 and answers[0][1] == answers[1][1]):
+        return None
+    return answers[0][0]
+
+
+def _no_value(at: str, field: str, column: Column, row: Iterable[str], reason: str) -> DataError:
+    message = f"{at}: expected a value at {_column(field, column)}, found {reason}"
+    skip = ", or data.skip_unlabelled = true" if field == "label" else ""
+    return DataError(message, f"keys of this row: {_names(row)}; {_setting(field)} to a key{skip}")
 
 
 def _names(names: Iterable[str]) -> str:

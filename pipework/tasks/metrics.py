@@ -1,4 +1,4 @@
-"""Compute scores over all rows of a split; higher is better.
+"""Compute scores over all rows of a split; higher is better, except for an error.
 
 Scores are never averaged over batches. An undefined score, such as the correlation with a
 constant, is 0.
@@ -7,14 +7,17 @@ Shapes: N rows, C classes, K cells of a confusion matrix.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.tasks.kinds import Metric
+
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
+MAX_RANKED = 5_000_000  # decisions: more take seconds at each evaluation
 DIRECTED = re.compile(r"(.+)\((?:e1,e2|e2,e1)\)")
 
 
@@ -141,7 +144,31 @@ def spearman(first_N: Floats, second_N: Floats) -> float:
     return pearson(_ranks(first_N), _ranks(second_N))
 
 
-def _ranks(values_N: Floats) -> Floats:
+def roc_areas(
+    logits_NC: NDArray[np.floating], truth_NC: NDArray[np.bool_]
+) -> Iterator[tuple[Metric, float]]:
+    """Yield the areas under the ROC curves of labels: their mean, and that of all decisions."""
+    if not 0 < truth_NC.size <= MAX_RANKED:
+        return
+    areas = [roc_area(*label) for label in zip(logits_NC.T, truth_NC.T, strict=True)]
+    if defined := [area for area in areas if area is not None]:
+        yield Metric.MACRO_ROC_AUC, float(np.mean(defined))
+    if (area := roc_area(logits_NC.ravel(), truth_NC.ravel())) is not None:
+        yield Metric.MICRO_ROC_AUC, area
+
+
+def roc_area(score_N: NDArray[np.floating], true_N: NDArray[np.bool_]) -> float | None:
+    """Return the share of pairs of a true and another row in which the true one scores higher.
+
+    Equal scores count half (Mann and Whitney 1947). None if there are no such pairs.
+    """
+    true = int(true_N.sum())
+    if (pairs := true * (len(true_N) - true)) == 0:
+        return None
+    return float((_ranks(score_N)[true_N].sum() - true * (true + 1) / 2) / pairs)
+
+
+def _ranks(values_N: NDArray[np.floating]) -> Floats:
     _, place_N, counts_U = np.unique(values_N, return_inverse=True, return_counts=True)
     last_U = np.cumsum(counts_U)
     return np.asarray((last_U - (counts_U - 1) / 2)[place_N], np.float64)

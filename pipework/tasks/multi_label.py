@@ -162,7 +162,8 @@ class MultiLabelTask(Task):
             scores={
                 metric: _score(metric, truth_NC, predicted_NC)
                 for metric in self.applicable_metrics(self.labels)
-            },
+            }
+            | dict(metrics.roc_areas(outputs.values, truth_NC)),
             classes=class_reports(metrics.tally_labels(truth_NC, predicted_NC), self.labels),
         )
 
@@ -238,7 +239,8 @@ def _split(text: str, separator: str | None) -> list[object]:
         return items
     if separator is None:
         message = "expected a list of labels, found a string"
-        raise InputError(message, "set data.separator to the separator between labels")
+        several = "; for columns of 0 and 1 set data.columns.label to a list of their names"
+        raise InputError(message, f"set data.separator to the separator between labels{several}")
     return [*text.split(separator)] if text.strip() else []
 
 

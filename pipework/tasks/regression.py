@@ -93,7 +93,8 @@ class RegressionTask(Task):
             scores={
                 metric: _score(metric, values_N, truth_N)
                 for metric in self.applicable_metrics(self.labels)
-            },
+            }
+            | {Metric.MEAN_ABSOLUTE_ERROR: float(np.abs(values_N - truth_N).mean())},
         )
 
     def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:

@@ -107,13 +107,18 @@ class SingleLabelTask(Task):
         truth_N = np.asarray(truth, np.int64)
         predicted_N = outputs.values.argmax(axis=1)
         tally = metrics.tally_classes(truth_N, predicted_N, len(self.labels))
+        scores = {
+            metric: self._score(metric, tally) for metric in self.applicable_metrics(self.labels)
+        }
+        if len(self.labels) == BINARY:
+            positive, score_N2 = self.positive_index, outputs.values.astype(np.float64)
+            score_N = score_N2[:, positive] - score_N2[:, 1 - positive]
+            if (area := metrics.roc_area(score_N, truth_N == positive)) is not None:
+                scores[Metric.ROC_AUC] = area
         return Evaluation(
             rows=len(truth_N),
             metric=self.metric,
-            scores={
-                metric: self._score(metric, tally)
-                for metric in self.applicable_metrics(self.labels)
-            },
+            scores=scores,
             classes=class_reports(tally, self.labels),
             confusion=tuple(map(tuple, metrics.confusion(truth_N, predicted_N).tolist())),
         )

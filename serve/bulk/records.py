@@ -217,7 +217,7 @@ class RowReader:
         Raises:
             InputError: a text is missing or is not a text, or the input does not fit the model.
         """
-        values = {field: cells.get(name) for field, name in self.names.items()}
+        values: dict[str, Any] = {field: cells.get(name) for field, name in self.names.items()}
         example = self.source.parse(RawRow(line=row, **values))
         return fit_input(example, self.expected)
 

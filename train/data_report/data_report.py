@@ -112,6 +112,7 @@ def _split(stats: FileStats, source: Source, limit: int, *, duplicates: int) -> 
     unknown = (
         None if stats.unknown is None else stats.unknown / max(tokens.total_up_to(UNLIMITED), 1)
     )
+    held_out = source.part is not None and source.part.held_out  # train has counts of the file
     enough = STEP * ceil(tokens.limit_for(ENOUGH_RATE) / STEP) if tokenized else None
     return SplitReport(
         rows=stats.characters.rows,
@@ -130,7 +131,8 @@ def _split(stats: FileStats, source: Source, limit: int, *, duplicates: int) -> 
         header=stats.header() if _may_have_header(source) else None,
         headers=stats.headers,
         dropped=_dropped(source, stats.characters.rows),
-        skipped=0 if source.part is not None and source.part.held_out else source.skipped_rows(),
+        skipped=0 if held_out else source.skipped_rows(),
+        disputed=0 if held_out else source.disputed_rows(),
         defects=dict(stats.defects),
         same_tokens=stats.same_tokens(),
         without_labels=stats.without_labels,

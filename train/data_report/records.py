@@ -24,8 +24,9 @@ class SplitReport(Record):
     `enough_tokens`, which costs `enough_cost` times the tokens of the maximum length. `header` is
     the label of the first row, if it looks like a header; `headers` rows repeat the names of the
     columns. `dropped` rows are left out by data.drop_leaked, `skipped` rows of the file have no
-    label. `defects` are the rows with each kind of damaged text. `same_tokens` texts have the
-    tokens of another text. `without_labels` rows have none of several labels.
+    label, `disputed` rows have different labels of annotators. `defects` are the rows with each
+    kind of damaged text. `same_tokens` texts have the tokens of another text. `without_labels` rows
+    have none of several labels.
     """
 
     rows: int
@@ -45,6 +46,7 @@ class SplitReport(Record):
     headers: int = 0
     dropped: int = 0
     skipped: int = 0
+    disputed: int = 0
     defects: dict[str, int] = Field(default_factory=dict)
     same_tokens: int = 0
     without_labels: int = 0

@@ -3,8 +3,8 @@
 The baseline is a linear support vector machine on TF-IDF features of words and word bigrams (Wang
 and Manning 2012, "Baselines and Bigrams"), or ridge regression for a regression task. For more than
 MANY_LABELS labels it is the similarity to the mean of the texts of a label (Rocchio 1971), because
-each label needs a support vector machine. In scripts without spaces each character counts as a
-word, so texts of several languages can be mixed.
+each label needs a support vector machine. Texts are sampled to bound the time. In
+scripts without spaces each character counts as a word, so texts of several languages can be mixed.
 
 Shapes: N rows, C labels, F features.
 """
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source
+from pipework.data.kept_rows import spread
 from pipework.progress import Progress
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.evaluation import Evaluation
@@ -31,6 +32,8 @@ Matrix = Any  # scipy's sparse [N, F]: it has no types
 ROWS = 200_000
 FITS = 4_000_000  # rows times labels: one binary classifier is fitted per label
 FEWEST_ROWS = 20_000
+CHARACTERS = 40_000_000  # of the train texts: 30 s for their features
+MAX_COSINES = 4_000_000  # computed at a time
 MANY_ROWS = 10_000
 MANY_LABELS = 1_000
 CENTROIDS = "nearest mean"
@@ -67,6 +70,13 @@ class LinearBaseline:
     all_rows: int
     seconds: float
 
+    @property
+    def trained_on(self) -> str:
+        """The train rows that it was fitted on."""
+        if self.rows == self.all_rows:
+            return "the same rows"
+        return f"{self.rows:,} of the {self.all_rows:,} rows"
+
 
 def linear_baseline(
     sources: Mapping[str, Source], task: Task, progress: Progress
@@ -83,20 +93,18 @@ def linear_baseline(
     start = time.perf_counter()
     with progress.stage("fit the linear baseline", len(task.labels) + 2, "steps"):
         train, split = sources["train"], comparison_split(sources)
-        max_rows = min(ROWS, max(FEWEST_ROWS, FITS // len(task.labels)))
-        examples, all_rows = sample(train.rows(), max_rows)
-        scored = {
-            name: list(sources[name].rows())
-            for name in dict.fromkeys(("dev", split))
-            if name in sources
-        }
+        examples, all_rows = sample(train.rows(), _max_rows(len(task.labels)))
+        examples = _of_limited_length(examples)
+        names = ("dev", split) if task.many_labels else (split,)  # dev for thresholds
+        scored = {name: list(sources[name].rows()) for name in names if name in sources}
         truth_N = label_array(examples, task, str(train.path))
         wanted = {
             name: label_array(rows, task, str(sources[name].path)) for name, rows in scored.items()
         }
         progress.advance(1)
-        features = _Features(examples)
-        x_NF, scored_NF = features.of(examples), features.of([*chain(*scored.values())])
+        features = _Features(pair=examples[0].text_pair is not None, rows=len(examples))
+        x_NF = features.fit(examples)
+        scored_NF = features.of([*chain(*scored.values())])
         progress.advance(1)
         logits_NC = _fit_and_predict(x_NF, truth_N, scored_NF, task, progress)
         chosen_on = next(iter(scored))  # dev, if there is such a split
@@ -112,6 +120,22 @@ def linear_baseline(
         all_rows=all_rows,
         seconds=time.perf_counter() - start,
     )
+
+
+def _max_rows(labels: int) -> int:
+    if labels > MANY_LABELS:
+        return ROWS  # nothing is fitted per label
+    return min(ROWS, max(FEWEST_ROWS, FITS // labels))
+
+
+def _of_limited_length(examples: list[Example]) -> list[Example]:
+    """Return evenly spaced examples with about CHARACTERS characters, or all if they have fewer."""
+    characters = sum(len(row.text) + len(row.text_pair or "") for row in examples)
+    if characters <= CHARACTERS:
+        return examples
+    return [
+        examples[row] for row in spread(len(examples), len(examples) * CHARACTERS // characters)
+    ]
 
 
 def comparison_split(splits: Collection[str]) -> str:
@@ -142,32 +166,41 @@ class _Features:
     the two, and their cosine similarity.
     """
 
-    def __init__(self, examples: Sequence[Example]) -> None:
-        """Fit the vectorizer on the examples."""
+    def __init__(self, *, pair: bool, rows: int) -> None:
+        """Create features for a number of train rows."""
         from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415  (needs an extra)
 
-        texts = [_mark_entities(example) for example in examples]
-        self._pair = examples[0].text_pair is not None
-        texts += [example.text_pair or "" for example in examples] if self._pair else []
+        self._pair = pair
         self._vectorizer = TfidfVectorizer(
             token_pattern=WORD,
             ngram_range=(1, 2),
-            min_df=2 if len(examples) > MANY_ROWS else 1,  # halves the time, same accuracy
+            min_df=2 if rows > MANY_ROWS else 1,  # halves the time, same accuracy
             sublinear_tf=True,
             dtype=np.float32,
         )
-        self._vectorizer.fit(texts)
         both = " of both texts, their difference and cosine similarity" if self._pair else ""
         self.name = f"TF-IDF of words and word bigrams{both}"
 
+    def fit(self, examples: Sequence[Example]) -> Matrix:
+        """Learn the words and their weights, and return the features of the examples."""
+        return self._columns(self._vectorizer.fit_transform(self._texts(examples)))
+
     def of(self, examples: Sequence[Example]) -> Matrix:
         """Return features float32 [N, F]."""
-        first_NF = self._vectorizer.transform([_mark_entities(example) for example in examples])
+        return self._columns(self._vectorizer.transform(self._texts(examples)))
+
+    def _texts(self, examples: Sequence[Example]) -> list[str]:
+        """Return all first texts, then all second texts."""
+        seconds = [example.text_pair or "" for example in examples] if self._pair else []
+        return [*map(_mark_entities, examples), *seconds]
+
+    def _columns(self, texts_TF: Matrix) -> Matrix:
         if not self._pair:
-            return first_NF
+            return texts_TF
         from scipy import sparse  # noqa: PLC0415  (needs an extra)
 
-        second_NF = self._vectorizer.transform([example.text_pair or "" for example in examples])
+        rows = texts_TF.shape[0] // 2
+        first_NF, second_NF = texts_TF[:rows], texts_TF[rows:]
         cosine_N1 = sparse.csr_matrix(first_NF.multiply(second_NF).sum(axis=1))
         columns = [first_NF, second_NF, abs(first_NF - second_NF), cosine_N1]
         return sparse.hstack(columns, format="csr")
@@ -187,9 +220,10 @@ def _mark_entities(example: Example) -> str:
 def _fit_and_predict(
     x_NF: Matrix, truth_N: NDArray[np.generic], dev_NF: Matrix, task: Task, progress: Progress
 ) -> NDArray[np.float32]:
+    if len(task.labels) > MANY_LABELS:
+        return _nearest_mean(x_NF, truth_N, dev_NF, task, progress)
     if task.has_labels:
-        fit = _one_vs_rest if len(task.labels) <= MANY_LABELS else _nearest_mean
-        return fit(x_NF, task.true_labels(truth_N), dev_NF, progress)
+        return _one_vs_rest(x_NF, task.true_labels(truth_N), dev_NF, progress)
     from sklearn.linear_model import Ridge  # noqa: PLC0415  (needs an extra)
 
     values_N = Ridge(alpha=1.0, random_state=SEED).fit(x_NF, truth_N).predict(dev_NF)
@@ -208,15 +242,31 @@ def _one_vs_rest(
 
 
 def _nearest_mean(
-    x_NF: Matrix, true_NC: NDArray[np.bool_], dev_NF: Matrix, progress: Progress
+    x_NF: Matrix, truth_N: NDArray[np.generic], dev_NF: Matrix, task: Task, progress: Progress
 ) -> NDArray[np.float32]:
     """Return the cosines of each dev row and the mean text of each label."""
+    # In blocks, because sparse matrices with few zeros take 12 bytes per value.
     from scipy import sparse  # noqa: PLC0415  (needs an extra)
     from sklearn.preprocessing import normalize  # noqa: PLC0415  (needs an extra)
 
-    means_CF = normalize(sparse.csr_matrix(true_NC, dtype=np.float32).T @ x_NF)
-    progress.advance(true_NC.shape[1])
-    return np.asarray((normalize(dev_NF) @ means_CF.T).toarray())
+    labels, rows = len(task.labels), dev_NF.shape[0]
+    true_NC = sparse.vstack(
+        [
+            sparse.csr_matrix(task.true_labels(truth_N[part]))
+            for part in _blocks(len(truth_N), labels)
+        ]
+    )
+    means_CF = normalize(true_NC.T.astype(np.float32) @ x_NF)
+    progress.advance(labels)
+    cosines_NC = np.empty((rows, labels), np.float32)
+    for part in _blocks(rows, labels):
+        cosines_NC[part] = (normalize(dev_NF[part]) @ means_CF.T).toarray()
+    return cosines_NC
+
+
+def _blocks(rows: int, labels: int) -> list[slice]:
+    size = max(1, MAX_COSINES // labels)
+    return [slice(start, start + size) for start in range(0, rows, size)]
 
 
 def _binary_svm(x_NF: Matrix, true_N: NDArray[np.bool_], dev_NF: Matrix) -> NDArray[np.float64]:

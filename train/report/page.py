@@ -18,13 +18,13 @@ from pipework.html import page as frame
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
 from pipework.tasks.evaluation import Calibration, Evaluation
-from pipework.tasks.kinds import Loss, Metric
+from pipework.tasks.kinds import Loss, Metric, metric_in_words
 from pipework.train.config.data import CALIBRATION
 from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import data_section
 from pipework.train.report.curves import PAGE, Curves, read_curves
 from pipework.train.report.linear_baseline import LinearBaseline
-from pipework.train.report.verdict import Verdict, metric_in_words
+from pipework.train.report.verdict import Verdict
 from pipework.train.report.wrong_predictions import ConfusionMatrix, WrongPrediction, most_confused
 
 REFRESH_S = 10
@@ -118,10 +118,8 @@ def top(manifest: Manifest) -> str:
 
 def _significance(page: RunPage) -> str:
     baseline = page.baseline
-    rows = f"{baseline.rows:,} train rows"
-    if baseline.rows < baseline.all_rows:
-        rows = f"{rows}, sampled from {baseline.all_rows:,}"
-    how = f"Linear baseline: {baseline.name}, {rows}, {baseline.seconds:.0f} s."
+    rows = f"trained on {baseline.trained_on}, {baseline.seconds:.0f} s"
+    how = f"Linear baseline: {baseline.name}, {rows}."
     figures = page.verdict.sentence.removeprefix(page.verdict.headline).removeprefix(": ")
     lines = (figures, *page.verdict.findings, how)
     details = "".join(f"<br>{escape(line[:1].upper() + line[1:])}" for line in lines)
@@ -157,6 +155,7 @@ def curve_plots(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the title, caption and SVG of each plot: scores and losses on dev, then of training."""
     scores = {metric_in_words(name): curves.get(f"dev/{name}") for name in metrics}
+    scores.pop(metric_in_words(Metric.MEAN_ABSOLUTE_ERROR), None)  # it has another scale
     losses = {name.replace("_", " "): curves.get(f"dev/{name}") for name in Loss}
     for title, dev in (("Scores on dev", scores), ("Loss on dev", losses)):
         if present := {name: points for name, points in dev.items() if points}:
@@ -226,7 +225,7 @@ def _regression(page: RunPage) -> str:
 
     predicted_N = page.logits_NC[:, 0].astype(np.float64)
     truth_N = np.asarray(page.truth, np.float64)
-    error = f"Mean absolute error {np.abs(predicted_N - truth_N).mean():.3f}."
+    error = f"Mean absolute error {page.evaluation.scores[Metric.MEAN_ABSOLUTE_ERROR]:.3f}."
     caption = "Each point is a dev row. The closer to the line, the better."
     plots = [
         ("Predicted and true values", caption, predicted_against_true(predicted_N, truth_N)),

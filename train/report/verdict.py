@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from pipework.scoring.bootstrap import TaskOutputs, paired_interval
 from pipework.tasks.evaluation import Evaluation
-from pipework.tasks.kinds import Metric
+from pipework.tasks.kinds import Metric, metric_in_words
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.train.report.linear_baseline import LinearBaseline
 
-NAMED_AFTER_PEOPLE = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
 FALL = 0.98  # a loss that ends above this multiple of its start did not fall
 OVERFITTED = 0.75  # share of the steps before which the best score is early
 USEFUL_MATTHEWS = 0.2
@@ -160,7 +159,7 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
         outputs = baseline.outputs
         if fresh is not rows:
             outputs = outputs.take(np.flatnonzero(~rows.leaked_N))
-        name = f"{baseline.name}, trained on the same rows"
+        name = f"{baseline.name}, trained on {baseline.trained_on}"
         linear = compare(fresh, name, TaskOutputs(outputs=outputs, task=baseline.task))
     outcome, difference = _outcome(constant, linear, flat=history.flat)
     if len(np.unique(fresh.truth, axis=0)) == 1:
@@ -275,10 +274,3 @@ def _diagnosis(history: TrainingHistory) -> str:
         return f"the training loss fell {losses}, but {best} of {history.step:,}: {cause}; {advice}"
     steps = f"at step {history.best_step:,} of {history.step:,}"
     return f"the score on dev was best near the end, {steps}: raise train.epochs, or add rows"
-
-
-def metric_in_words(metric: Metric) -> str:
-    """Return the display name of a metric: macro-F1, Pearson."""
-    if metric in NAMED_AFTER_PEOPLE:
-        return metric.capitalize()
-    return metric.replace("_", "-").replace("f1", "F1")

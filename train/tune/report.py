@@ -12,8 +12,7 @@ from pipework.errors import RunFolderError
 from pipework.html import page as frame
 from pipework.progress import counted
 from pipework.record import Record
-from pipework.tasks.kinds import Metric
-from pipework.train.report.verdict import metric_in_words
+from pipework.tasks.kinds import Metric, metric_in_words
 from pipework.train.tune.search_space import NumberRange, SearchSpace, SettingRange
 from pipework.train.tune.trials import TrialRecord, TrialState
 

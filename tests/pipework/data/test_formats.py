@@ -116,7 +116,7 @@ TAKEN = {
         {
             "columns": {
                 "text": "data.text",
-                "label": "annotations.0.result.0.value.choices",
+                "label": "annotations.*.result.0.value.choices",
             }
         },
     ),
@@ -134,7 +134,7 @@ TAKEN = {
                 for text, label in SINGLE
             ]
         ),
-        {"columns": {"text": "fields.text", "label": "responses.label.0.value"}},
+        {"columns": {"text": "fields.text", "label": "responses.label.*.value"}},
     ),
     "keys with points": (
         "f.jsonl",
@@ -267,6 +267,11 @@ REFUSED = {
         lambda path: (path / "a.txt").write_text("a"),
         "folder for each label",
     ),
+    "one of several columns of 0 and 1": (
+        "f.csv",
+        "text,label,b\nrain,1,0\n",
+        "list of their names",
+    ),
     "arrays of numpy as text": ("f.csv", "text,label\nrain,['a' 'c']\n", "expected commas"),
 }
 
@@ -306,7 +311,8 @@ def test_a_form_with_several_labels_is_taken(tmp_path, form):
 @pytest.mark.parametrize("form", REFUSED)
 def test_a_form_is_refused_with_the_next_step(tmp_path, form):
     name, content, words = REFUSED[form]
-    kind = "multi_label" if "numpy" in form else "single_label"
+    several = form in ("one of several columns of 0 and 1", "arrays of numpy as text")
+    kind = "multi_label" if several else "single_label"
     with pytest.raises(PipeError) as caught:
         read(tmp_path, name, content, {}, kind)
     assert words in f"{caught.value}: {caught.value.hint}"

@@ -7,19 +7,23 @@ from scipy import stats
 from sklearn import metrics as sklearn
 
 from pipework.errors import ConfigError
-from pipework.tasks.kinds import Metric
+from pipework.tasks import metrics
+from pipework.tasks.kinds import Metric, metric_in_words
 from pipework.tasks.metrics import (
     accuracy,
     confusion,
     directional_f1,
     matthews,
     pearson,
+    roc_areas,
     spearman,
     tally_classes,
     tally_labels,
 )
+from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.registry import task_type
+from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.data import TaskSettings
 
@@ -94,6 +98,54 @@ def test_correlations_with_ties_equal_those_of_scipy(seed):
     assert spearman(value_N, truth_N) == pytest.approx(stats.spearmanr(value_N, truth_N)[0])
 
 
+@pytest.mark.parametrize("positive", ["ham", "spam", None])
+def test_the_roc_area_of_two_labels_equals_that_of_scikit_learn(positive):
+    random = np.random.default_rng(3)
+    truth_N = (random.random(90) < 0.2).astype(int)
+    logits_NC = np.round(random.normal(size=(90, 2)) + np.eye(2)[truth_N], 1).astype(np.float32)
+    task = SingleLabelTask(labels=("ham", "spam"), metric=Metric.ACCURACY, positive=positive)
+    wanted, sign = (0, -1) if positive == "ham" else (1, 1)
+    score_N = sign * np.subtract(*logits_NC.astype(float).T[::-1])
+    found = task.evaluate(Outputs.of(logits_NC), truth_N).scores[Metric.ROC_AUC]
+    assert found == pytest.approx(sklearn.roc_auc_score(truth_N == wanted, score_N))
+    assert Metric.ROC_AUC not in task.evaluate(Outputs.of(logits_NC), truth_N * 0).scores
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_roc_areas_with_ties_equal_those_of_scikit_learn(seed):
+    random = np.random.default_rng(seed)
+    truth_NC = random.random((80, 4)) < [0.5, 0.1, 0.3, 0]
+    logits_NC = np.round(random.normal(size=(80, 4)) + truth_NC, 1).astype(np.float32)
+    macro = sklearn.roc_auc_score(truth_NC[:, :3], logits_NC[:, :3], average="macro")
+    micro = sklearn.roc_auc_score(truth_NC, logits_NC, average="micro")
+    task = MultiLabelTask(labels=tuple("abcd"), metric=Metric.MICRO_F1)
+    scores = task.evaluate(Outputs.of(logits_NC), truth_NC).scores
+    assert scores[Metric.MACRO_ROC_AUC] == pytest.approx(macro)
+    assert scores[Metric.MICRO_ROC_AUC] == pytest.approx(micro)
+    assert [*scores] == ["micro_f1", "macro_f1", "accuracy", "macro_roc_auc", "micro_roc_auc"]
+
+
+def test_undefined_or_slow_roc_areas_are_left_out(monkeypatch):
+    truth_NC, logits_NC = np.eye(3, dtype=bool), np.eye(3, dtype=np.float32)
+    assert [*roc_areas(logits_NC, truth_NC & False)] == []
+    assert len([*roc_areas(logits_NC, truth_NC)]) == 2
+    monkeypatch.setattr(metrics, "MAX_RANKED", 8)
+    assert [*roc_areas(logits_NC, truth_NC)] == []
+
+
+def test_the_mean_absolute_error_is_on_the_scale_of_the_targets():
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
+    evaluation = task.evaluate(Outputs.of(np.array([[1], [5]], np.float32)), np.array([2.0, 2.5]))
+    assert evaluation.scores[Metric.MEAN_ABSOLUTE_ERROR] == pytest.approx(1.75)
+
+
+def test_the_names_of_metrics_are_those_in_use():
+    named = {metric: metric_in_words(metric) for metric in Metric}
+    assert named["micro_roc_auc"] == "micro-ROC AUC"
+    assert named["mean_absolute_error"] == "mean absolute error"
+    assert (named["macro_f1"], named["f1"], named["pearson"]) == ("macro-F1", "F1", "Pearson")
+
+
 def test_an_undefined_score_is_zero():
     constant, line = np.full(4, 2.5), np.arange(4.0)
     for score in (pearson, spearman):
@@ -152,7 +204,7 @@ def test_a_wrong_direction_counts_against_precision_and_recall():
 
 
 @pytest.mark.parametrize(
-    ("kind", "labels", "metrics"),
+    ("kind", "labels", "names"),
     [
         ("single_label", ("a", "b"), "accuracy macro_f1 matthews f1"),
         ("single_label", ("a", "b", "c"), "accuracy macro_f1 matthews"),
@@ -164,14 +216,14 @@ def test_a_wrong_direction_counts_against_precision_and_recall():
         ("regression", ("score",), "pearson spearman"),
     ],
 )
-def test_the_first_applicable_metric_is_the_default(kind, labels, metrics):
+def test_the_first_applicable_metric_is_the_default(kind, labels, names):
     task = task_type(kind)
-    assert list(task.applicable_metrics(labels)) == metrics.split()
-    assert TaskSettings(kind=kind).metric_for(labels) == metrics.split()[0]
+    assert list(task.applicable_metrics(labels)) == names.split()
+    assert TaskSettings(kind=kind).metric_for(labels) == names.split()[0]
     for metric in Metric:
-        if metric in metrics.split():
+        if metric in names.split():
             task.check_metric(metric, labels)
         else:
             with pytest.raises(ConfigError, match=f"task.metric {metric} does not apply") as caught:
                 task.check_metric(metric, labels)
-            assert caught.value.hint == f"set it to one of {metrics.replace(' ', ', ')}"
+            assert caught.value.hint == f"set it to one of {names.replace(' ', ', ')}"

@@ -5,6 +5,7 @@ import pytest
 
 from pipework.data.examples import Source
 from pipework.data.readers import Columns
+from pipework.errors import DataError
 from pipework.train.data_report.tables import tables
 from tests.train.data_report.reports import encoder_of, report_of, sources
 
@@ -100,3 +101,59 @@ def test_rows_without_a_label_are_counted(tmp_path):
     report = report_of({"train": source})
     assert (report.splits["train"].rows, report.splits["train"].skipped) == (2, 2)
     assert "train: 2 rows without a label left out" in report.findings
+
+
+def label_studio(path, answers):
+    """Write a task for each list of answers; an answer is a label, or None if it was cancelled."""
+    tasks = [
+        {
+            "data": {"text": f"text {number}"},
+            "annotations": [
+                {
+                    "was_cancelled": label is None,
+                    "result": [{"value": {"choices": [label or "withdrawn"]}}],
+                }
+                for label in labels
+            ],
+        }
+        for number, labels in enumerate(answers)
+    ]
+    path.write_text(json.dumps(tasks))
+    return Columns(text="data.text", label="annotations.*.result.0.value.choices")
+
+
+def test_the_most_frequent_label_of_several_annotators_is_taken(tmp_path):
+    path = tmp_path / "tasks.json"
+    columns = label_studio(path, ["a", "aa", "bab", [None, "b"], "ab", [None], []])
+    source = Source(path=path, columns=columns, skip_unlabelled=True)
+    assert [row.label for row in source.rows()] == ["a", "a", "b", "b"]
+    report = report_of({"train": source})
+    disputed = "train: 2 rows with different labels of annotators: the most frequent one is taken"
+    assert [*report.findings[:2]] == ["train: 3 rows without a label left out", disputed]
+
+
+def test_labels_that_are_equally_frequent_are_refused(tmp_path):
+    path = tmp_path / "tasks.json"
+    columns = label_studio(path, ["a", "abba"])
+    with pytest.raises(
+        DataError, match=r"2: .* found \['a'\] and \['b'\], equally often"
+    ) as caught:
+        list(Source(path=path, columns=columns).rows())
+    assert caught.value.hint.endswith("or data.skip_unlabelled = true")
+
+
+def test_the_order_of_the_labels_of_an_annotator_does_not_count(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"text": "x", "labels": [["a", "b"], ["c"], ["b", "a"]]}))
+    source = Source(path=path, columns=Columns(label="labels.*"), kind="multi_label")
+    assert [{*row.label} for row in source.rows()] == [{"a", "b"}]
+
+
+def test_a_discarded_response_of_argilla_is_no_answer(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    responses = [{"value": "a", "status": "discarded"}, {"value": "b", "status": "submitted"}]
+    path.write_text(json.dumps({"text": "x", "label": responses}))
+    for column in ("label.*.value", "label.0.value"):
+        assert [row.label for row in Source(path=path, columns=Columns(label=column)).rows()] == [
+            "b"
+        ]

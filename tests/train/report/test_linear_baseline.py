@@ -1,5 +1,6 @@
 import random
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,6 +84,38 @@ def test_the_baseline_of_very_many_labels_is_the_nearest_mean(tmp_path, monkeypa
     assert cosines.dtype == np.float32
     assert cosines.min() >= 0
     assert 0.5 < cosines.max() <= 1 + 1e-6
+
+
+def test_the_nearest_mean_uses_more_rows_than_the_support_vector_machines(tmp_path, monkeypatch):
+    monkeypatch.setattr(baseline, "FITS", 90)
+    monkeypatch.setattr(baseline, "FEWEST_ROWS", 10)
+    monkeypatch.setattr(baseline, "MANY_LABELS", 2)
+    assert linear_baseline(splits(*topics(tmp_path)), TOPICS, NullProgress()).rows == 60
+
+
+def test_blocks_do_not_change_the_nearest_mean(tmp_path, monkeypatch):
+    monkeypatch.setattr(baseline, "MANY_LABELS", 2)
+    files = splits(*topics(tmp_path))
+    whole = linear_baseline(files, TOPICS, NullProgress()).outputs.values
+    monkeypatch.setattr(baseline, "MAX_COSINES", 7 * 3)
+    blocks = linear_baseline(files, TOPICS, NullProgress()).outputs.values
+    np.testing.assert_allclose(blocks, whole, rtol=1e-6)
+
+
+def test_long_texts_are_sampled(tmp_path, monkeypatch):
+    train, dev = topics(tmp_path)
+    characters = sum(len(row.text) for row in train.rows())
+    monkeypatch.setattr(baseline, "CHARACTERS", characters // 3)
+    result = linear_baseline(splits(train, dev), TOPICS, NullProgress())
+    assert (result.rows, result.all_rows) in ((19, 60), (20, 60))
+    assert result.trained_on == f"{result.rows} of the 60 rows"
+
+
+def test_dev_rows_are_read_only_for_thresholds(tmp_path):
+    train, test = topics(tmp_path)
+    missing = replace(train, path=tmp_path / "missing.tsv")
+    sources = {"train": train, "dev": missing, "test": test}
+    assert linear_baseline(sources, TOPICS, NullProgress()).split == "test"
 
 
 def test_the_sample_is_uniform():

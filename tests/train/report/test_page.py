@@ -171,9 +171,9 @@ def test_the_page_shows_the_comparison_with_the_linear_baseline(page, drawn):
     headline, figures = page.verdict.sentence.split(": ", 1)
     assert f"<b>{headline}.</b><br>{figures[0].upper()}{figures[1:]}" in text
     assert f'class="verdict {page.verdict.outcome}"' in text
-    assert "a linear SVM on TF-IDF of words, 100 train rows" in text
+    assert "a linear SVM on TF-IDF of words, trained on the same rows" in text
     sampled = replace(page, baseline=replace(page.baseline, all_rows=5000))
-    assert "100 train rows, sampled from 5,000" in drawn(sampled)
+    assert "trained on 100 of the 5,000 rows" in drawn(sampled)
 
 
 def test_the_page_has_a_plot_of_each_curve(page, regression, drawn):
