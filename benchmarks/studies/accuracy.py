@@ -5,7 +5,7 @@ per seed. Baseline scores on the same rows and the commands that reproduce the r
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -21,6 +21,7 @@ from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Manifest, read_manifest
+from pipework.tasks.evaluation import Calibration
 from pipework.tasks.kinds import metric_in_words
 from pipework.train.config.run_config import run_config
 from pipework.train.config.train import TrainSettings
@@ -75,8 +76,14 @@ def score(
         settings=_settings(manifests[0], run_config(runs[0]).train),
         floors={**floors, "linear model": 100 * linear.evaluation.score},
         commands=commands,
+        calibration_errors=_errors(evaluation.calibration for evaluation in evaluations),
+        uncalibrated_errors=_errors(evaluation.uncalibrated for evaluation in evaluations),
         provenance=provenance(),
     )
+
+
+def _errors(calibrations: Iterable[Calibration | None]) -> tuple[float, ...]:
+    return tuple(found.error for found in calibrations if found is not None)
 
 
 def runs_of(folder: Path) -> list[Path]:

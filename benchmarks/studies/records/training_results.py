@@ -16,7 +16,8 @@ class TrainingResult(StudyResult):
     """Scores of trained models: `values` of `metric` on `rows` rows in percent, one per seed.
 
     `floors` are the scores of baselines on the same rows, in percent, by name. `minutes` is the
-    mean time of a training run; `commands` reproduce it.
+    mean time of a training run; `commands` reproduce it. `calibration_errors` are the expected
+    calibration errors on these rows, and `uncalibrated_errors` those before the calibration.
     """
 
     TABLE: ClassVar[str] = "accuracy"
@@ -25,6 +26,7 @@ class TrainingResult(StudyResult):
         "metric",
         "pipework",
         "baselines on the same rows",
+        "calibration error",
         "rows",
         "minutes",
     )
@@ -38,6 +40,8 @@ class TrainingResult(StudyResult):
     settings: dict[str, Setting]
     floors: dict[str, float]
     commands: tuple[str, ...]
+    calibration_errors: tuple[float, ...] = ()
+    uncalibrated_errors: tuple[float, ...] = ()
 
     @property
     def value(self) -> float:
@@ -52,9 +56,14 @@ class TrainingResult(StudyResult):
             self.metric,
             f"**{self.value:.2f}**{plus_minus(self.values)}{seeds}",
             ", ".join(f"{name} {value:.2f}" for name, value in self.floors.items()),
+            self._calibration(),
             f"{self.rows:,}",
             f"{self.minutes:.0f}" if self.minutes >= 1 else f"{self.minutes:.1f}",
         )
+
+    def _calibration(self) -> str:
+        errors = {"": self.calibration_errors, "before: ": self.uncalibrated_errors}
+        return ", ".join(f"{name}{mean(found):.3f}" for name, found in errors.items() if found)
 
 
 def plus_minus(values: Sequence[float]) -> str:

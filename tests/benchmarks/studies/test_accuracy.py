@@ -1,6 +1,8 @@
 import pytest
 
 from pipework.benchmarks.studies.accuracy import main
+from pipework.export.inference import evaluate_run
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.kinds import Metric
 
@@ -15,6 +17,12 @@ def test_the_stored_score_equals_that_of_the_run(trained_run, run_study):
     assert result.floors["naive Bayes"] == 63.2
     assert result.floors["linear model"] > 50
     assert result.minutes > 0
+    evaluation = evaluate_run(trained_run, None, "dev", None, NullProgress())
+    assert result.calibration_errors == (evaluation.calibration.error,)
+    assert result.uncalibrated_errors == (evaluation.uncalibrated.error,)
+    cells = dict(zip(result.HEAD, next(result.table_rows()), strict=True))
+    before = f"before: {evaluation.uncalibrated.error:.3f}"
+    assert cells["calibration error"] == f"{evaluation.calibration.error:.3f}, {before}"
     assert result.settings["batch_size"] == 16
 
 
