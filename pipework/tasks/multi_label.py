@@ -228,9 +228,16 @@ class MultiLabelTask(Task):
         return f"{counted(len(self.labels), 'label')}, a sigmoid each{calibrated}"
 
     def describe_output(self) -> str:
-        """Return the labels."""
+        """Return the labels and how scores are made."""
         names = ", ".join(f"`{label}`" for label in self.labels)
-        return f"{counted(len(self.labels), 'label')} (several may apply): {names}"
+        labels = f"{counted(len(self.labels), 'label')} (several may apply): {names}"
+        if not self.platt:
+            return labels
+        pairs = ", ".join(
+            f"`{label}` {scale:.6g} and {offset:.6g}"
+            for label, (scale, offset) in zip(self.labels, self.platt, strict=True)
+        )
+        return f"{labels}. Scores: the sigmoids of scale x logit + offset, {pairs}"
 
 
 def _split(text: str, separator: str | None) -> list[object]:

@@ -193,9 +193,12 @@ class SingleLabelTask(Task):
         return f"{counted(len(self.labels), 'label')}, softmax{at}"
 
     def describe_output(self) -> str:
-        """Return the labels."""
+        """Return the labels and how scores are made."""
         names = ", ".join(f"`{label}`" for label in self.labels)
-        return f"{counted(len(self.labels), 'label')}: {names}"
+        labels = f"{counted(len(self.labels), 'label')}: {names}"
+        if self.temperature == 1:
+            return labels
+        return f"{labels}. Scores: the softmax of the logits divided by {self.temperature:.6g}"
 
 
 def _prediction(ranked: dict[str, float]) -> SingleLabel:

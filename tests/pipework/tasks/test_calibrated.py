@@ -40,6 +40,16 @@ def test_known_scales_and_offsets_are_found():
     np.testing.assert_allclose(found.platt, known, atol=TOLERANCE)
 
 
+def test_the_fit_is_described():
+    task = SingleLabelTask(labels=("x", "y"), metric=Metric.ACCURACY, temperature=2.069)
+    assert task.describe_decision() == "2 labels, softmax at temperature 2.07"
+    assert task.describe_output().endswith(". Scores: the softmax of the logits divided by 2.069")
+    assert task.uncalibrated.describe_output() == "2 labels: `x`, `y`"
+    several = MultiLabelTask(labels=("x",), metric=Metric.MICRO_F1, platt=((0.5, -1.25),))
+    assert several.describe_decision() == "1 label, a sigmoid each (calibrated)"
+    assert several.describe_output().endswith("of scale x logit + offset, `x` 0.5 and -1.25")
+
+
 def test_rows_without_an_error_do_not_give_certainty():
     logits_NC = np.tile(np.array([[5, 0, 0]], np.float32), (250, 1))
     true_NC = np.tile(np.array([[True, False, False]]), (250, 1))
