@@ -23,6 +23,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.train.config.run_config import run_config
 from pipework.train.config.train import TrainSettings
+from pipework.train.distill.teacher import runs_of
 from pipework.train.report.curves import last_line
 from pipework.train.report.linear_baseline import linear_baseline
 from pipework.train.report.verdict import metric_in_words
@@ -77,11 +78,6 @@ def score(
         commands=commands,
         provenance=provenance(),
     )
-
-
-def runs_of(folder: Path) -> list[Path]:
-    """Return the runs of a folder, one for each seed, or the run folder itself."""
-    return sorted(folder.glob("seed-*")) or [folder]
 
 
 def minutes(run: Path) -> float:
