@@ -94,7 +94,7 @@ def _check_server(target: str, options: Collection[str]) -> None:
 
 
 if TYPE_CHECKING:
-    from pipework.benchmarks.plan import BaselineServer, BenchPlan
+    from pipework.benchmarks.plan import BenchPlan
     from pipework.benchmarks.report.report import Result
     from pipework.data.examples import Source
 
@@ -123,7 +123,7 @@ def bench(
     check_options(target, options)
     from pipework.benchmarks.load.slo import parse_slo
     from pipework.benchmarks.load.trace import Trace
-    from pipework.benchmarks.plan import BaselineServer, BenchPlan
+    from pipework.benchmarks.plan import BenchPlan
     from pipework.run_folder.files import check_writable
 
     for path in filter(None, (json, html)):
@@ -146,10 +146,7 @@ def bench(
         duration_s=seconds,
         command=_command_line(context, options),
     )
-    baseline = None
-    if against is not None:
-        baseline = BaselineServer(url=against, price=other_price, template=other_template)
-    _publish(_measure(target, plan, baseline), json, html)
+    _publish(_measure(target, plan, against, other_price, other_template), json, html)
 
 
 def _source(target: str, file: Path, columns: str | None) -> "Source":
@@ -207,18 +204,17 @@ def _published(value: object) -> str:
     return TargetAddress.of(text).display_url if text.startswith(URLS) else text
 
 
-def _measure(target: str, plan: "BenchPlan", baseline: "BaselineServer | None") -> "Result":
+def _measure(
+    target: str, plan: "BenchPlan", against: str | None, price: float | None, template: str | None
+) -> "Result":
     from pipework import console
     from pipework.benchmarks.run import bench as measure
     from pipework.benchmarks.run_against import bench_against
 
-    progress = console.progress()
-    try:
-        if baseline is None:
+    with console.progress() as progress:
+        if against is None:
             return measure(target, plan, progress)
-        return bench_against(target, baseline, plan, progress)
-    finally:
-        progress.close()
+        return bench_against(target, against, plan, progress, price=price, template=template)
 
 
 def _publish(result: "Result", json: Path | None, html: Path | None) -> None:

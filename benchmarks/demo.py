@@ -79,7 +79,7 @@ class Demo:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
             try:
                 with self._stage("start the server"):
-                    url = _url(server, command)
+                    url = server_url(server, command)
                 yield url
                 with self._stage("stop the server"):
                     server.terminate()
@@ -133,8 +133,13 @@ def _unused_folder(folder: Path) -> Path:
     return next(folder / name for name in names if not (folder / name).exists())
 
 
-def _url(server: subprocess.Popen[str], command: Sequence[str]) -> str:
-    """Print the server's output until a line contains its URL, and wait until it is ready."""
+def server_url(server: subprocess.Popen[str], command: Sequence[str]) -> str:
+    """Print the server's output until a line contains its URL, and wait until it is ready.
+
+    Raises:
+        StageError: it has ended.
+        NotReadyError: it is not ready in time.
+    """
     for line in server.stdout or ():
         _print(line.rstrip("\n"))
         if match := URL.search(line):

@@ -23,15 +23,6 @@ MAX_SECONDS = 600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BaselineServer:
-    """Server that the target is compared with: its URL, price per hour and request template."""
-
-    url: str
-    price: float | None = None
-    template: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class BenchPlan:
     """Measurement plan.
 

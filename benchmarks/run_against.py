@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from pipework.benchmarks.compare.abba import ROUNDS, SLICES, TOLERANCE, compare_rounds, run_rounds
 from pipework.benchmarks.load.level import MeasuredLevel, OfferedLoad
-from pipework.benchmarks.plan import BaselineServer, BenchPlan
+from pipework.benchmarks.plan import BenchPlan
 from pipework.benchmarks.results_schema.comparison import ComparedServer, ComparisonResult
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.run_server import ServerUnderTest
@@ -14,14 +14,22 @@ MIN_SLICE_S = 0.5  # slices are short, but must contain enough requests
 
 
 def bench_against(
-    url: str, baseline: BaselineServer, plan: BenchPlan, progress: Progress
+    url: str,
+    against: str,
+    plan: BenchPlan,
+    progress: Progress,
+    *,
+    price: float | None = None,
+    template: str | None = None,
 ) -> ComparisonResult:
-    """Measure the server at `url` and a baseline alternately, and compare them.
+    """Measure the server at `url` and the server `against` alternately, and compare them.
+
+    `price` and `template` of the plan are for `url`, the others for `against`.
 
     Raises:
         PipeError: a server does not respond, or a response is unexpected.
     """
-    before = ServerUnderTest.of(baseline.url, replace(plan, template=baseline.template))
+    before = ServerUnderTest.of(against, replace(plan, template=template))
     after = ServerUnderTest.of(url, plan)
     slice_s = max(MIN_SLICE_S, plan.duration_s / SLICES)
 
@@ -38,5 +46,5 @@ def bench_against(
         workload=after.workload.summary(),
         rounds=ROUNDS,
         tolerance=TOLERANCE,
-        levels=compare_rounds(rounds, (baseline.price, plan.price)),
+        levels=compare_rounds(rounds, (price, plan.price)),
     )

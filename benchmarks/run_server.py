@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from itertools import count
 
 from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad
-from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.loops import closed_loop, open_loop, replay
 from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.load.slo import judge_rates, min_rate
@@ -53,8 +52,8 @@ class ServerUnderTest:
         if self.trace is not None and load.rate is not None and load.arrivals is Arrivals.TRACE:
             speed = load.rate / self.trace.rate
             return replay(self.target, self.trace, speed=speed, progress=progress)
-        duration = LevelDuration(warmup_s=duration_s * WARMUP, duration_s=duration_s)
-        spec = LoadSpec(workload=self.workload, load=load, duration=duration)
+        warmup_s = duration_s * WARMUP
+        spec = LoadSpec(workload=self.workload, load=load, warmup_s=warmup_s, duration_s=duration_s)
         if load.concurrency is not None:
             return closed_loop(self.target, spec, progress)
         return open_loop(self.target, spec, progress, seed=seed)

@@ -81,7 +81,10 @@ def build(
         precision=layers.fallback_precision,
         build=EngineBuild(
             opset=OPSET,
-            built_with=package_versions("onnx"),
+            built_with={
+                "exporter": EXPORTER,
+                **{package: version(package) for package in ("torch", "transformers", "onnx")},
+            },
             fusions=count_fusions(path),
             kept=layers.fallback,
             first_only=reads_first_only(path),
@@ -149,11 +152,3 @@ def disk_space(folder: Path, manifest: Manifest) -> Iterator[None]:
             raise
         message += f", which cannot be written: {error.strerror}"
         raise RunFolderError(message, "free space on the disk") from error
-
-
-def package_versions(*packages: str) -> dict[str, str]:
-    """Return the name of the exporter and the versions of torch, transformers and `packages`."""
-    return {
-        "exporter": EXPORTER,
-        **{package: version(package) for package in ("torch", "transformers", *packages)},
-    }

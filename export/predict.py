@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pipework.client import Client
@@ -23,32 +23,15 @@ RETRIES = 8  # of a request that an overloaded server rejects
 Predictions = Iterator[tuple[Example, Prediction]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PredictionSource:
-    """The model that predicts.
-
-    Attributes:
-        url: URL of a server; None for a run folder.
-        columns: columns of a data file that differ from the training data.
-        engine: name of an engine of the run folder; None for the default.
-    """
-
-    url: str | None = None
-    columns: str | None = None
-    engine: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PredictedInputs:
-    """Inputs with their predictions, in order, and the data file that the inputs are from."""
-
-    predictions: Predictions
-    file: Source | None
-
-
 def predict_inputs(
-    words: Sequence[str], file: Path | None, source: PredictionSource, *, progress: Progress
-) -> PredictedInputs:
+    words: Sequence[str],
+    file: Path | None,
+    *,
+    url: str | None = None,
+    columns: str | None = None,
+    engine: str | None = None,
+    progress: Progress,
+) -> tuple[Predictions, Source | None]:
     """Return the inputs with their predictions; at the end, note the truncated inputs.
 
     Args:
@@ -56,30 +39,38 @@ def predict_inputs(
             texts are read from standard input, one per line.
         file: a data file with the columns of the training data. A .txt file without tabs that lacks
             the column of the text is a list of texts.
-        source: the model that predicts.
+        url: URL of a server that predicts; None for a run folder.
+        columns: columns of the data file that differ from the training data.
+        engine: name of an engine of the run folder; None for the default.
         progress: receives the note, and the number of finished rows if a server predicts a file.
+
+    Returns:
+        The inputs with their predictions, in order, and the data file that the inputs are from.
 
     Raises:
         ConfigError: expected either a run folder or a URL, and either texts or a file.
         DataError: the columns are invalid or do not fit the model.
     """
-    texts = words if source.url is not None else words[1:]
-    _check_inputs(words, texts, file, source)
-    rows = None if file is None else _file_source(words, file, source)
+    texts = words if url is not None else words[1:]
+    _check_inputs(words, file, url, columns, engine)
+    rows = None if file is None else _file_source(words, file, url, columns)
     if rows is not None and rows.format is Format.TEXT:
         progress.note(f"{rows.path} has no column for the text: each line is a text")
-    if source.url is None:
+    if url is None:
         inputs = _text_inputs(texts) if rows is None else _examples(rows)
-        predictions = predict_run(Path(words[0]), inputs, source.engine)
+        predictions = predict_run(Path(words[0]), inputs, engine)
     else:
-        predictions = _predict_by_server(source.url, texts, rows, progress)
-    return PredictedInputs(predictions=_note_truncated(predictions, progress), file=rows)
+        predictions = _predict_by_server(url, texts, rows, progress)
+    return _note_truncated(predictions, progress), rows
 
 
 def _check_inputs(
-    words: Sequence[str], texts: Sequence[str], file: Path | None, source: PredictionSource
+    words: Sequence[str],
+    file: Path | None,
+    url: str | None,
+    columns: str | None,
+    engine: str | None,
 ) -> None:
-    url = source.url
     if url is None and not words:
         message = "expected a run folder or --url, found neither"
         raise ConfigError(message, "pipe predict RUN TEXT, or pipe predict --url URL TEXT")
@@ -87,24 +78,23 @@ def _check_inputs(
         both = f"{words[0]} and {without_password(url)}"
         message = f"expected a run folder or --url, found both: {both}"
         raise ConfigError(message, "remove one of them")
-    if texts and file is not None:
+    if file is not None and len(words) > (url is None):
         message = "expected texts or --file, found both"
         raise ConfigError(message)
-    if source.columns is not None and file is None:
+    if columns is not None and file is None:
         message = "--columns needs --file"
         raise ConfigError(message, "a text of the command line or of standard input has no columns")
-    if source.engine is not None and url is not None:
+    if engine is not None and url is not None:
         message = "expected a run folder with --engine, found --url"
         raise ConfigError(message, "choose the engine of a server: pipe serve RUN --engine NAME")
 
 
-def _file_source(words: Sequence[str], file: Path, source: PredictionSource) -> Source:
+def _file_source(words: Sequence[str], file: Path, url: str | None, columns: str | None) -> Source:
     """Return how to read a data file, or a list of texts."""
-    columns = source.columns
-    if source.url is None:
+    if url is None:
         reading = TrainingReadOptions.of(read_classifier(Path(words[0])).data)
     else:
-        reading = _server_read_options(source.url, file, columns)
+        reading = _server_read_options(url, file, columns)
     rows = unlabelled_source(reading, file, columns)
     if file.suffix != ".txt" or columns is not None or rows.columns.text_pair is not None:
         return rows

@@ -100,8 +100,8 @@ def measure(
     measured = rows[: CALLS * BATCH]
     batches = [measured[start : start + BATCH] for start in range(0, len(measured), BATCH)]
     singles = [measured[index : index + 1] for index in range(0, len(measured), BATCH)]
-    pairs = dict[str, list[tuple[StepCost, StepCost]]]()
-    p50_ms, processors = dict[str, float](), dict[str, str]()
+    speeds = dict[str, Speed]()
+    own_s = list[float]()
     first = next(iter(engines))
     with (
         progress.stage("measure", len(engines), "engines"),
@@ -114,20 +114,20 @@ def measure(
                 if name != first:
                     tested = stack.enter_context(OpenInstances(engine))
                     tested.warm(batches, seconds / 2)
-                pairs[name] = _take_turns(tested, reference, batches, seconds)
-                p50_ms[name] = 1000 * _median_s(tested.instances[0], singles, seconds / 4)
-                processors[name] = tested.instances[0].processor
+                pairs = _take_turns(tested, reference, batches, seconds)
+                own_s += [cost.wall_s for _, cost in pairs]
+                speeds[name] = _relative_speed(
+                    pairs,
+                    rows=len(measured),
+                    p50_ms=1000 * _median_s(tested.instances[0], singles, seconds / 4),
+                    processor=tested.instances[0].processor,
+                    instances=engine.instances,
+                )
             progress.advance(1)
-    own_s = [cost.wall_s for steps in pairs.values() for _, cost in steps]
+    rate = len(own_s) / sum(own_s)
     return {
-        name: _speed(
-            pairs[name],
-            len(own_s) / sum(own_s),
-            rows=len(measured),
-            p50_ms=p50_ms[name],
-            processor=processors[name],
-        ).model_copy(update={"instances": engine.instances})
-        for name, engine in engines.items()
+        name: speed.model_copy(update={"texts_per_s": rate * speed.texts_per_s})
+        for name, speed in speeds.items()
     }
 
 
@@ -159,15 +159,15 @@ def _median_s(engine: CollatedEngine, calls: Batches, seconds: float) -> float:
     return float(np.median(took_s))
 
 
-def _speed(
+def _relative_speed(
     pairs: Sequence[tuple[StepCost, StepCost]],
-    reference_rate: float,
     *,
     rows: int,
     p50_ms: float,
     processor: str,
+    instances: int,
 ) -> Speed:
-    """Return the speed that follows from the ratios to the reference, with its 95 % interval."""
+    """Return a speed as a multiple of the reference's, with its 95 % interval."""
     ratios = sorted(own.wall_s / reference.wall_s for own, reference in pairs)
     count, half = len(ratios), Z * math.sqrt(len(ratios)) / 2
     # The interval of a median, by order statistics: it needs no assumption about disturbances.
@@ -175,7 +175,7 @@ def _speed(
     high = ratios[min(count - 1, math.ceil(count / 2 + half))]
     middle = float(np.median(ratios))
     return Speed(
-        texts_per_s=reference_rate / middle,
+        texts_per_s=1 / middle,
         variation=middle / low - middle / high,
         batch=BATCH,
         p50_ms=p50_ms,
@@ -183,4 +183,5 @@ def _speed(
         threads=cpu_limit(),
         processor=processor,
         cpu_ms=1000 * float(np.median([own.cpu_s for own, _ in pairs])),
+        instances=instances,
     )

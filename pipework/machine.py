@@ -23,6 +23,7 @@ from pipework.closeable import Closeable
 from pipework.errors import ConfigError
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+CPU_INFO = Path("/proc/cpuinfo")
 NODES = Path("/sys/devices/system/node")
 DEVICES = Path("/dev")
 CPUS = "PIPEWORK_CPUS"
@@ -46,9 +47,8 @@ MAX_PAUSE = 32
 NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "out of memory", "ALLOC_FAILED")
 
 
-@cache
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the model name of the processor and its instruction sets for int8 and bf16."""
+def cpu_fields(cpuinfo: Path = CPU_INFO) -> dict[str, str]:
+    """Return the first value of each field that Linux shows of the processor; else none."""
     fields: dict[str, str] = {}
     try:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
@@ -57,6 +57,13 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     for line in lines:
         name, _, value = line.partition(":")
         fields.setdefault(name.strip(), value.strip())
+    return fields
+
+
+@cache
+def processor(cpuinfo: Path = CPU_INFO) -> str:
+    """Return the model name of the processor and its instruction sets for int8 and bf16."""
+    fields = cpu_fields(cpuinfo)
     flags = fields.get("flags", "").split()
     instruction_sets = [name for name in INSTRUCTION_SETS if name in flags]
     return " ".join((fields.get("model name", "unknown processor"), *instruction_sets))

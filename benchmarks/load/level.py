@@ -1,16 +1,15 @@
 """Conversion of measured request outcomes to a `Level`. Shapes: R requests."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from pipework.benchmarks.load.level_run import LevelDuration, LevelMeasurement
+from pipework.benchmarks.load.level_run import LevelRun
 from pipework.benchmarks.load.outcome import RequestOutcome
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals, Level
-from pipework.benchmarks.stats.confidence import Floats, latency
+from pipework.benchmarks.stats.confidence import latency
 
 LATE_S = 0.01  # a request is late if it is sent this long after its intended time
 CONNECTIONS = 2048  # maximum of an open loop
@@ -49,11 +48,12 @@ class OfferedLoad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadSpec:
-    """Specification of a level: the texts to send, the load and the duration."""
+    """Specification of a level: texts, load, and seconds of the warm-up and of the measurement."""
 
     workload: Workload
     load: OfferedLoad
-    duration: LevelDuration
+    warmup_s: float
+    duration_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,21 +64,19 @@ class MeasuredLevel:
     latencies_s: tuple[float, ...]
 
 
-def level(measurement: LevelMeasurement, load: OfferedLoad, workload: Workload) -> MeasuredLevel:
-    """Compute the figures of a level from its measurement."""
-    begin_s, end_s = measurement.span_s
+def level(run: LevelRun, load: OfferedLoad, workload: Workload) -> MeasuredLevel:
+    """Compute the figures of a level that has ended."""
+    begin_s, end_s = run.span_s
     duration_s = max(end_s - begin_s, 1e-9)
-    counted = [
-        outcome for outcome in measurement.outcomes if load.counts(outcome, measurement.span_s)
-    ]
+    counted = [outcome for outcome in run.outcomes if load.counts(outcome, run.span_s)]
     succeeded = [outcome for outcome in counted if outcome.error is None]
     in_time = [
         outcome
-        for outcome in measurement.outcomes
+        for outcome in run.outcomes
         if outcome.error is None and begin_s < outcome.end_s <= end_s
     ]
     texts_per_s = sum(outcome.texts for outcome in in_time) / duration_s
-    latencies_s_R = _latencies_s(succeeded)
+    latencies_s_R = np.array([outcome.end_s - outcome.intended_s for outcome in succeeded])
     summary = Level(
         concurrency=load.concurrency,
         rate=load.rate,
@@ -93,11 +91,7 @@ def level(measurement: LevelMeasurement, load: OfferedLoad, workload: Workload) 
         requests_per_s=round(len(in_time) / duration_s, 2),
         latency_ms=latency(latencies_s_R) if succeeded else None,
         errors=dict(Counter(outcome.error for outcome in counted if outcome.error is not None)),
-        server=measurement.server,
-        generator_cores=measurement.generator_cores,
+        server=run.server,
+        generator_cores=run.generator_cores,
     )
     return MeasuredLevel(level=summary, latencies_s=tuple(latencies_s_R.tolist()))
-
-
-def _latencies_s(outcomes: Sequence[RequestOutcome]) -> Floats:
-    return np.array([outcome.end_s - outcome.intended_s for outcome in outcomes], np.float64)

@@ -1,9 +1,7 @@
 """Timing of one load level: a warm-up, then the measured time."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from math import floor
 from time import perf_counter, process_time
@@ -14,45 +12,27 @@ from pipework.benchmarks.results_schema.level import ServerUse
 from pipework.progress import Progress
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LevelDuration:
-    """Seconds of the warm-up, which is not measured, and of the measured time of a level."""
-
-    warmup_s: float
-    duration_s: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LevelMeasurement:
-    """Raw measurement of a level.
+class LevelRun:
+    """A level: its measurement, and when sending must stop.
 
     Attributes:
         outcomes: outcomes of all requests, in the order in which they ended.
-        span_s: start and end of the measured time (perf_counter). It ends with the last response if
-            the requests ran out before.
-        server: resources used by the server since the warm-up, None if not measurable.
+        generator_cores: processors used by this process since the warm-up.
     """
 
-    outcomes: Sequence[RequestOutcome]
-    span_s: tuple[float, float]
-    generator_cores: float | None = None
-    server: ServerUse | None = None
-
-
-class LevelRun:
-    """A running level: its outcomes, and when sending must stop."""
-
-    def __init__(self, duration: LevelDuration, monitor: ServerMonitor | None) -> None:
-        """Start the clock of the level."""
-        self.outcomes: list[RequestOutcome] = []  # in the order in which the requests ended
+    def __init__(
+        self, *, warmup_s: float, duration_s: float, monitor: ServerMonitor | None = None
+    ) -> None:
+        """Start the clock of the level: the warm-up, and the measured time."""
+        self.outcomes: list[RequestOutcome] = []
         self.start_s = perf_counter()
-        self.begin_s = self.start_s + duration.warmup_s
-        self.end_s = self.begin_s + duration.duration_s
+        self.begin_s = self.start_s + warmup_s
+        self.end_s = self.begin_s + duration_s
+        self.generator_cores: float | None = None
         self._over = asyncio.Event()
         self._exhausted = False
-        self._seconds = floor(duration.warmup_s + duration.duration_s)
+        self._seconds = floor(warmup_s + duration_s)
         self._monitor = monitor
-        self._generator_cores: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -69,18 +49,21 @@ class LevelRun:
         self._over.set()
 
     @property
-    def measurement(self) -> LevelMeasurement:
-        """Measurement of the level, complete once all requests have ended."""
+    def span_s(self) -> tuple[float, float]:
+        """Start and end of the measured time (perf_counter), once all requests have ended.
+
+        It ends with the last response if the requests ran out before.
+        """
         end_s = self.end_s
         if self._exhausted:
             ends_s = (outcome.end_s for outcome in self.outcomes)
             end_s = max(ends_s, default=self.begin_s)
-        return LevelMeasurement(
-            outcomes=self.outcomes,
-            span_s=(self.begin_s, end_s),
-            generator_cores=self._generator_cores,
-            server=None if self._monitor is None else self._monitor.usage,
-        )
+        return self.begin_s, end_s
+
+    @property
+    def server(self) -> ServerUse | None:
+        """Resources used by the server since the warm-up, None if not measurable."""
+        return None if self._monitor is None else self._monitor.usage
 
     async def follow(self) -> None:
         """Measure resources between the warm-up and the end, then stop the level."""
@@ -91,7 +74,7 @@ class LevelRun:
         begin_s = perf_counter()
         await self._wait_until(self.end_s)
         took_s = max(perf_counter() - begin_s, 1e-9)
-        self._generator_cores = round((process_time() - before_s) / took_s, 3)
+        self.generator_cores = round((process_time() - before_s) / took_s, 3)
         self._over.set()
         if self._monitor is not None:
             await asyncio.to_thread(self._monitor.end)

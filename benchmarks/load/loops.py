@@ -20,7 +20,7 @@ import numpy as np
 import uvloop
 
 from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad, level
-from pipework.benchmarks.load.level_run import LevelDuration, LevelMeasurement, LevelRun
+from pipework.benchmarks.load.level_run import LevelRun
 from pipework.benchmarks.load.outcome import (
     PreparedRequest,
     prepare_requests,
@@ -46,11 +46,11 @@ def drive(target: Target, spec: LoadSpec, send: Send, progress: Progress) -> Mea
 
     `send` sends the requests and returns once sending has stopped and all responses have arrived.
     """
-    requests, duration = prepare_requests(target, spec.workload), spec.duration
-    seconds = max(1, floor(duration.warmup_s + duration.duration_s))
+    requests = prepare_requests(target, spec.workload)
+    seconds = max(1, floor(spec.warmup_s + spec.duration_s))
     with progress.stage(f"{spec.load}", seconds, "s"), _garbage_collection_paused():
-        measurement = uvloop.run(_measure(target, requests, spec, send, progress))
-    return level(measurement, spec.load, spec.workload)
+        run = uvloop.run(_measure(target, requests, spec, send, progress))
+    return level(run, spec.load, spec.workload)
 
 
 async def _measure(
@@ -59,10 +59,10 @@ async def _measure(
     spec: LoadSpec,
     send: Send,
     progress: Progress,
-) -> LevelMeasurement:
+) -> LevelRun:
     caller = target.open(spec.load.connections)
     monitor = ServerMonitor.of(target.address.host, target.address.port)
-    run = LevelRun(spec.duration, monitor)
+    run = LevelRun(warmup_s=spec.warmup_s, duration_s=spec.duration_s, monitor=monitor)
     progress_task = asyncio.create_task(run.report_progress(progress))
 
     async def send_all() -> None:
@@ -74,7 +74,7 @@ async def _measure(
     finally:
         progress_task.cancel()
         await caller.close()
-    return run.measurement
+    return run
 
 
 @contextmanager
@@ -136,10 +136,12 @@ def replay(
     All requests are reported; there is no warm-up.
     """
     times_s = (at_s / speed for at_s in trace.at_s)
-    duration_s = trace.duration_s / speed
-    load = OfferedLoad(rate=round(trace.rate * speed, 3), arrivals=Arrivals.TRACE)
-    duration = LevelDuration(warmup_s=0.0, duration_s=duration_s)
-    spec = LoadSpec(workload=trace.workload, load=load, duration=duration)
+    spec = LoadSpec(
+        workload=trace.workload,
+        load=OfferedLoad(rate=round(trace.rate * speed, 3), arrivals=Arrivals.TRACE),
+        warmup_s=0.0,
+        duration_s=trace.duration_s / speed,
+    )
     return drive(target, spec, partial(_send_at, times_s), progress)
 
 

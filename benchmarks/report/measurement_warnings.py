@@ -14,13 +14,8 @@ BUSY_CORES = 0.9  # the load generator computes in one thread
 
 def notes(result: BenchResult) -> list[ResultNote]:
     """Return the notes on a result, the SLO verdict first."""
-    all_notes = [_slo(result.slo)] if result.slo is not None else []
-    all_notes += [
-        *_failures(result.levels),
-        *_generator(result),
-        *_late_requests(result),
-    ]
-    return all_notes
+    verdict = [] if result.slo is None else [_slo(result.slo)]
+    return [*verdict, *_failures(result.levels), *_generator(result), *_late_requests(result)]
 
 
 def _slo(slo: SloResult) -> ResultNote:

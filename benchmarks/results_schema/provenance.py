@@ -4,12 +4,11 @@ import os
 import platform
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Literal
 
 import pipework
 from pipework.git import CHECKOUT, git_commit
-from pipework.machine import cpu_limit
+from pipework.machine import cpu_fields, cpu_limit
 from pipework.record import Record
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -63,7 +62,7 @@ def machine() -> Machine:
     """Describe the machine that runs this process."""
     pages, page_size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
-        cpu=_cpu(Path("/proc/cpuinfo")),
+        cpu=cpu_fields().get("model name") or platform.machine(),
         cores=cpu_limit(),
         memory_gib=round(pages * page_size / 2**30, 1),
         python=platform.python_version(),
@@ -80,15 +79,6 @@ def package_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
-
-
-def _cpu(cpuinfo: Path) -> str:
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def _system() -> str:

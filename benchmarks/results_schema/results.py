@@ -5,17 +5,12 @@ A result contains no host name and no path of the measuring machine, so it can b
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Literal
 
 from pipework.benchmarks.results_schema.level import Latency, Level, WorkloadSummary
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION, Provenance
-from pipework.errors import DataError
 from pipework.record import Record
 from pipework.run_folder.files import check_writable, write_atomically
-
-AnyResult = TypeVar("AnyResult", bound=Record)
 
 
 class Statistic(StrEnum):
@@ -124,21 +119,3 @@ def write_result(path: Path, result: Record) -> None:
     """
     check_writable(path)
     write_atomically(path, (result.model_dump_json(indent=2) + "\n").encode())
-
-
-def read_as(path: Path, results: TypeAdapter[AnyResult]) -> AnyResult:
-    """Read a result of one of the given types.
-
-    Raises:
-        DataError: the file is missing or is not a result of this schema version.
-    """
-    try:
-        return results.validate_json(path.read_bytes())
-    except OSError as error:
-        message = f"{path} cannot be read: {error.strerror}"
-        raise DataError(message) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        message = f"{path} is not a result of schema {SCHEMA_VERSION}: {where}: {first['msg']}"
-        raise DataError(message, "measure again with this version") from error

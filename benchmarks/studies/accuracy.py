@@ -25,6 +25,7 @@ from pipework.tasks.evaluation import Calibration
 from pipework.tasks.kinds import metric_in_words
 from pipework.train.config.run_config import run_config
 from pipework.train.config.train import TrainSettings
+from pipework.train.distill.teacher import runs_of
 from pipework.train.report.curves import last_line
 from pipework.train.report.linear_baseline import linear_baseline
 
@@ -84,11 +85,6 @@ def score(
 
 def _errors(calibrations: Iterable[Calibration | None]) -> tuple[float, ...]:
     return tuple(found.error for found in calibrations if found is not None)
-
-
-def runs_of(folder: Path) -> list[Path]:
-    """Return the runs of a folder, one for each seed, or the run folder itself."""
-    return sorted(folder.glob("seed-*")) or [folder]
 
 
 def minutes(run: Path) -> float:

@@ -4,22 +4,19 @@
 options are as in `pipe bench`.
 """
 
-import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from pipework.benchmarks.demo import StageError, server_url
 from pipework.benchmarks.studies.script import report_errors
-from pipework.client import Client
 from pipework.errors import NotReadyError
 
-URL = re.compile(r"http://\S+")
-START_S, STOP_S, POLL_S = 60.0, 60.0, 0.1
+STOP_S = 60.0
 
 
 @contextmanager
@@ -38,27 +35,16 @@ def running_server(run: Path) -> Iterator[str]:
     previous_handler = signal.signal(signal.SIGTERM, _exit)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own program)
         try:
-            match = URL.search(process.stdout.readline() if process.stdout else "")
-            if match is None or not _is_ready(match[0], process):
-                message = "the server did not start; its error message is above this line"
-                raise NotReadyError(message, f"run it by hand: pipe serve {run}")
-            yield match[0]
+            yield server_url(process, command)
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_S)
+        except StageError as error:
+            message = "the server did not start; its error message is above this line"
+            raise NotReadyError(message, f"run it by hand: pipe serve {run}") from error
         finally:
             process.kill()
             signal.signal(signal.SIGTERM, previous_handler)
-
-
-def _is_ready(url: str, process: "subprocess.Popen[str]") -> bool:
-    deadline_s = time.monotonic() + START_S
-    with Client(url) as client:
-        while time.monotonic() < deadline_s and process.poll() is None:
-            if client.ready():
-                return True
-            time.sleep(POLL_S)
-    return False
 
 
 def _exit(number: int, _: FrameType | None) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.stats.confidence import t_quantile
-from pipework.benchmarks.studies.accuracy import minutes, runs_of
+from pipework.benchmarks.studies.accuracy import minutes
 from pipework.benchmarks.studies.records.experiment_results import Arm, Difference, ExperimentResult
 from pipework.benchmarks.studies.records.training_results import Setting, recorded_settings
 from pipework.benchmarks.studies.script import command, report_errors, stored, study_parser
@@ -27,6 +27,7 @@ from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.kinds import metric_in_words
 from pipework.train.config.run_config import run_config
+from pipework.train.distill.teacher import runs_of
 from pipework.train.report.linear_baseline import linear_baseline
 
 KNOWN = {"SVM on TF-IDF of 1 to 3 characters": 90.36}

@@ -10,7 +10,6 @@ from pipework.client.address import check_key
 from pipework.client.client import KEY_VARIABLE
 from pipework.errors import ConfigError, without_password
 
-TLS_SCHEMES = ("https", "grpcs")
 DEFAULT_PORTS = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 443}
 
 
@@ -73,7 +72,7 @@ class TargetAddress:
     @property
     def uses_tls(self) -> bool:
         """Whether the connection uses TLS."""
-        return self.scheme in TLS_SCHEMES
+        return self.scheme.endswith("s")
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS context that verifies the server, or None without TLS.

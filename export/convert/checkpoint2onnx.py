@@ -50,7 +50,7 @@ def module_path(node: str) -> str:
 
 
 class PackedClassifier(nn.Module):
-    """Computes logits from packed rows, the arrays of `pipework.text.packing.Packed`."""
+    """Computes logits from packed rows, the arrays of `pipework.text.packing.pack`."""
 
     def __init__(self, classifier: Classifier) -> None:
         """Wrap a classifier whose family passes `check_packable`."""

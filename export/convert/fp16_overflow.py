@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from pipework.machine import cpu_limit
+from pipework.serve.engines.onnxruntime import CPU, session_options
 
 MARGIN = 4  # other rows may reach larger values than those that were run
 LARGEST = float(np.finfo(np.float16).max) / MARGIN
@@ -236,12 +237,6 @@ def _rounded(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _session(model: onnx.ModelProto) -> ort.InferenceSession:
     """Open a graph without optimisation, which would merge each twin with its original."""
-    options = ort.SessionOptions()
+    options = session_options(cpu_limit())
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    options.enable_cpu_mem_arena = False
-    options.intra_op_num_threads = cpu_limit()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])

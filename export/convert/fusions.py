@@ -12,21 +12,21 @@ from pathlib import Path
 import onnx
 import onnxruntime as ort
 
+from pipework.machine import cpu_limit
+from pipework.serve.engines.onnxruntime import CPU, session_options
+
 # Weights in a separate file: graphs over 2 GB cannot be written otherwise.
 EXTERNAL_WEIGHTS = "session.optimized_model_external_initializers_file_name"
-ERRORS_ONLY = 3  # log level; hides the warning that the optimised graph is machine-specific
 
 
 def count_fusions(graph: Path) -> dict[str, int]:
     """Return the count of each fused operator that onnxruntime adds to the graph on a CPU."""
     with tempfile.TemporaryDirectory(dir=graph.parent, prefix="optimised-") as folder:
         optimised = Path(folder) / "graph.onnx"
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options = session_options(cpu_limit())
         options.optimized_model_filepath = str(optimised)
         options.add_session_config_entry(EXTERNAL_WEIGHTS, "weights.bin")
-        options.log_severity_level = ERRORS_ONLY
-        ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(str(graph), options, providers=[CPU])
         after = operators(optimised)
     before = operators(graph)
     return {name: after[name] for name in sorted(after) if name not in before}

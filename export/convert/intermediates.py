@@ -17,6 +17,7 @@ from onnx import helper
 
 from pipework.export.rows.run_rows import reads_first_only
 from pipework.machine import cpu_limit
+from pipework.serve.engines.onnxruntime import CPU, session_options
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Run = Callable[[Arrays], Arrays]
@@ -54,10 +55,6 @@ class OnnxIntermediates:
         outputs = list(dict.fromkeys(("logits", *names)))
         del model.graph.output[:]
         model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in outputs)
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        options.intra_op_num_threads = cpu_limit()
-        session = ort.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        options = session_options(cpu_limit())
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
         return lambda arrays: dict(zip(outputs, session.run(outputs, dict(arrays)), strict=True))

@@ -12,7 +12,6 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -190,7 +189,8 @@ def _pooling(name: str, *, normalized: bool) -> PoolingSettings:
     if path is None:
         message = f"{name!r} has no {MODULES}, expected a folder of sentence-transformers"
         raise ConfigError(message, "save the model again with SetFit")
-    modules = [(entry["type"].rpartition(".")[2], entry["path"]) for entry in _list(path)]
+    entries: list[dict[str, str]] = json.loads(path.read_bytes())
+    modules = [(entry["type"].rpartition(".")[2], entry["path"]) for entry in entries]
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         message = f"{name!r} has the modules {', '.join(kinds)}"
@@ -208,11 +208,6 @@ def _pooling(name: str, *, normalized: bool) -> PoolingSettings:
         message = f"{name!r} has the pooling {', '.join(modes)}"
         raise ConfigError(message, "supported: the mean of the tokens, or the cls token")
     return PoolingSettings(mode=supported[modes[0]], normalize=normalized or "Normalize" in kinds)
-
-
-def _list(path: Path) -> list[dict[str, str]]:
-    entries: list[dict[str, str]] = json.loads(path.read_bytes())
-    return entries
 
 
 def _encoder(name: str, allow_unused: Collection[str]) -> tuple[PreTrainedModel, tuple[str, ...]]:

@@ -7,7 +7,7 @@ huggingface_hub determines the hub (HF_ENDPOINT, or else huggingface.co) and the
 import logging
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,19 +70,14 @@ class HubRepository:
         return shlex.join(["hf", "upload", self.name, str(folder), ".", "--private", *words])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HubUpload:
-    """A published folder: lines about its engines and the commit.
-
-    `command` uploads the folder; None if it was uploaded.
-    """
-
-    lines: tuple[str, ...]
-    command: str | None = None
-
-
-def publish_hub(run: Path, repository: HubRepository, progress: Progress) -> HubUpload:
+def publish_hub(
+    run: Path, repository: HubRepository, progress: Progress
+) -> tuple[Sequence[str], str | None]:
     """Upload the folder of `publish_folder`; without a connection, write it to the folder NAME.
+
+    Returns:
+        Lines about the engines and the commit; and the command that uploads the folder, None if it
+        was uploaded.
 
     Raises:
         PipeError: as `publish_folder`.
@@ -100,7 +95,7 @@ def publish_hub(run: Path, repository: HubRepository, progress: Progress) -> Hub
         published = publish_folder(run, folder, progress, repository.name)
         with _hub_errors(repository):
             url = _upload(folder, repository, token, progress)
-    return HubUpload(lines=(*published.lines(repository.name), url))
+    return (*published.lines(repository.name), url), None
 
 
 def _unreachable() -> str | None:
@@ -116,7 +111,7 @@ def _unreachable() -> str | None:
 
 def _keep_folder(
     run: Path, repository: HubRepository, reason: str, progress: Progress
-) -> HubUpload:
+) -> tuple[Sequence[str], str]:
     folder = Path(repository.name.rpartition("/")[2])
     check_new(folder)
     published = publish_folder(run, folder, progress, repository.name)
@@ -125,7 +120,7 @@ def _keep_folder(
         message = f"{reason}; nothing was uploaded, the folder is {folder}"
         raise ConfigError(message, f"upload it later: {command}")
     progress.note("HF_HUB_OFFLINE is set: nothing was uploaded")
-    return HubUpload(lines=published.lines(str(folder)), command=command)
+    return published.lines(str(folder)), command
 
 
 def _token() -> str:

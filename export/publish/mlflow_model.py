@@ -7,7 +7,6 @@ image of `pipework.export.publish.oci` as its artifact; it needs no torch.
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,18 +91,11 @@ def prediction_row(prediction: Prediction) -> dict[str, object]:
     return fields | {f"score_{label}": scores[label] for label in sorted(scores)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoggedModel:
-    """A model in the tracking store: its URI, and the names of its engines."""
-
-    uri: str
-    engines: tuple[str, ...]
-
-
-def publish_mlflow(run: Path, name: str, progress: Progress) -> LoggedModel:
+def publish_mlflow(run: Path, name: str, progress: Progress) -> str:
     """Log the run to the tracking URI of the environment (MLFLOW_TRACKING_URI).
 
-    Scores become metrics, and the proofs of the engines tags.
+    Scores become metrics, and the proofs of the engines tags. Returns the URI of the model, with
+    the names of its engines.
 
     Raises:
         PipeError: as `publish_oci`; or the run reads texts with marked entities.
@@ -116,7 +108,8 @@ def publish_mlflow(run: Path, name: str, progress: Progress) -> LoggedModel:
         files, script = Path(temporary) / RUN, Path(temporary) / "model.py"
         manifest = copy_public(run, files)
         script.write_text(CODE, encoding="utf-8")
-        progress.note(f"logging {', '.join(engine.name for engine in manifest.engines)}")
+        names = ", ".join(engine.name for engine in manifest.engines)
+        progress.note(f"logging {names}")
         extra = runtime_of(manifest.engines[0].format).extra
         with mlflow.start_run(run_name=manifest.identity.name):
             mlflow.set_tags(_tags(manifest))
@@ -129,8 +122,7 @@ def publish_mlflow(run: Path, name: str, progress: Progress) -> LoggedModel:
                 signature=_signature(manifest),
                 input_example={name: [EXAMPLE] for name in manifest.input.fields},
             )
-    engines = tuple(engine.name for engine in manifest.engines)
-    return LoggedModel(uri=str(info.model_uri), engines=engines)
+    return f"{info.model_uri} with {names}"
 
 
 def _signature(manifest: Manifest) -> ModelSignature:

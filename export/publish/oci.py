@@ -45,16 +45,10 @@ class Blob:
         return own | fields
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublishedImage:
-    """The digest of an image, and the names of its engines."""
-
-    digest: str
-    engines: tuple[str, ...]
-
-
-def publish_oci(run: Path, out: Path, progress: Progress, tag: str = LATEST) -> PublishedImage:
-    """Write an image layout into a new folder.
+def publish_oci(
+    run: Path, out: Path, progress: Progress, tag: str = LATEST
+) -> tuple[list[str], str]:
+    """Write an image layout into a new folder; return the names of its engines, and its digest.
 
     The manifest in the image has the proven engines only, and no absolute paths.
 
@@ -75,13 +69,14 @@ def publish_oci(run: Path, out: Path, progress: Progress, tag: str = LATEST) -> 
             verify_files(run, engine.files)
             layers.append(_layer(folder, {file.path: run / file.path for file in engine.files}))
         image = _image(folder, manifest, layers, tag)
-    return PublishedImage(
-        digest=f"sha256:{image.digest}", engines=tuple(engine.name for engine in manifest.engines)
-    )
+    return [engine.name for engine in manifest.engines], f"sha256:{image.digest}"
 
 
-def push_image(run: Path, reference: str, progress: Progress) -> PublishedImage:
+def push_image(run: Path, reference: str, progress: Progress) -> tuple[list[str], str]:
     """Push the image to a registry with skopeo; `reference` is HOST/NAME:TAG.
+
+    Returns:
+        The names of its engines, and its digest.
 
     Raises:
         ConfigError: the reference is not HOST/NAME:TAG, or skopeo cannot push.
@@ -99,8 +94,8 @@ def push_image(run: Path, reference: str, progress: Progress) -> PublishedImage:
         )
     with tempfile.TemporaryDirectory(prefix="pipework-image-") as temporary:
         layout = Path(temporary) / "image"
-        image = publish_oci(run, layout, progress, tag or LATEST)
-        progress.note(f"pushing {image.digest} to {reference}")
+        engines, digest = publish_oci(run, layout, progress, tag or LATEST)
+        progress.note(f"pushing {digest} to {reference}")
         local = urlsplit(f"//{reference}").hostname in LOCAL
         done = subprocess.run(  # noqa: S603  (no shell)
             [
@@ -119,7 +114,7 @@ def push_image(run: Path, reference: str, progress: Progress) -> PublishedImage:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         message = f"skopeo cannot push to {reference}: {reason}"
         raise ConfigError(message, "check the name, and log in: skopeo login HOST")
-    return image
+    return engines, digest
 
 
 def _layer(

@@ -19,10 +19,10 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from pipework.export.convert.checkpoint2onnx import module_path
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
+from pipework.serve.engines.onnxruntime import CPU, session_options
 
 Ranges = Mapping[str, NDArray[np.float32]]
 BATCH = 8
-ERRORS_ONLY = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +135,5 @@ def _open_with_ranges(
             model.graph.output.append(
                 helper.make_tensor_value_info(outputs[name], TensorProto.FLOAT, None)
             )
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = cpu_limit()
-    options.log_severity_level = ERRORS_ONLY
-    options.enable_cpu_mem_arena = False  # as in the server: the arena holds memory for each shape
-    options.enable_mem_pattern = False
-    serialized = model.SerializeToString()
-    return ort.InferenceSession(serialized, options, providers=["CPUExecutionProvider"]), outputs
+    options = session_options(cpu_limit())
+    return ort.InferenceSession(model.SerializeToString(), options, providers=[CPU]), outputs

@@ -25,7 +25,7 @@ from pipework.serve.engines.triton import FIRST_ONLY, TENSOR_MODEL
 from pipework.serve.inference_protocol.infer_request import RANKED
 from pipework.serve.inference_protocol.metadata import (
     CONFIG_TYPES,
-    TensorSpec,
+    TensorMetadata,
     input_specs,
     output_specs,
 )
@@ -209,6 +209,6 @@ def _dims(tensor: str, collate: Collate) -> Sequence[int]:
             return (-1, -1)
 
 
-def _tensor(form: TensorSpec) -> dict[str, Any]:
+def _tensor(form: TensorMetadata) -> dict[str, Any]:
     kind = proto.DataType.Value(CONFIG_TYPES[form.datatype])
-    return {"name": form.name, "data_type": kind, "dims": (form.width,)}
+    return {"name": form.name, "data_type": kind, "dims": form.shape[1:]}

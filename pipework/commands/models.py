@@ -1,6 +1,7 @@
 """The commands `pipe import`, `pipe export` and `pipe publish`."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -135,6 +136,7 @@ def publish(
     from pipework import console
 
     kind, remote, place = _target(to)
+    lines: Sequence[str]
     command: str | None = None
     with console.progress() as progress:
         if kind == "folder":
@@ -144,22 +146,20 @@ def publish(
         elif kind == "hf":
             from pipework.export.publish.hub import HubRepository, publish_hub
 
-            upload = publish_hub(run, HubRepository.parse(place), progress)
-            lines, command = upload.lines, upload.command
+            lines, command = publish_hub(run, HubRepository.parse(place), progress)
         elif kind == "mlflow":
             from pipework.export.publish.mlflow_model import publish_mlflow
 
-            model = publish_mlflow(run, place, progress)
-            lines = (f"{model.uri} with {', '.join(model.engines)}",)
+            lines = (publish_mlflow(run, place, progress),)
         else:
             from pipework.export.publish.oci import publish_oci, push_image
 
-            image = (
+            engines, digest = (
                 push_image(run, place, progress)
                 if remote
                 else publish_oci(run, Path(place), progress)
             )
-            lines = (f"{to} with {', '.join(image.engines)}, {image.digest}",)
+            lines = (f"{to} with {', '.join(engines)}, {digest}",)
     for line in lines:
         console.print_line(f"published: {line}")
     if command is not None:

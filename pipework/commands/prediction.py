@@ -104,18 +104,17 @@ def predict(
         _score_files(run, options, MAX_REJECTS if max_rejects is None else max_rejects)
         return
     from pipework import console
-    from pipework.export.predict import PredictionSource, predict_inputs
+    from pipework.export.predict import predict_inputs
     from pipework.export.prediction_files import format_prediction, write_predictions
 
     with console.progress() as progress:
-        source = PredictionSource(url=url, columns=columns, engine=engine)
-        results = predict_inputs(words or [], file, source, progress=progress)
+        rows, source = predict_inputs(
+            words or [], file, url=url, columns=columns, engine=engine, progress=progress
+        )
         if out is None:
-            _print(format_prediction(*pair) for pair in results.predictions)
+            _print(format_prediction(*pair) for pair in rows)
         else:
-            rows = results.predictions
-            file_read = results.file
-            write_predictions(rows, Path(out), progress, file_read, raw=raw_csv, scores=scores)
+            write_predictions(rows, Path(out), progress, source, raw=raw_csv, scores=scores)
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -23,40 +23,6 @@ from pipework.text.padding import Padding
 ATTENTION_TOKENS = 1000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Packed:
-    """Rows of packed inputs.
-
-    Attributes:
-        ids_RT: int64, padding ids after the last input of a row.
-        positions_RT: int64, from 0 in each input, 0 in the padding.
-        segments_RT: int64, the index of the input in its row, -1 in the padding.
-        type_ids_RT: int64, or None for a model family without type ids.
-        index_NL: int64, the positions of each input's tokens in the flattened rows, -1 after its
-            end; L is 1 if the model reads only the first token.
-        spans_N4: int64, start and end of both entities relative to the input, or None.
-    """
-
-    ids_RT: NDArray[np.int64]
-    positions_RT: NDArray[np.int64]
-    segments_RT: NDArray[np.int64]
-    type_ids_RT: NDArray[np.int64] | None
-    index_NL: NDArray[np.int64]
-    spans_N4: NDArray[np.int64] | None
-
-    def inputs(self) -> dict[str, NDArray[np.int64]]:
-        """Return the arrays by the input names of packed graphs."""
-        named = {
-            "input_ids": self.ids_RT,
-            "position_ids": self.positions_RT,
-            "segment_ids": self.segments_RT,
-            "token_type_ids": self.type_ids_RT,
-            "text_index": self.index_NL,
-            "entity_spans": self.spans_N4,
-        }
-        return {name: array for name, array in named.items() if array is not None}
-
-
 def best_fit_bins(lengths_N: Sequence[int], capacity: int) -> list[list[int]]:
     """Distribute inputs over few bins of at most `capacity` tokens, the longest input first.
 
@@ -177,26 +143,36 @@ def pack(
     *,
     first_only: bool,
     step: int = 1,
-) -> Packed:
+) -> dict[str, NDArray[np.int64]]:
     """Pack N >= 1 encodings into R >= 1 rows, distributed as by `even_rows`.
 
-    The order of the inputs is preserved: row n of `index_NL` belongs to `encodings[n]`. T is a
-    multiple of `step`.
+    Returns:
+        The arrays by the input names of packed graphs, int64. T is a multiple of `step`.
+
+        input_ids [R, T]: padding ids after the last input of a row.
+        position_ids [R, T]: from 0 in each input, 0 in the padding.
+        segment_ids [R, T]: the index of the input in its row, -1 in the padding.
+        token_type_ids [R, T]: missing for a model family without type ids.
+        text_index [N, L]: the positions of each input's tokens in the flattened rows, in the order
+            of `encodings`, -1 after its end; L is 1 with `first_only`.
+        entity_spans [N, 4]: start and end of both entities relative to the input, if it has any.
     """
     placement = _Placement.of([len(encoding) for encoding in encodings], rows, step)
     ids_S = np.concatenate([encoding.ids for encoding in encodings])
     types = [encoding.type_ids for encoding in encodings if encoding.type_ids is not None]
-    type_ids_RT = None
+    arrays = {
+        "input_ids": placement.scatter(ids_S, padding.pad_id),
+        "position_ids": placement.scatter(placement.positions_S, 0),
+        "segment_ids": placement.scatter(placement.segments_S, -1),
+        "text_index": placement.index(first_only=first_only),
+    }
     if padding.type_ids:
-        type_ids_RT = placement.scatter(np.concatenate(types), padding.pad_type_id)
-    return Packed(
-        ids_RT=placement.scatter(ids_S, padding.pad_id),
-        positions_RT=placement.scatter(placement.positions_S, 0),
-        segments_RT=placement.scatter(placement.segments_S, -1),
-        type_ids_RT=type_ids_RT,
-        index_NL=placement.index(first_only=first_only),
-        spans_N4=_spans(encodings),
-    )
+        type_ids_S = np.concatenate(types)
+        arrays["token_type_ids"] = placement.scatter(type_ids_S, padding.pad_type_id)
+    spans = [encoding.entity_spans for encoding in encodings if encoding.entity_spans is not None]
+    if len(spans) == len(encodings):
+        arrays["entity_spans"] = np.array(spans, np.int64).reshape(len(encodings), 4)
+    return arrays
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -246,17 +222,10 @@ class _Placement:
         return flat.reshape(self.shape)
 
     def index(self, *, first_only: bool) -> NDArray[np.int64]:
-        """Return `Packed.index_NL`."""
+        """Return the array `text_index` of `pack`."""
         first_S = self.positions_S == 0
         if first_only:
             return self.targets_S[first_S, None]
         index_NL = np.full((first_S.sum(), self.positions_S.max() + 1), -1, np.int64)
         index_NL[self.numbers_S, self.positions_S] = self.targets_S
         return index_NL
-
-
-def _spans(encodings: Sequence[Encoding]) -> NDArray[np.int64] | None:
-    spans = [encoding.entity_spans for encoding in encodings if encoding.entity_spans is not None]
-    if len(spans) < len(encodings):
-        return None
-    return np.array(spans, np.int64).reshape(len(encodings), 4)

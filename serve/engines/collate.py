@@ -165,12 +165,12 @@ class Collate:
         batches = [[*range(len(lengths_N))]] if self.whole else plan(lengths_N, self.costs)
         for batch in batches:
             padded = pad([encodings[index] for index in batch], self.padding)
-            yield InputFeed(rows=batch, arrays=self._select(padded.inputs()))
+            yield InputFeed(rows=batch, arrays=self._select(padded))
 
     def _packed(self, encodings: Sequence[Encoding], indices: Sequence[int]) -> InputFeed:
         rows = even_rows(list(map(len, encodings)), self.row_tokens, self.row_step)
         packed = pack(encodings, rows, self.padding, first_only=self.first_only, step=self.row_step)
-        return InputFeed(rows=indices, arrays=self._select(packed.inputs()))
+        return InputFeed(rows=indices, arrays=self._select(packed))
 
     def _select(self, arrays: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
         # Texts with entities have spans, but a graph that reads only the marks takes none.

@@ -145,7 +145,7 @@ class OnnxRuntimeEngine(CollatedEngine):
             self._session = self._thread.call(
                 lambda: ort.InferenceSession(
                     str(path),
-                    _options(threads or cpu_limit()),
+                    session_options(threads or cpu_limit()),
                     providers=[provider],
                     provider_options=[PROVIDER_OPTIONS[provider]],
                 )
@@ -213,7 +213,8 @@ def _check_provider(providers: Sequence[str], provider: str) -> None:
         raise MissingDependencyError(message, CUDA_HINT)
 
 
-def _options(threads: int) -> "ort.SessionOptions":
+def session_options(threads: int) -> "ort.SessionOptions":
+    """Return the options of a session that computes batches of varying lengths."""
     import onnxruntime as ort  # noqa: PLC0415  (optional)
 
     options = ort.SessionOptions()

@@ -140,7 +140,8 @@ class TensorRtEngine(CollatedEngine):
             self._ranges(number) for number in range(self._engine.num_optimization_profiles)
         ]
         index = self._engine.get_tensor_shape("text_index") if "text_index" in names else (0, 1)
-        self._texts = max(ranges[_counting(ranges)][1][0] for ranges in self._profiles)
+        counting = "text_index" if "text_index" in names else "input_ids"  # by its first dimension
+        self._texts = max(ranges[counting][1][0] for ranges in self._profiles)
         self._context = self._checked_object(self._engine.create_execution_context())
         self._profile = 0
         self._arrays = DeviceArrays(self._sizes())
@@ -236,11 +237,6 @@ def _within(shape: Shape, ranges: Range) -> bool:
     return all(
         low <= size <= high for low, size, high in zip(ranges[0], shape, ranges[1], strict=True)
     )
-
-
-def _counting(ranges: Mapping[str, Any]) -> str:
-    """Return the name of the input whose first dimension is the number of texts."""
-    return "text_index" if "text_index" in ranges else "input_ids"
 
 
 def _checked(done: bool, what: str) -> None:

@@ -7,7 +7,6 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -136,30 +135,6 @@ def _of(model: Predictor) -> ModelStatistics:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorSpec:
-    """Name, type and shape of a tensor: the shape is the number of texts by `width`."""
-
-    name: str
-    datatype: Datatype
-    width: int
-
-
-def input_specs(names: Sequence[str]) -> list[TensorSpec]:
-    """Return the input tensors of a model."""
-    return [TensorSpec(name=name, datatype=BYTES, width=1) for name in names]
-
-
-def output_specs(classes: int) -> list[TensorSpec]:
-    """Return the output tensors of a model with a number of classes."""
-    return [
-        TensorSpec(name="label", datatype=BYTES, width=1),
-        TensorSpec(name="score", datatype=FP32, width=1),
-        TensorSpec(name="probabilities", datatype=FP32, width=classes),
-        TensorSpec(name="logits", datatype=FP32, width=classes),
-    ]
-
-
 class ServerMetadata(_Part):
     """Name, version and extensions of the server."""
 
@@ -174,6 +149,21 @@ class TensorMetadata(_Part):
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
+
+
+def input_specs(names: Sequence[str]) -> tuple[TensorMetadata, ...]:
+    """Return the input tensors of a model."""
+    return tuple(TensorMetadata(name=name, datatype=BYTES, shape=(-1, 1)) for name in names)
+
+
+def output_specs(classes: int) -> tuple[TensorMetadata, ...]:
+    """Return the output tensors of a model with a number of classes."""
+    return (
+        TensorMetadata(name="label", datatype=BYTES, shape=(-1, 1)),
+        TensorMetadata(name="score", datatype=FP32, shape=(-1, 1)),
+        TensorMetadata(name="probabilities", datatype=FP32, shape=(-1, classes)),
+        TensorMetadata(name="logits", datatype=FP32, shape=(-1, classes)),
+    )
 
 
 class ModelMetadata(_Part):
@@ -211,8 +201,8 @@ def metadata(model: Predictor, versions: Sequence[str]) -> ModelMetadata:
     return ModelMetadata(
         name=model.name,
         versions=tuple(versions),
-        inputs=tuple(map(_tensor_metadata, input_specs(model.inputs))),
-        outputs=tuple(map(_tensor_metadata, output_specs(model.classes))),
+        inputs=input_specs(model.inputs),
+        outputs=output_specs(model.classes),
     )
 
 
@@ -234,10 +224,6 @@ def version_policy(policy: Policy) -> VersionPolicy:
     return {"latest": {"num_versions": policy.latest}} if policy.latest else {"all": {}}
 
 
-def _tensor_metadata(spec: TensorSpec) -> TensorMetadata:
-    return TensorMetadata(name=spec.name, datatype=spec.datatype, shape=(-1, spec.width))
-
-
-def _tensor_config(spec: TensorSpec) -> TensorConfig:
-    data_type = CONFIG_TYPES[spec.datatype]
-    return TensorConfig(name=spec.name, data_type=data_type, dims=(spec.width,))
+def _tensor_config(tensor: TensorMetadata) -> TensorConfig:
+    data_type = CONFIG_TYPES[tensor.datatype]
+    return TensorConfig(name=tensor.name, data_type=data_type, dims=tensor.shape[1:])

@@ -8,7 +8,7 @@ https://github.com/triton-inference-server/python_backend#usage
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,16 +38,14 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = config.get("parameters", {})
         if TENSOR_MODEL in parameters:
-            tensor_model = TensorModelCall(
-                name=parameters[TENSOR_MODEL]["string_value"], version=int(version)
-            )
+            name = parameters[TENSOR_MODEL]["string_value"]
             engine: Engine = open_tensor_model(
                 run,
                 manifest,
-                tensor_model,
+                partial(tensor_model_logits, name, int(version)),
                 first_only=parameters[FIRST_ONLY]["string_value"] == "true",
                 batch=config["max_batch_size"],
-                model_folder=run.parents[1] / tensor_model.name / version,
+                model_folder=run.parents[1] / name / version,
             )
         else:
             engine = open_proven(run, manifest)
@@ -68,32 +66,25 @@ class TritonPythonModel:
         self._model.close()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorModelCall:
-    """Calls a tensor model of the same server through Triton's business logic scripting."""
+def tensor_model_logits(model: str, version: int, arrays: Arrays) -> NDArray[np.float32]:
+    """Call a tensor model of the same server through Triton's business logic scripting.
 
-    name: str
-    version: int
-
-    def __call__(self, arrays: Arrays) -> NDArray[np.float32]:
-        """Return the logits of one call.
-
-        Raises:
-            NotReadyError: the model is not loaded, or failed.
-        """
-        request = triton.InferenceRequest(
-            model_name=self.name,
-            model_version=self.version,
-            requested_output_names=["logits"],
-            inputs=[triton.Tensor(name, array) for name, array in arrays.items()],
-            preferred_memory=triton.PreferredMemory(triton.TRITONSERVER_MEMORY_CPU, 0),
-        )
-        response = request.exec()
-        if response.has_error():
-            message = f"model {self.name} {self.version} failed: "
-            raise NotReadyError(message + response.error().message())
-        logits = triton.get_output_tensor_by_name(response, "logits").as_numpy()
-        return np.asarray(logits, np.float32)
+    Raises:
+        NotReadyError: the model is not loaded, or failed.
+    """
+    request = triton.InferenceRequest(
+        model_name=model,
+        model_version=version,
+        requested_output_names=["logits"],
+        inputs=[triton.Tensor(name, array) for name, array in arrays.items()],
+        preferred_memory=triton.PreferredMemory(triton.TRITONSERVER_MEMORY_CPU, 0),
+    )
+    response = request.exec()
+    if response.has_error():
+        message = f"model {model} {version} failed: "
+        raise NotReadyError(message + response.error().message())
+    logits = triton.get_output_tensor_by_name(response, "logits").as_numpy()
+    return np.asarray(logits, np.float32)
 
 
 def _texts(request: "triton.InferenceRequest") -> InputTexts:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipework.benchmarks.plan import BaselineServer, BenchPlan
+from pipework.benchmarks.plan import BenchPlan
 from pipework.benchmarks.results_schema.comparison import Quantity, RatioVerdict
 from pipework.benchmarks.run_against import bench_against
 from pipework.progress import NullProgress
@@ -13,8 +13,8 @@ def test_each_of_two_servers_has_its_own_template(serve, monkeypatch):
     monkeypatch.setattr("pipework.benchmarks.run_against.MIN_SLICE_S", 0.1)
     first, second = serve(), serve()
     plan = BenchPlan(concurrencies=(1,), duration_s=0.3, template='{"texts": "$TEXTS", "n": 1}')
-    baseline = BaselineServer(url=second.url, template='{"texts": "$TEXTS", "n": 2}')
-    bench_against(first.url, baseline, plan, NullProgress())
+    template = '{"texts": "$TEXTS", "n": 2}'
+    bench_against(first.url, second.url, plan, NullProgress(), template=template)
     assert {body["n"] for body in first.bodies} == {1}
     assert {body["n"] for body in second.bodies} == {2}
 
@@ -23,7 +23,7 @@ def test_each_of_two_servers_has_its_own_template(serve, monkeypatch):
 def test_an_alternating_measurement_shows_the_faster_server(serve):
     slow, fast = serve(delay_s=0.06), serve(delay_s=0.002)
     plan = BenchPlan(concurrencies=(1,), duration_s=1, price=3.6)
-    result = bench_against(fast.url, BaselineServer(url=slow.url, price=7.2), plan, NullProgress())
+    result = bench_against(fast.url, slow.url, plan, NullProgress(), price=7.2)
     (level,) = result.levels
     quantities = [ratio.quantity for ratio in level.ratios]
     assert quantities == [Quantity.TEXTS_PER_S, Quantity.P50]  # too few requests for a p99

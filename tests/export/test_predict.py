@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from pipework.errors import ConfigError, DataError
-from pipework.export.predict import PredictionSource, predict_inputs
+from pipework.export.predict import predict_inputs
 from pipework.export.prediction_files import write_predictions
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest, write_manifest
@@ -27,9 +27,9 @@ from tests.serve.servers import server_in_thread
 URL = "http://127.0.0.1:9"
 
 
-def predict(words=(), file=None, url=None, columns=None, engine=None):
-    source = PredictionSource(url=url, columns=columns, engine=engine)
-    return list(predict_inputs(words, file, source, progress=NullProgress()).predictions)
+def predict(words=(), file=None, progress=None, **model):
+    predictions, _ = predict_inputs(words, file, progress=progress or NullProgress(), **model)
+    return list(predictions)
 
 
 @contextmanager
@@ -217,10 +217,10 @@ def test_a_column_that_is_missing_is_reported_with_the_option(exported_run, tmp_
 def test_a_list_of_texts_is_noted(exported_run, url, tmp_path, noting):
     file = tmp_path / "a.txt"
     file.write_text("sentence\nrain\n")
-    found = predict_inputs([str(exported_run)], file, PredictionSource(), progress=noting)
-    assert found.file is not None
+    found, source = predict_inputs([str(exported_run)], file, progress=noting)
+    assert source is not None
     assert noting.lines == [f"{file} has no column for the text: each line is a text"]
-    assert [example.text for example, _ in found.predictions] == ["sentence", "rain"]
+    assert [example.text for example, _ in found] == ["sentence", "rain"]
     assert labels(predict(file=file, url=url)) == [("sentence", "8"), ("rain", "4")]
 
 
@@ -291,8 +291,7 @@ def test_the_share_of_truncated_inputs_is_noted_at_the_end(exported_run, tmp_pat
     file, out = tmp_path / "rows.tsv", tmp_path / "out.jsonl"
     file.write_text("text\tlabel\nrain\tarts\n" + "word " * 500 + "\tarts\nsun\tarts\n")
     expected = "1 of 3 inputs (33.3%) are longer than the model reads and were truncated"
-    source = PredictionSource()
-    found = predict_inputs([str(exported_run)], file, source, progress=noting).predictions
+    found, _ = predict_inputs([str(exported_run)], file, progress=noting)
     next(found)
     assert noting.lines == []
     assert write_predictions(found, out, noting) == 2
@@ -304,12 +303,10 @@ def test_the_share_of_truncated_inputs_is_noted_at_the_end(exported_run, tmp_pat
         Models([open_predictor(exported_run)]) as models,
         server_in_thread(build_app(models)) as url,
     ):
-        source = PredictionSource(url=url, columns="text=text")
-        list(predict_inputs([], file, source, progress=noting).predictions)
+        predict([], file, noting, url=url, columns="text=text")
     assert noting.lines == [expected]
 
 
 def test_without_truncated_inputs_nothing_is_noted(exported_run, noting):
-    words = [str(exported_run), "rain"]
-    list(predict_inputs(words, None, PredictionSource(), progress=noting).predictions)
+    predict([str(exported_run), "rain"], None, noting)
     assert noting.lines == []

@@ -72,16 +72,17 @@ def open_teachers(runs: Iterable[Path], task: Task, fields: Sequence[str]) -> tu
         RunFolderError: a folder contains no finished run.
         ConfigError: a teacher has another task, other labels or other input fields.
     """
-    seeds = [seed for run in runs for seed in _seeds(run)]
+    seeds = [seed for run in runs for seed in runs_of(run)]
     teachers = tuple(Teacher(run=run, manifest=read_manifest(run)) for run in seeds)
     for teacher in teachers:
         _check(teacher, task, fields)
     return teachers
 
 
-def _seeds(run: Path) -> list[Path]:
-    seeds = [] if (run / MANIFEST_FILE).is_file() else sorted(run.glob("seed-*/"))
-    return seeds or [run]
+def runs_of(folder: Path) -> list[Path]:
+    """Return the runs of a folder, one for each seed, or the run folder itself."""
+    seeds = [] if (folder / MANIFEST_FILE).is_file() else sorted(folder.glob("seed-*/"))
+    return seeds or [folder]
 
 
 def _check(teacher: Teacher, task: Task, fields: Sequence[str]) -> None:

@@ -58,7 +58,7 @@ class TokenLoader:
 
     def inputs(self, rows_B: Rows) -> Inputs:
         """Return ids, mask and, if present, type ids and entity spans, int64."""
-        arrays = pad(self.rows.encodings(rows_B), self.vocabulary.padding).inputs()
+        arrays = pad(self.rows.encodings(rows_B), self.vocabulary.padding)
         inputs = arrays_to_device(arrays, self.device)
         if self.token_dropout:
             inputs["input_ids"] = self._drop_tokens(inputs["input_ids"])

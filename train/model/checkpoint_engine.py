@@ -109,7 +109,7 @@ def model_inputs(
     encodings: Sequence[Encoding], padding: Padding, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """Return the model inputs of a batch, int64, on the device."""
-    inputs = pad(encodings, padding).inputs()
+    inputs = pad(encodings, padding)
     return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
 
 

@@ -27,7 +27,7 @@ class StatesHead(nn.Module):
     def forward(
         self, states_BTH: torch.Tensor, mask_BT: torch.Tensor, spans_B4: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return logits [B, C]; `mask_BT` is 1 for a token, `spans_B4` int64 as in `Padded`."""
+        """Return logits [B, C]; `mask_BT` is 1 for a token, `spans_B4` int64 as in `pad`."""
         raise NotImplementedError
 
 

@@ -31,7 +31,7 @@ REASONS = {
 
 
 class PackedEncoder:
-    """Reads the arrays of `pipework.text.packing.Packed`; not a module, as it has no weights."""
+    """Reads the arrays of `pipework.text.packing.pack`; not a module, as it has no weights."""
 
     def __init__(self, encoder: PreTrainedModel) -> None:
         """Wrap an encoder whose family passes `check_packable`."""

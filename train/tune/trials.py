@@ -117,15 +117,11 @@ class HalvingPruner(BasePruner):
         ]
         for rung in RUNGS:
             scores = [_best_at(other, rung) for other in others if (other.last_step or 0) >= rung]
-            compared = _is_at(trial, rung) and len(scores) >= COMPARED
+            reports = [at for at in trial.intermediate_values if at >= rung]
+            compared = reports == [trial.last_step] and len(scores) >= COMPARED
             if compared and _best_at(trial, rung) < median(scores):
                 return True
         return False
-
-
-def _is_at(trial: FrozenTrial, rung: int) -> bool:
-    """Return whether the last report of a trial is the first at or after a rung."""
-    return [at for at in trial.intermediate_values if at >= rung] == [trial.last_step]
 
 
 def _best_at(trial: FrozenTrial, rung: int) -> float:

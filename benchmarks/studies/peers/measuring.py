@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
-from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.loops import closed_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.studies.peers.competitor import (
@@ -177,7 +176,8 @@ class Bench:
         spec = LoadSpec(
             workload=self.workloads[load],
             load=OfferedLoad(concurrency=load.clients),
-            duration=LevelDuration(warmup_s=min(1.5, seconds / 2), duration_s=seconds),
+            warmup_s=min(1.5, seconds / 2),
+            duration_s=seconds,
         )
         level = closed_loop(target, spec, self.progress).level
         times = level.latency_ms

@@ -7,16 +7,18 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
 from pipework.benchmarks.results_schema.comparison import ComparisonResult
-from pipework.benchmarks.results_schema.results import BenchResult, read_as
+from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION
+from pipework.benchmarks.results_schema.results import BenchResult
 from pipework.benchmarks.studies.records.bulk_results import BulkResult
 from pipework.benchmarks.studies.records.engine_results import EnginesResult, RooflineResult
 from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
 from pipework.benchmarks.studies.records.grid_results import GridResult
 from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
 from pipework.benchmarks.studies.records.training_results import TrainingResult
+from pipework.errors import DataError
 
 StoredResult = (
     BenchResult
@@ -40,7 +42,16 @@ def read_stored(path: Path) -> StoredResult:
     Raises:
         DataError: the file is missing or not a result of this schema.
     """
-    return read_as(path, STORED)
+    try:
+        return STORED.validate_json(path.read_bytes())
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror}"
+        raise DataError(message) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        message = f"{path} is not a result of schema {SCHEMA_VERSION}: {where}: {first['msg']}"
+        raise DataError(message, "measure again with this version") from error
 
 
 def schema() -> str:

@@ -1,10 +1,11 @@
 """Request outcomes are counted correctly."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from pipework.benchmarks.load import level as module
 from pipework.benchmarks.load.level import OfferedLoad
-from pipework.benchmarks.load.level_run import LevelMeasurement
 from pipework.benchmarks.load.outcome import RequestOutcome
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.results_schema.level import Arrivals
@@ -20,7 +21,8 @@ def outcome(sent_s, end_s, error=None, *, intended_s=None):
 
 
 def level_of(load, *outcomes):
-    return module.level(LevelMeasurement(outcomes=outcomes, span_s=SPAN_S), load, FOUR).level
+    run = SimpleNamespace(outcomes=outcomes, span_s=SPAN_S, generator_cores=None, server=None)
+    return module.level(run, load, FOUR).level
 
 
 def test_a_closed_loop_counts_rates_within_the_window_and_latencies_until_the_last_response():

@@ -5,7 +5,7 @@ from time import perf_counter
 
 import pytest
 
-from pipework.benchmarks.load.level_run import LevelDuration, LevelRun
+from pipework.benchmarks.load.level_run import LevelRun
 from pipework.benchmarks.load.outcome import RequestOutcome
 
 LEVEL_S = 0.15
@@ -22,8 +22,7 @@ def follow(send, duration_s=LEVEL_S, warmup_s=0.0):
     """Follow a level while `send(run)` runs; return the run."""
 
     async def both():
-        duration = LevelDuration(warmup_s=warmup_s, duration_s=duration_s)
-        run = LevelRun(duration, None)
+        run = LevelRun(warmup_s=warmup_s, duration_s=duration_s)
 
         async def send_all():
             await send(run)
@@ -41,7 +40,7 @@ async def until_over(run):
 
 def test_a_level_lasts_its_duration_after_the_warm_up():
     run = follow(until_over, warmup_s=0.05)
-    begin_s, end_s = run.measurement.span_s
+    begin_s, end_s = run.span_s
     assert begin_s == pytest.approx(run.start_s + 0.05)
     assert end_s - begin_s == pytest.approx(LEVEL_S)
     assert end_s <= perf_counter()
@@ -52,4 +51,4 @@ def test_a_level_without_further_requests_ends_with_the_last_response():
         run.outcomes.append(outcome())
 
     run = follow(send, duration_s=50)
-    assert run.measurement.span_s == (run.begin_s, run.outcomes[-1].end_s)
+    assert run.span_s == (run.begin_s, run.outcomes[-1].end_s)

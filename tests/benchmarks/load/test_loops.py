@@ -8,7 +8,6 @@ import pytest
 
 from pipework.benchmarks.load import outcome
 from pipework.benchmarks.load.level import LoadSpec, MeasuredLevel, OfferedLoad
-from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.loops import closed_loop, drive, open_loop
 from pipework.benchmarks.load.outcome import send_request
 from pipework.benchmarks.load.workload import Workload
@@ -19,7 +18,8 @@ from pipework.progress import NullProgress
 SPEC = LoadSpec(
     workload=Workload.synthetic(texts_per_request=2, seed=0),
     load=OfferedLoad(concurrency=3),
-    duration=LevelDuration(warmup_s=0.0, duration_s=60.0),
+    warmup_s=0.0,
+    duration_s=60.0,
 )
 
 
@@ -79,7 +79,8 @@ def run(server, *, concurrency=1, duration_s=0.6, warmup_s=0.0, progress=None):
     spec = LoadSpec(
         workload=Workload.synthetic(texts_per_request=1, seed=0),
         load=OfferedLoad(concurrency=concurrency),
-        duration=LevelDuration(warmup_s=warmup_s, duration_s=duration_s),
+        warmup_s=warmup_s,
+        duration_s=duration_s,
     )
     return closed_loop(target(server.url), spec, progress or NullProgress()).level
 
@@ -149,7 +150,7 @@ def run_open(url, rate=100.0, texts=1, arrivals=Arrivals.CONSTANT, **duration):
     spec = LoadSpec(
         workload=Workload.synthetic(texts_per_request=texts, seed=0),
         load=OfferedLoad(rate=rate, arrivals=arrivals),
-        duration=LevelDuration(**seconds),
+        **seconds,
     )
     return open_loop(target(url), spec, NullProgress(), seed=1).level
 

@@ -3,7 +3,6 @@
 import pytest
 
 from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
-from pipework.benchmarks.load.level_run import LevelDuration
 from pipework.benchmarks.load.loops import closed_loop, open_loop
 from pipework.benchmarks.load.outcome import first_response
 from pipework.benchmarks.load.workload import Workload
@@ -25,8 +24,7 @@ KINDS = {
 
 
 def spec(load, duration_s, warmup_s=0.0):
-    duration = LevelDuration(warmup_s=warmup_s, duration_s=duration_s)
-    return LoadSpec(workload=WORKLOAD, load=load, duration=duration)
+    return LoadSpec(workload=WORKLOAD, load=load, warmup_s=warmup_s, duration_s=duration_s)
 
 
 @pytest.fixture(scope="module")

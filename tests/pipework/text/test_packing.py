@@ -130,35 +130,35 @@ def test_positions_restart_at_each_packed_input():
         PADDING,
         first_only=False,
     )
-    assert packed.ids_RT.tolist() == [[8, 9, 10, 7], [11, 12, 5, 5]]
-    assert packed.positions_RT.tolist() == [[0, 1, 2, 0], [0, 1, 0, 0]]
-    assert packed.segments_RT.tolist() == [[0, 0, 0, 1], [0, 0, -1, -1]]
-    assert packed.index_NL.tolist() == [[3, -1, -1], [0, 1, 2], [4, 5, -1]]
-    assert packed.type_ids_RT is None
-    assert {array.dtype for array in packed.inputs().values()} == {np.dtype(np.int64)}
+    assert packed["input_ids"].tolist() == [[8, 9, 10, 7], [11, 12, 5, 5]]
+    assert packed["position_ids"].tolist() == [[0, 1, 2, 0], [0, 1, 0, 0]]
+    assert packed["segment_ids"].tolist() == [[0, 0, 0, 1], [0, 0, -1, -1]]
+    assert packed["text_index"].tolist() == [[3, -1, -1], [0, 1, 2], [4, 5, -1]]
+    assert "token_type_ids" not in packed
+    assert {array.dtype for array in packed.values()} == {np.dtype(np.int64)}
 
 
 def test_a_step_only_adds_padding():
     inputs = [encoding(7), encoding(8, 9, 10), encoding(11, 12)]
     narrow = pack(inputs, [[1, 0], [2]], PADDING, first_only=False)
     wide = pack(inputs, [[1, 0], [2]], PADDING, first_only=False, step=3)
-    assert wide.ids_RT.shape == (2, 6)
-    assert wide.ids_RT[:, :4].tolist() == narrow.ids_RT.tolist()
-    assert (wide.ids_RT[:, 4:] == PADDING.pad_id).all()
-    assert (wide.segments_RT[:, 4:] == -1).all()
-    assert wide.index_NL.tolist() == [[3, -1, -1], [0, 1, 2], [6, 7, -1]]
+    assert wide["input_ids"].shape == (2, 6)
+    assert wide["input_ids"][:, :4].tolist() == narrow["input_ids"].tolist()
+    assert (wide["input_ids"][:, 4:] == PADDING.pad_id).all()
+    assert (wide["segment_ids"][:, 4:] == -1).all()
+    assert wide["text_index"].tolist() == [[3, -1, -1], [0, 1, 2], [6, 7, -1]]
 
 
 def test_with_first_only_the_index_holds_only_the_first_token():
     packed = pack([encoding(7, 8), encoding(9, 9, 9)], [[1], [0]], PADDING, first_only=True)
-    assert packed.index_NL.tolist() == [[3], [0]]
+    assert packed["text_index"].tolist() == [[3], [0]]
 
 
 def test_type_ids_are_packed_if_the_model_has_them():
     padding = Padding(pad_id=0, type_ids=True, pad_type_id=3)
     rows = [encoding(7, 8, types=(0, 1)), encoding(9, types=(1,))]
     packed = pack(rows, [[0], [1]], padding, first_only=True)
-    assert packed.inputs()["token_type_ids"].tolist() == [[0, 1], [1, 3]]
+    assert packed["token_type_ids"].tolist() == [[0, 1], [1, 3]]
 
 
 def test_spans_are_relative_to_their_input():
@@ -167,4 +167,4 @@ def test_spans_are_relative_to_their_input():
         encoding(4, 5, 6, 7, spans=((1, 3), (0, 1))),
     ]
     packed = pack(rows, [[1, 0]], PADDING, first_only=False)
-    assert packed.inputs()["entity_spans"].tolist() == [[0, 1, 2, 3], [1, 3, 0, 1]]
+    assert packed["entity_spans"].tolist() == [[0, 1, 2, 3], [1, 3, 0, 1]]
