@@ -214,12 +214,6 @@ def test_a_fault_after_the_check_of_the_float32_graph_is_refused(run, name, faul
     assert (run / "failed-exports" / name / "report.txt").is_file()
 
 
-def test_the_float32_graph_is_not_part_of_the_engine(run):
-    (record,) = export(run, NullProgress(), [LOWER["openvino-int8-static-packed"]], settings=QUICK)
-    names = {file.path.rpartition("/")[2] for file in record.files}
-    assert names == {"model.xml", "model.bin", "rows.npz"}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "head"),
