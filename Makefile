@@ -15,7 +15,7 @@ demo: .venv/ready-run
 test: .venv/ready-dev
 	$(PYTEST) -m "not slow and not study and not thorough and not cluster" --ignore=$(STUDIES)
 
-# The tests that `make test` leaves out and that are not slow.
+# The tests that `make test` leaves out and that are not slow, and those of the file AGAIN.
 test-others: .venv/ready-dev
 	$(PYTEST) -m "not slow and (study or thorough or cluster)"
 

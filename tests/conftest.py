@@ -60,6 +60,11 @@ def pytest_collection_modifyitems(items):
 
     Tests that wait most of the time are spread over those that compute; short files are the last.
     """
+    if names := os.environ.get("AGAIN"):  # the tests that another run has skipped
+        again = set(Path(names).read_text(encoding="utf-8").splitlines())
+        for item in items:
+            if item.nodeid in again:
+                item.add_marker("thorough")
     # Reversed: the tests of train/ come first, and need no run that another process is making.
     paths = list(dict.fromkeys(item.path for item in items))[::-1]
     short = [path for path in paths if SHORT & {*path.parents}]

@@ -221,9 +221,10 @@ def measure(family: Family, source: str) -> Iterator[ImportCheck]:
         except Exception as error:  # noqa: BLE001  (any error of an exporter is the reason)
             yield ImportCheck(step=SAVE, reason=_reason(error, name))
             return
+        layouts = [layout for layout in Layout if layout is Layout.PADDED or family in PACKABLE]
         steps: dict[str, Callable[[], float]] = {
             "import": lambda: _import(folder, run),
-            **{layout.value: partial(_export, run, layout) for layout in _layouts(family)},
+            **{layout.value: partial(_export, run, layout) for layout in layouts},
             "serve": lambda: _serve(folder, run),
         }
         for step, function in steps.items():
@@ -249,10 +250,6 @@ def cell_of(family: str, source: str, checks: Sequence[ImportCheck]) -> Cell:
 def _reason(error: Exception, folder: str) -> str:
     first = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
     return first.replace(folder, "").strip()
-
-
-def _layouts(family: Family) -> list[Layout]:
-    return [layout for layout in Layout if layout is Layout.PADDED or family in PACKABLE]
 
 
 def _import(folder: Path, run: Path) -> float:

@@ -56,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     variants = [engines[name] for name in options.engines]
     weights = TINY if options.model is None else options.weights or options.model.name
-    families = options.families if options.model is None else [_family(options.model)]
+    families = (
+        options.families if options.model is None else [read_config(str(options.model)).model_type]
+    )
     words = command(parser, options)
     pairs = product(families, map(Head, options.heads))
 
@@ -65,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for family, head in pairs:
             for cell in fill(family, head, variants, options.model):
                 cells.append(cell)
-                progress.note(f"{' '.join(cell.row)} {cell.column}: {_outcome(cell)}")
+                outcome = cell.reason or cell.text or f"{cell.value:.1e}"
+                progress.note(f"{' '.join(cell.row)} {cell.column}: {outcome}")
         return GridResult(
             experiment="matrix",
             names=("family", "head"),
@@ -163,14 +166,6 @@ def _cell(family: str, head: Head, variant: Variant, run: Path) -> Cell:
         text="built" if built else "",
         reason=reason,
     )
-
-
-def _family(model: Path) -> str:
-    return str(read_config(str(model)).model_type)
-
-
-def _outcome(cell: Cell) -> str:
-    return cell.reason or cell.text or f"{cell.value:.1e}"
 
 
 if __name__ == "__main__":

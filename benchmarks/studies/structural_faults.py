@@ -4,6 +4,8 @@
 with each fault of `planted_faults` as each engine, into copies of the run folders. These exports
 must be refused; a correct exporter must pass. A process for each CPU exports with one thread; only
 engines with a fault of their own, which can depend on the number of threads, use all CPUs.
+The outcomes of each export are kept next to --out until the result is stored: the same command
+continues at the same commit.
 """
 
 import os
@@ -13,12 +15,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from hashlib import sha256
 from itertools import chain, repeat
 from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.studies.planted_faults import (
@@ -34,9 +38,11 @@ from pipework.errors import CheckFailedError
 from pipework.export.config import ExportSettings
 from pipework.export.plan import all_variants
 from pipework.export.run import export
+from pipework.git import CHECKOUT, git_commit
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import Precision, Variant
+from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import read_manifest, write_manifest
 
 SETTINGS = ExportSettings(speed_s=0, dev_rows=200, calibration_rows=100)
@@ -49,6 +55,7 @@ VARIANTS = tuple(
 )
 LOWER = tuple(variant for variant in VARIANTS if variant.precision is not Precision.FP32)
 NONE = "none"
+CELLS = TypeAdapter(list[Cell])
 EXPORTERS = {NONE: NO_FAULT, **FAULTS, **LOWERED_FAULTS, **ENGINE_FAULTS}
 OUTCOME = re.compile(
     r"^(?P<engine>\S+) failed the parity check( \((?P<limits>.*?)\)|: the (?P<node>node) )"
@@ -66,6 +73,16 @@ class FailureNotes(NullProgress):
         """Read the name of a failed engine and its error."""
         if (parts := line.split(": ", 2))[0] == "failed":
             self.errors[parts[1]] = parts[2]
+
+
+def planted(run: Path, finished: Path, fault: str, variants: Sequence[Variant]) -> list[Cell]:
+    """Return the outcomes of an export from the folder of finished exports, or export and add."""
+    labels = [variant.label for variant in variants]
+    key = f"{git_commit(CHECKOUT)} {read_manifest(run)} {run.name} {fault} {labels}"
+    path = finished / f"{sha256(key.encode()).hexdigest()}.json"
+    if not path.exists():
+        write_atomically(path, CELLS.dump_json(plant(run, fault, variants)))
+    return CELLS.validate_json(path.read_bytes())
 
 
 def plant(run: Path, fault: str, variants: Sequence[Variant]) -> list[Cell]:
@@ -112,8 +129,8 @@ def exported_together(exporter: FaultyExporter) -> list[tuple[Variant, ...]]:
     return [LOWER if exporter.lowered else VARIANTS]
 
 
-def plant_all(run: Path, progress: Progress) -> Iterator[Cell]:
-    """Export a run with each fault."""
+def plant_all(run: Path, finished: Path, progress: Progress) -> Iterator[Cell]:
+    """Export a run with each fault that is not in the folder of finished exports."""
     exports = [
         (fault, variants)
         for fault, exporter in EXPORTERS.items()
@@ -130,8 +147,8 @@ def plant_all(run: Path, progress: Progress) -> Iterator[Cell]:
         ProcessPoolExecutor(len(cpus), processes, _use_one_cpu, (free,)) as pool,
     ):
         done = chain(
-            pool.map(plant, repeat(run), *zip(*pooled, strict=True)),
-            (plant(run, fault, variants) for fault, variants in alone),
+            pool.map(planted, repeat(run), repeat(finished), *zip(*pooled, strict=True)),
+            (planted(run, finished, *export) for export in alone),
         )
         for cells in done:
             progress.advance(1)
@@ -151,9 +168,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = study_parser("structural_faults", __doc__)
     parser.add_argument("--runs", type=Path, nargs="+", required=True, help="runs of BERT models")
     options = parser.parse_args(arguments)
+    finished = options.out.with_suffix(".finished")
+    if (git_commit(CHECKOUT) or "-dirty").endswith("-dirty"):  # the code may have changed
+        shutil.rmtree(finished, ignore_errors=True)
 
     def measured(progress: Progress) -> GridResult:
-        outcomes = [cell for run in options.runs for cell in plant_all(run, progress)]
+        finished.mkdir(exist_ok=True)
+        outcomes = [cell for run in options.runs for cell in plant_all(run, finished, progress)]
         return GridResult(
             experiment="faults",
             names=("run", "fault"),
@@ -163,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
 
     outcomes = stored(options.out, measured).cells
+    shutil.rmtree(finished)
     wrong = [outcome for outcome in outcomes if (outcome.text == "passed") != (NONE in outcome.row)]
     return 3 if wrong else 0
 

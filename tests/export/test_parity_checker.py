@@ -39,9 +39,10 @@ def refusal(run, builder, variant):
     return caught.value
 
 
-HIDDEN = (  # int8 engines with these faults passed before the float32 graph was checked
+# int8 engines with these faults passed before the float32 graph was checked, and engines with a
+# shifted class, see test_structural_faults.
+HIDDEN = (
     "positions of the last eighth zeroed",
-    "one class shifted by 0.18",
     "mask leaks (e^-5)",
     "embeddings of unused tokens times -3",
 )

@@ -106,7 +106,7 @@ def _words(annotation: object) -> tuple[str, ...]:
 
 
 def _bounds(metadata: Iterable[object]) -> str:
-    flat = [bound for item in metadata for bound in (item.metadata if _is_field(item) else (item,))]
+    flat = [bound for item in metadata for bound in getattr(item, "metadata", (item,))]
     limits = (
         f"{sign} {getattr(bound, name)}"
         for bound in flat
@@ -127,10 +127,6 @@ def _toml(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(item) for item in value)}]"
     return json.dumps(value)
-
-
-def _is_field(item: object) -> TypeGuard[FieldInfo]:
-    return isinstance(item, FieldInfo)
 
 
 def _is_section(annotation: object) -> TypeGuard[type[Settings]]:

@@ -5,7 +5,6 @@ The checkpoint in float32 gives the expected predictions, one text at a time.
 Shapes: N texts, C labels.
 """
 
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from pipework.benchmarks.load.level import LoadSpec, OfferedLoad
 from pipework.benchmarks.load.loops import closed_loop
 from pipework.benchmarks.load.workload import Workload
 from pipework.benchmarks.studies.peers.competitor import (
-    HOST,
     Competitor,
     LaunchContext,
     PeerTarget,
@@ -38,6 +36,7 @@ from pipework.export.inference import open_model
 from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import label_array
+from pipework.serve.triton.server import Ports
 from pipework.text.encoding import open_encoder
 
 ROWS, BATCH = 200, 8
@@ -147,7 +146,7 @@ class Bench:
         trials: list[PeerMeasurement] = []
         failed: str | None = None
         with TemporaryDirectory() as scratch:
-            context = replace(self.context, scratch=Path(scratch), port=_free_port())
+            context = replace(self.context, scratch=Path(scratch), port=Ports().chosen().http)
             try:
                 with PeerServer(competitor, context) as server:
                     answers = None if number else self.reference.check(server)
@@ -219,9 +218,3 @@ def _last_error(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line]
     return " ".join((errors or lines or ["its log is empty"])[-1].split())[:300]
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        return int(listener.getsockname()[1])

@@ -40,11 +40,6 @@ class AnswerCheck(Record):
     truncates: bool
 
     @property
-    def right(self) -> bool:
-        """Whether all labels equal the checkpoint's."""
-        return self.same == self.rows and self.truncates
-
-    @property
     def equal(self) -> bool:
         """Whether enough labels equal the checkpoint's for the speed to be comparable.
 

@@ -36,12 +36,8 @@ def stored():
 
 # Each head, each runtime, and families that can be packed and that cannot.
 PART = [
-    (
-        EncoderFamily.ALBERT,
-        Head.CNN,
-        ["onnx-fp16-packed", "onnx-int8-dynamic", "openvino-int8-static"],
-    ),
-    (EncoderFamily.DISTILBERT, Head.GRU, ["onnx-int8-dynamic-packed", "onnx-int8-static-packed"]),
+    (EncoderFamily.ALBERT, Head.CNN, ["onnx-fp16-packed", "onnx-int8-dynamic"]),
+    (EncoderFamily.DISTILBERT, Head.GRU, ["onnx-int8-static-packed"]),
     (EncoderFamily.ELECTRA, Head.ENTITY, ["openvino-fp32", "openvino-fp32-packed"]),
     (EncoderFamily.MPNET, Head.POOLING, ["onnx-fp32-packed", "openvino-int8-static-packed"]),
     (EncoderFamily.XLNET, Head.LINEAR, ["openvino-bf16", "openvino-bf16-packed"]),

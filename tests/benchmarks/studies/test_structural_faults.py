@@ -1,10 +1,15 @@
 """Outcomes of planted faults, and their table."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from pipework.benchmarks.results_schema.provenance import provenance
+from pipework.benchmarks.studies import structural_faults
+from pipework.benchmarks.studies.planted_faults import NO_FAULT
 from pipework.benchmarks.studies.records.grid_results import Cell, GridResult
-from pipework.benchmarks.studies.structural_faults import NONE, VARIANTS, plant
+from pipework.benchmarks.studies.structural_faults import NONE, VARIANTS, main, plant
+from pipework.errors import CheckFailedError, DataError
 
 pytestmark = pytest.mark.study
 
@@ -36,6 +41,37 @@ def test_another_tokenizer_is_refused_before_any_engine_is_built(trained_run):
     fault = "upper case kept by the tokenizer"
     for outcome in plant(trained_run, fault, VARIANTS):
         assert (outcome.reason, outcome.text) == ("token ids", "refused")
+
+
+@pytest.mark.parametrize(
+    ("commits", "again"),
+    [("11", ["b"]), ("12", [NONE, "a", "b"]), (["1-dirty"] * 2, [NONE, "a", "b"])],
+)
+def test_an_interrupted_study_continues_at_the_same_commit(
+    commits, again, trained_run, run_study, monkeypatch, tmp_path
+):
+    planted, later = [], []
+
+    def plant(run, fault, variants):
+        planted.append(fault)
+        if fault == "b" and not later:
+            raise CheckFailedError(fault)
+        text = "passed" if fault == NONE else "refused"
+        return [Cell(row=(run.name, fault), column=variants[0].label, text=text)]
+
+    monkeypatch.setattr(structural_faults, "plant", plant)
+    monkeypatch.setattr(structural_faults, "EXPORTERS", dict.fromkeys((NONE, "a", "b"), NO_FAULT))
+    monkeypatch.setattr(structural_faults, "ProcessPoolExecutor", ThreadPoolExecutor)
+    monkeypatch.setattr(structural_faults, "git_commit", lambda _: commits[len(later)])
+    words = ["--runs", trained_run]
+    with pytest.raises(DataError, match="cannot be read"):
+        run_study(main, *words, code=3)
+    planted.clear()
+    later.append(True)
+    result = run_study(main, *words)
+    assert sorted(planted) == sorted(again)
+    assert [cell.row[1] for cell in result.cells] == [NONE, "a", "b"]
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_the_table_has_a_row_per_fault_and_a_column_per_engine():

@@ -1,25 +1,28 @@
 """`make tables` measures all tables again with the commands of benchmarks/studies/tables.mk."""
 
+import io
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
+from contextlib import redirect_stdout
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from pipework.benchmarks.studies.documents.readme import RESULTS, SCHEMA
 from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.cli import app
 from pipework.train.config.run_config import load_config
 
 ROOT = Path(__file__).parents[3]
 PLACES = ("DATA=data", "MINILM=weights", "WORK=work")
 OUTER = ("MAKE", "MFLAGS", "ONLY")  # variables of a make that started the tests
-WIDE = {"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
 
 
 def make(*words):
@@ -55,15 +58,14 @@ def options(text):
 @cache
 def options_of(program):
     """Return the options of `pipe COMMAND` or of a module."""
-    if (
-        program == "pipework.benchmarks.studies.pipe_serve"
-    ):  # it passes its options on to pipe bench
+    if program.endswith(".pipe_serve"):  # it passes its options on to pipe bench
         return options_of("bench")
-    module = ("-m", program) if program.startswith("pipework.") else ("-m", "pipework.cli", program)
-    command = [sys.executable, *module, "--help"]
-    env = {**WIDE, "PYTHONPATH": str(ROOT)}
-    help_text = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
-    return options(re.sub(r"[\[,]", " ", help_text))
+    if not program.startswith("pipework."):
+        return {name for each in get_command(app).commands[program].params for name in each.opts}
+    shown = io.StringIO()
+    with redirect_stdout(shown), pytest.raises(SystemExit):
+        import_module(program).main(["--help"])
+    return options(re.sub(r"[\[,]", " ", shown.getvalue()))
 
 
 def test_every_stored_result_has_a_command_or_is_of_another_machine():

@@ -77,6 +77,12 @@ def test_every_form_passes_without_fallback_layers(int8_run):
         assert 1e-4 < engine.parity.max_abs < 0.5  # int8 it is, and near
 
 
+def test_the_float32_graph_is_not_part_of_the_engine(int8_run):
+    engines = [each for each in read_manifest(int8_run).engines if each.format == "openvino"]
+    names = {file.path.rpartition("/")[2] for engine in engines for file in engine.files}
+    assert names == {"model.xml", "model.bin", "rows.npz"}
+
+
 def test_results_do_not_depend_on_other_inputs_of_the_batch(int8_run):
     for engine in read_manifest(int8_run).engines:
         assert engine.parity.spread < 0.05
