@@ -31,7 +31,6 @@ from pipework.export.parity.case import (
 from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.run_rows import RunRows
-from pipework.machine import processor
 from pipework.progress import NullProgress, Progress, counted
 from pipework.run_folder.engine_record import (
     CalibrationChange,
@@ -168,8 +167,8 @@ def prove(
         labelled=len(rows.edge.rows) + len(rows.dev.rows),
     )
     dev = Outputs.concatenate([run.found for run in bulk])
-    score_change, calibration = _score_changes(run_rows, rows.dev.expected, dev)
-    score_drop = 0.0 if score_change is None else score_change.drop
+    changes = _score_changes(run_rows, rows.dev.expected, dev)
+    score_drop = 0.0 if changes.scores is None else changes.scores.drop
     breaches = comparison.breaches(tolerance, score_drop=score_drop)
     repeat = max(run.repeat for run in runs)
     if repeat > 0:
@@ -177,20 +176,11 @@ def prove(
     return ProofResult(
         parity=_parity(
             comparison,
-            score_change,
+            changes,
             tolerance,
+            engine=engine,
             batches=batches,
-            # Of the targets of a regression, or else of its predictions.
-            target_range=value_range(
-                rows.dev.expected.values if run_rows.truth_N is None else run_rows.truth_N
-            ),
             passed=not breaches,
-        ).model_copy(
-            update={
-                "calibration": calibration,
-                "processor": engine.processor,
-                "on_gpu": engine.on_gpu,
-            }
         ),
         breaches=breaches,
         comparison=comparison,
@@ -198,17 +188,27 @@ def prove(
     )
 
 
-def _score_changes(
-    run_rows: RunRows, expected: Outputs, found: Outputs
-) -> tuple[ScoreChange | None, CalibrationChange | None]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Changes:
+    """Changes on dev, None without labels, and the range of its targets, or of predictions."""
+
+    target_range: float
+    scores: ScoreChange | None = None
+    calibration: CalibrationChange | None = None
+
+
+def _score_changes(run_rows: RunRows, expected: Outputs, found: Outputs) -> _Changes:
     """Return the scores and the calibration of checkpoint and engine on the labelled rows."""
     truth_N = run_rows.truth_N
     if truth_N is None:
-        return None, None
+        return _Changes(target_range=value_range(expected.values))
     before, after = (outputs.part(0, len(run_rows.dev)) for outputs in (expected, found))
     task = run_rows.manifest.task
-    scores = compare_scores(before, after, truth_N, task)
-    return scores, calibration_change(task, before, after, truth_N)
+    return _Changes(
+        target_range=value_range(truth_N),
+        scores=compare_scores(before, after, truth_N, task),
+        calibration=calibration_change(task, before, after, truth_N),
+    )
 
 
 def _run_as_server(
@@ -288,11 +288,11 @@ def _infer(engine: CollatedEngine, batch: ProofBatch) -> Outputs:
 
 def _parity(
     comparison: Comparison,
-    score_change: ScoreChange | None,
+    changes: "_Changes",
     tolerance: Tolerance,
     *,
+    engine: CollatedEngine,
     batches: Sequence[ProofBatch],
-    target_range: float,
     passed: bool,
 ) -> Parity:
     shapes = {
@@ -301,7 +301,7 @@ def _parity(
         if batch.whole
     }
     return Parity(
-        **comparison.change(target_range).model_dump(),
+        **comparison.change(changes.target_range).model_dump(),
         reference="checkpoint in float32; edge cases one input at a time",
         rows=sum(len(batch.rows) for batch in batches),
         shapes=tuple(sorted(shapes)),
@@ -314,8 +314,10 @@ def _parity(
         error_bound=comparison.error_bound,
         flips_outside=comparison.flips_outside,
         metric=comparison.task.metric,
-        scores=None if score_change is None else score_change.record(),
-        processor=processor(),
+        scores=None if changes.scores is None else changes.scores.record(),
+        calibration=changes.calibration,
+        processor=engine.processor,
+        on_gpu=engine.on_gpu,
         tolerance=tolerance,
         passed=passed,
     )

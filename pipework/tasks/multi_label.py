@@ -26,7 +26,6 @@ from pipework.tasks.predictions import (
     PredictedColumn,
     PredictedColumns,
     Prediction,
-    Scores,
     ranked_scores,
     sigmoid,
 )
@@ -120,7 +119,7 @@ class MultiLabelTask(Task):
         """Return which labels reach their thresholds, [N, C]."""
         return self._reached(self.probabilities(logits_NC))
 
-    def _reached(self, scores_NC: Scores) -> NDArray[np.bool_]:
+    def _reached(self, scores_NC: Logits) -> NDArray[np.bool_]:
         # A threshold between two adjacent float32 numbers would be rounded to one of them.
         thresholds_C = np.array([*self.label_thresholds.values()], np.float64)
         return np.asarray(scores_NC.astype(np.float64) >= thresholds_C)
@@ -134,7 +133,7 @@ class MultiLabelTask(Task):
             for chosen, scores in zip(self._chosen(scores_NC), ranked, strict=True)
         ]
 
-    def _chosen(self, scores_NC: Scores) -> list[list[int]]:
+    def _chosen(self, scores_NC: Logits) -> list[list[int]]:
         """Return the indices of the predicted labels of each input, the best first."""
         order_NC = (-scores_NC).argsort(axis=1, kind="stable")
         reached_NC = np.take_along_axis(self._reached(scores_NC), order_NC, axis=1)
@@ -237,7 +236,7 @@ class MultiLabelTask(Task):
             f"`{label}` {scale:.6g} and {offset:.6g}"
             for label, (scale, offset) in zip(self.labels, self.platt, strict=True)
         )
-        return f"{labels}. Scores: the sigmoids of scale x logit + offset, {pairs}"
+        return f"{labels}. Logits: the sigmoids of scale x logit + offset, {pairs}"
 
 
 def _split(text: str, separator: str | None) -> list[object]:
@@ -263,7 +262,7 @@ def _score(metric: Metric, truth_NC: NDArray[np.bool_], predicted_NC: NDArray[np
             raise ValueError(metric)
 
 
-def choose_thresholds(scores_NC: Scores, truth_NC: NDArray[np.generic]) -> tuple[float, ...]:
+def choose_thresholds(scores_NC: Logits, truth_NC: NDArray[np.generic]) -> tuple[float, ...]:
     """Return the threshold of each label that maximises its F1 on labelled rows.
 
     A threshold is the midpoint of two adjacent scores, or of the lowest score and 0, that differ by
