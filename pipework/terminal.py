@@ -20,7 +20,7 @@ from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine, faster_engines
 from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.evaluation import ClassReport, Evaluation, SplitMetrics
-from pipework.tasks.kinds import Metric, metric_in_words
+from pipework.tasks.kinds import Metric, Score, metric_in_words
 from pipework.tasks.task import Task
 from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import tables
@@ -29,7 +29,7 @@ DEFAULTS = EngineSettings()
 MAX_CLASSES = 30  # of the tables of an evaluation
 
 
-def format_scores(scores: Mapping[Metric, float]) -> str:
+def format_scores(scores: Mapping[Score, float]) -> str:
     """Format scores as one line: `accuracy 0.8872, macro-F1 0.8870`."""
     return ", ".join(f"{metric_in_words(metric)} {score:.4f}" for metric, score in scores.items())
 

@@ -29,7 +29,7 @@ from pipework.run_folder.files import (
 )
 from pipework.run_folder.proof_subject import ProofSubject, settings_digest
 from pipework.tasks.evaluation import SplitMetrics
-from pipework.tasks.kinds import DEFAULT_KIND, Metric
+from pipework.tasks.kinds import DEFAULT_KIND, Score
 from pipework.tasks.registry import AnyTask, Kind
 from pipework.tasks.task import TargetScale, not_a_classifier
 
@@ -212,7 +212,7 @@ class BaselineRecord(Record):
     name: str
     rows: int
     split: str
-    scores: dict[Metric, float]
+    scores: dict[Score, float]
     low: float
     high: float
 

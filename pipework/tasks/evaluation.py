@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipework.record import Record
-from pipework.tasks.kinds import Loss, Metric
+from pipework.tasks.kinds import Loss, Metric, Score
 from pipework.tasks.metrics import Tally
 
 
@@ -16,7 +16,7 @@ class SplitMetrics(Record):
     """
 
     rows: int
-    scores: dict[Metric, float]
+    scores: dict[Score, float]
     tokens: str | None = None
     losses: dict[Loss, float] = Field(default_factory=dict)
 
@@ -99,7 +99,7 @@ class Evaluation(BaseModel):
 
     rows: int
     metric: Metric
-    scores: dict[Metric, float]
+    scores: dict[Score, float]
     classes: tuple[ClassReport, ...] = ()
     confusion: tuple[tuple[int, int, int], ...] = ()
     losses: dict[Loss, float] = {}

@@ -6,13 +6,12 @@ DEFAULT_KIND = "single_label"
 
 
 class Metric(StrEnum):
-    """A score over a split that may select the best checkpoint; higher is better.
+    """A score over a split that selects the best checkpoint; higher is better.
 
     `directional_f1` is the official score of SemEval-2010 task 8: the macro-F1 of the relations
     with their directions, without the class Other (Hendrickx et al. 2010,
     https://aclanthology.org/S10-1006). `f1` is the F1 of the positive label of
-    two. The areas under the ROC curve and the mean absolute error, the only score of which less is
-    better, select no checkpoint. `masked_accuracy` and `order_accuracy` belong to pretraining: the
+    two. `masked_accuracy` and `order_accuracy` belong to pretraining: the
     share of correctly predicted masked tokens and sentence orders.
     """
 
@@ -24,23 +23,29 @@ class Metric(StrEnum):
     DIRECTIONAL_F1 = "directional_f1"
     PEARSON = "pearson"
     SPEARMAN = "spearman"
-    ROC_AUC = "roc_auc"
-    MACRO_ROC_AUC = "macro_roc_auc"
-    MICRO_ROC_AUC = "micro_roc_auc"
-    MEAN_ABSOLUTE_ERROR = "mean_absolute_error"
     MASKED_ACCURACY = "masked_accuracy"
     ORDER_ACCURACY = "order_accuracy"
 
 
+class Reported(StrEnum):
+    """A score that selects no checkpoint: an area may be undefined, and less error is better."""
+
+    ROC_AUC = "roc_auc"
+    MACRO_ROC_AUC = "macro_roc_auc"
+    MICRO_ROC_AUC = "micro_roc_auc"
+    MEAN_ABSOLUTE_ERROR = "mean_absolute_error"
+
+
+Score = Metric | Reported
 NAMED_AFTER_PEOPLE = (Metric.MATTHEWS, Metric.PEARSON, Metric.SPEARMAN)
 
 
-def metric_in_words(metric: Metric) -> str:
+def metric_in_words(metric: Score) -> str:
     """Return the display name of a metric: macro-F1, Pearson."""
     if metric in NAMED_AFTER_PEOPLE:
         return metric.capitalize()
     name = metric.replace("roc_auc", "ROC AUC").replace("f1", "F1")
-    return name.replace("_", " " if metric is Metric.MEAN_ABSOLUTE_ERROR else "-")
+    return name.replace("_", " " if metric is Reported.MEAN_ABSOLUTE_ERROR else "-")
 
 
 class Loss(StrEnum):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.tasks.kinds import Metric
+from pipework.tasks.kinds import Reported
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -146,15 +146,15 @@ def spearman(first_N: Floats, second_N: Floats) -> float:
 
 def roc_areas(
     logits_NC: NDArray[np.floating], truth_NC: NDArray[np.bool_]
-) -> Iterator[tuple[Metric, float]]:
+) -> Iterator[tuple[Reported, float]]:
     """Yield the areas under the ROC curves of labels: their mean, and that of all decisions."""
     if not 0 < truth_NC.size <= MAX_RANKED:
         return
     areas = [roc_area(*label) for label in zip(logits_NC.T, truth_NC.T, strict=True)]
     if defined := [area for area in areas if area is not None]:
-        yield Metric.MACRO_ROC_AUC, float(np.mean(defined))
+        yield Reported.MACRO_ROC_AUC, float(np.mean(defined))
     if (area := roc_area(logits_NC.ravel(), truth_NC.ravel())) is not None:
-        yield Metric.MICRO_ROC_AUC, area
+        yield Reported.MICRO_ROC_AUC, area
 
 
 def roc_area(score_N: NDArray[np.floating], true_N: NDArray[np.bool_]) -> float | None:

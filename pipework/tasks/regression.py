@@ -14,7 +14,7 @@ from pipework.errors import DataError, InputError
 from pipework.tasks import metrics
 from pipework.tasks.change import PredictionChange
 from pipework.tasks.evaluation import Evaluation
-from pipework.tasks.kinds import Metric
+from pipework.tasks.kinds import Metric, Reported
 from pipework.tasks.labels import Label
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
@@ -94,7 +94,7 @@ class RegressionTask(Task):
                 metric: _score(metric, values_N, truth_N)
                 for metric in self.applicable_metrics(self.labels)
             }
-            | {Metric.MEAN_ABSOLUTE_ERROR: float(np.abs(values_N - truth_N).mean())},
+            | {Reported.MEAN_ABSOLUTE_ERROR: float(np.abs(values_N - truth_N).mean())},
         )
 
     def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:

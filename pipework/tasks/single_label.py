@@ -15,7 +15,7 @@ from pipework.progress import counted
 from pipework.tasks import metrics
 from pipework.tasks.calibrated import fit_temperature
 from pipework.tasks.evaluation import Evaluation, class_reports
-from pipework.tasks.kinds import Metric
+from pipework.tasks.kinds import Metric, Reported, Score
 from pipework.tasks.labels import Label, class_index, flagged, parse_name
 from pipework.tasks.metrics import Tally
 from pipework.tasks.outputs import Outputs
@@ -107,14 +107,14 @@ class SingleLabelTask(Task):
         truth_N = np.asarray(truth, np.int64)
         predicted_N = outputs.values.argmax(axis=1)
         tally = metrics.tally_classes(truth_N, predicted_N, len(self.labels))
-        scores = {
+        scores: dict[Score, float] = {
             metric: self._score(metric, tally) for metric in self.applicable_metrics(self.labels)
         }
         if len(self.labels) == BINARY:
             positive, score_N2 = self.positive_index, outputs.values.astype(np.float64)
             score_N = score_N2[:, positive] - score_N2[:, 1 - positive]
             if (area := metrics.roc_area(score_N, truth_N == positive)) is not None:
-                scores[Metric.ROC_AUC] = area
+                scores[Reported.ROC_AUC] = area
         return Evaluation(
             rows=len(truth_N),
             metric=self.metric,

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from pipework.progress import Progress
 from pipework.tasks.evaluation import Evaluation
-from pipework.tasks.kinds import Loss, Metric
+from pipework.tasks.kinds import Loss, Metric, Score
 from pipework.train.data.batches import Rows
 from pipework.train.loop.distributed import World
 from pipework.train.loop.evaluator import compute_batches
@@ -73,7 +73,7 @@ def _sums(logits: torch.Tensor, truth: torch.Tensor) -> _Sums:
 
 
 def _evaluation(rows: int, masked: _Sums, order: _Sums) -> Evaluation:
-    scores = {Metric.MASKED_ACCURACY: masked.correct / max(1, masked.count)}
+    scores: dict[Score, float] = {Metric.MASKED_ACCURACY: masked.correct / max(1, masked.count)}
     losses = {Loss.MASKED: masked.loss / max(1, masked.count)}
     if order.count:
         scores[Metric.ORDER_ACCURACY] = order.correct / order.count

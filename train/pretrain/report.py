@@ -6,7 +6,7 @@ from statistics import fmean
 from pipework.html import page as frame
 from pipework.run_folder.manifest import Manifest
 from pipework.tasks.evaluation import Evaluation
-from pipework.tasks.kinds import Loss, Metric
+from pipework.tasks.kinds import Loss, Metric, Score
 from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import data_section
 from pipework.train.pretrain.corpus import Corpus
@@ -14,7 +14,7 @@ from pipework.train.report.curves import Curves, read_curves
 from pipework.train.report.page import curve_plots, settings, top
 from pipework.train.run_folder import CONFIG
 
-SCORE_CAPTIONS = {
+SCORE_CAPTIONS: dict[Score, str] = {
     Metric.MASKED_ACCURACY: "of the masked tokens of dev are predicted correctly",
     Metric.ORDER_ACCURACY: "of the segment orders of dev are predicted correctly",
 }

@@ -18,7 +18,7 @@ from pipework.html import page as frame
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
 from pipework.tasks.evaluation import Calibration, Evaluation
-from pipework.tasks.kinds import Loss, Metric, metric_in_words
+from pipework.tasks.kinds import Loss, Metric, Reported, Score, metric_in_words
 from pipework.train.config.data import CALIBRATION
 from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import data_section
@@ -151,11 +151,11 @@ def _curves(curves: Curves, page: RunPage) -> Iterator[tuple[str, str, str]]:
 
 
 def curve_plots(
-    curves: Curves, dev_caption: str, metrics: Iterable[Metric]
+    curves: Curves, dev_caption: str, metrics: Iterable[Score]
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the title, caption and SVG of each plot: scores and losses on dev, then of training."""
     scores = {metric_in_words(name): curves.get(f"dev/{name}") for name in metrics}
-    scores.pop(metric_in_words(Metric.MEAN_ABSOLUTE_ERROR), None)  # it has another scale
+    scores.pop(metric_in_words(Reported.MEAN_ABSOLUTE_ERROR), None)  # it has another scale
     losses = {name.replace("_", " "): curves.get(f"dev/{name}") for name in Loss}
     for title, dev in (("Scores on dev", scores), ("Loss on dev", losses)):
         if present := {name: points for name, points in dev.items() if points}:
@@ -225,7 +225,7 @@ def _regression(page: RunPage) -> str:
 
     predicted_N = page.logits_NC[:, 0].astype(np.float64)
     truth_N = np.asarray(page.truth, np.float64)
-    error = f"Mean absolute error {page.evaluation.scores[Metric.MEAN_ABSOLUTE_ERROR]:.3f}."
+    error = f"Mean absolute error {page.evaluation.scores[Reported.MEAN_ABSOLUTE_ERROR]:.3f}."
     caption = "Each point is a dev row. The closer to the line, the better."
     plots = [
         ("Predicted and true values", caption, predicted_against_true(predicted_N, truth_N)),

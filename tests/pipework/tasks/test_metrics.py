@@ -8,7 +8,7 @@ from sklearn import metrics as sklearn
 
 from pipework.errors import ConfigError
 from pipework.tasks import metrics
-from pipework.tasks.kinds import Metric, metric_in_words
+from pipework.tasks.kinds import Metric, Reported, metric_in_words
 from pipework.tasks.metrics import (
     accuracy,
     confusion,
@@ -106,9 +106,9 @@ def test_the_roc_area_of_two_labels_equals_that_of_scikit_learn(positive):
     task = SingleLabelTask(labels=("ham", "spam"), metric=Metric.ACCURACY, positive=positive)
     wanted, sign = (0, -1) if positive == "ham" else (1, 1)
     score_N = sign * np.subtract(*logits_NC.astype(float).T[::-1])
-    found = task.evaluate(Outputs.of(logits_NC), truth_N).scores[Metric.ROC_AUC]
+    found = task.evaluate(Outputs.of(logits_NC), truth_N).scores[Reported.ROC_AUC]
     assert found == pytest.approx(sklearn.roc_auc_score(truth_N == wanted, score_N))
-    assert Metric.ROC_AUC not in task.evaluate(Outputs.of(logits_NC), truth_N * 0).scores
+    assert Reported.ROC_AUC not in task.evaluate(Outputs.of(logits_NC), truth_N * 0).scores
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -120,8 +120,8 @@ def test_roc_areas_with_ties_equal_those_of_scikit_learn(seed):
     micro = sklearn.roc_auc_score(truth_NC, logits_NC, average="micro")
     task = MultiLabelTask(labels=tuple("abcd"), metric=Metric.MICRO_F1)
     scores = task.evaluate(Outputs.of(logits_NC), truth_NC).scores
-    assert scores[Metric.MACRO_ROC_AUC] == pytest.approx(macro)
-    assert scores[Metric.MICRO_ROC_AUC] == pytest.approx(micro)
+    assert scores[Reported.MACRO_ROC_AUC] == pytest.approx(macro)
+    assert scores[Reported.MICRO_ROC_AUC] == pytest.approx(micro)
     assert [*scores] == ["micro_f1", "macro_f1", "accuracy", "macro_roc_auc", "micro_roc_auc"]
 
 
@@ -136,11 +136,11 @@ def test_undefined_or_slow_roc_areas_are_left_out(monkeypatch):
 def test_the_mean_absolute_error_is_on_the_scale_of_the_targets():
     task = RegressionTask(labels=("score",), metric=Metric.PEARSON)
     evaluation = task.evaluate(Outputs.of(np.array([[1], [5]], np.float32)), np.array([2.0, 2.5]))
-    assert evaluation.scores[Metric.MEAN_ABSOLUTE_ERROR] == pytest.approx(1.75)
+    assert evaluation.scores[Reported.MEAN_ABSOLUTE_ERROR] == pytest.approx(1.75)
 
 
 def test_the_names_of_metrics_are_those_in_use():
-    named = {metric: metric_in_words(metric) for metric in Metric}
+    named = {metric: metric_in_words(metric) for metric in (*Metric, *Reported)}
     assert named["micro_roc_auc"] == "micro-ROC AUC"
     assert named["mean_absolute_error"] == "mean absolute error"
     assert (named["macro_f1"], named["f1"], named["pearson"]) == ("macro-F1", "F1", "Pearson")
