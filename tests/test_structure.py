@@ -21,13 +21,13 @@ def load():
 REPORT = load()
 # What is still above the budgets. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 1_102,
-    "train": 1_402,
-    "export": 1_960,
-    "serve": 2_634,
-    "benchmarks": 103,
-    "benchmarks/studies": 934,
-    "tests": 11_520,
+    "pipework": 953,
+    "train": 1_354,
+    "export": 1_896,
+    "serve": 2_609,
+    "benchmarks": 42,
+    "benchmarks/studies": 927,
+    "tests": 11_372,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
