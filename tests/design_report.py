@@ -24,7 +24,7 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 9_765,
+    "pipework": 9_770,
     "train": 10_720,
     "export": 9_145,
     "serve": 13_200,

@@ -153,6 +153,8 @@ class SingleLabelTask(Task):
 
     def calibrated(self, logits_NC: Logits, truth: Truth) -> Self:
         """Return the task with the temperature of labelled rows."""
+        if self.rows_per_token:  # a label has no row of logits
+            return self
         temperature = fit_temperature(logits_NC, self.true_labels(truth))
         return self.model_copy(update={"temperature": temperature})
 

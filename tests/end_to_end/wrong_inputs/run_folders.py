@@ -75,7 +75,8 @@ def locked(folder: Path) -> None:
 
 def pretrained(folder: Path) -> None:
     """Make the manifest of a run that of a pretraining."""
-    manifest(task__kind="pretrain", task__labels=[], task__metric="masked_accuracy")(folder)
+    task = {"kind": "pretrain", "labels": [], "metric": "masked_accuracy"}
+    manifest(task=task)(folder)
 
 
 MANIFESTS = {

@@ -106,8 +106,7 @@ def test_other_layers_are_unchanged():
     assert [layer.weight for layer in linear_layers(model.graph)] == ["B", "C"]
 
 
-def test_a_large_embedding_table_is_stored_as_int8_with_a_scale_per_vector():
-    vectors = (RNG.normal(size=(2000, 8)) * np.logspace(-3, 3, 2000)[:, None]).astype(np.float32)
+def table_graph(vectors):
     node = helper.make_node("Gather", ["words", "x"], ["logits"])
     graph = helper.make_graph(
         [node],
@@ -116,7 +115,12 @@ def test_a_large_embedding_table_is_stored_as_int8_with_a_scale_per_vector():
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(vectors, "words")],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_a_large_embedding_table_is_stored_as_int8_with_a_scale_per_vector():
+    vectors = (RNG.normal(size=(2000, 8)) * np.logspace(-3, 3, 2000)[:, None]).astype(np.float32)
+    model = table_graph(vectors)
     plain_size = model.ByteSize()
     quantize_embeddings(model)
     assert model.ByteSize() < 0.4 * plain_size
@@ -127,15 +131,7 @@ def test_a_large_embedding_table_is_stored_as_int8_with_a_scale_per_vector():
 
 def test_a_small_table_stays_in_float32():
     vectors = RNG.normal(size=(10, 8)).astype(np.float32)
-    node = helper.make_node("Gather", ["words", "x"], ["logits"])
-    graph = helper.make_graph(
-        [node],
-        "table",
-        [helper.make_tensor_value_info("x", TensorProto.INT64, ["B", "T"])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(vectors, "words")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = table_graph(vectors)
     before = model.SerializeToString()
     quantize_embeddings(model)
     assert model.SerializeToString() == before
