@@ -63,8 +63,14 @@ def pytest_collection_modifyitems(items):
     if names := os.environ.get("AGAIN"):  # the tests that another run has skipped
         again = set(Path(names).read_text(encoding="utf-8").splitlines())
         for item in items:
-            if item.nodeid in again:
+            found = {item.nodeid, item.nodeid.partition("::")[0]} & again  # a test, or its file
+            if found:
                 item.add_marker("thorough")
+            again -= {item.nodeid}
+        unknown = again - {item.nodeid.partition("::")[0] for item in items}
+        if unknown:
+            message = f"{names} has tests that do not exist: {sorted(unknown)}"
+            raise pytest.UsageError(message)
     # Reversed: the tests of train/ come first, and need no run that another process is making.
     paths = list(dict.fromkeys(item.path for item in items))[::-1]
     short = [path for path in paths if SHORT & {*path.parents}]

@@ -82,6 +82,8 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
             rows = [*sources[CALIBRATION].rows()]
             fitted, labels = _infer_labelled(trained, model, CALIBRATION, rows)
         task = task.calibrated(fitted.values, labels)
+        if CALIBRATION in sources and task == trained.task:
+            trained.run.progress.note("too few rows of data.calibration: nothing was calibrated")
     task = task.with_thresholds(outputs.values, dev.truth)
     split = comparison_split(sources)
     examples = [*sources[split].rows()]

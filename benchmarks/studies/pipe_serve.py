@@ -35,16 +35,21 @@ def running_server(run: Path) -> Iterator[str]:
     previous_handler = signal.signal(signal.SIGTERM, _exit)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own program)
         try:
-            yield server_url(process, command)
+            yield _ready_url(process, command, run)
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_S)
-        except StageError as error:
-            message = "the server did not start; its error message is above this line"
-            raise NotReadyError(message, f"run it by hand: pipe serve {run}") from error
         finally:
             process.kill()
             signal.signal(signal.SIGTERM, previous_handler)
+
+
+def _ready_url(process: "subprocess.Popen[str]", command: list[str], run: Path) -> str:
+    try:
+        return server_url(process, command)
+    except (StageError, subprocess.TimeoutExpired) as error:
+        message = "the server did not start; its error message is above this line"
+        raise NotReadyError(message, f"run it by hand: pipe serve {run}") from error
 
 
 def _exit(number: int, _: FrameType | None) -> None:

@@ -2,13 +2,12 @@
 
 A row is an object or a list, whose values have the names "0", "1", ... The name of a column may be
 a path: `data.text` is the key `text` of the object at `data`, `label.0` the first item of the list
-at `label`, and `*` each item of a list, such as the labels of several annotators. Cancelled and
-discarded annotations are no items. Class numbers of a data set of Hugging Face become the names in
-the schema.
+at `label`. In the path of a label, `*` is each item of a list, such as the labels of several
+annotators, and cancelled and discarded annotations are no items. Class numbers of a data set of
+Hugging Face become the names in the schema.
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -40,47 +39,37 @@ def numbered_objects(
     return _arrow_rows(path, options.format, wanted)
 
 
-def values_at(row: Mapping[str, object], column: str | int) -> list[object]:
-    """Return the values of a column, which may be a path; without `*` there is at most one."""
+def values_at(
+    row: Mapping[str, object], column: str | int, *, annotations: bool = False
+) -> list[object]:
+    """Return the values of a column, which may be a path; without `*` there is at most one.
+
+    With `annotations`, `*` means each item, and items of annotators without an answer are left out.
+    """
     name = str(column)
     if name in row:
         return [row[name]]
     values: list[object] = [row]
     for part in name.split("."):
-        values = [found for value in values for found in _parts(value, part)]
+        values = [item for value in values for item in _parts(value, part, annotations=annotations)]
     return values
 
 
-def _parts(value: object, part: str) -> list[object]:
+def _parts(value: object, part: str, *, annotations: bool) -> list[object]:
     if isinstance(value, dict):
         return [value[part]] if part in value else []
     if not isinstance(value, list):
         return []
-    items = [item for item in value if not (isinstance(item, dict) and _is_withdrawn(item))]
-    if part == "*":
-        return items
-    return items[int(part) :][:1] if part.isdecimal() else []
+    if annotations:
+        value = [item for item in value if not (isinstance(item, dict) and _is_withdrawn(item))]
+        if part == "*":
+            return value
+    return value[int(part) :][:1] if part.isdecimal() else []
 
 
 def _is_withdrawn(annotation: Row) -> bool:
     """Return whether an annotator of Label Studio or Argilla gave no answer."""
     return annotation.get("was_cancelled") is True or annotation.get("status") == "discarded"
-
-
-def count_answers(values: Sequence[object]) -> list[tuple[object, int]]:
-    """Return the different values that are not null with their numbers, most frequent first.
-
-    The order of the items of a list does not count.
-    """
-    if len(values) == 1:
-        return [] if values[0] is None else [(values[0], 1)]
-    by_key = {_key(value): value for value in values if value is not None}
-    counts = Counter(_key(value) for value in values if value is not None)
-    return [(by_key[key], count) for key, count in counts.most_common()]
-
-
-def _key(value: object) -> str:
-    return str(sorted(map(str, value)) if isinstance(value, list) else value)
 
 
 def cell_text(value: object) -> str:

@@ -18,11 +18,12 @@ from enum import StrEnum
 from itertools import chain, count, groupby, islice
 from pathlib import Path
 
-from pipework.data.fields import cell_text, count_answers, numbered_objects, values_at
+from pipework.data.fields import cell_text, numbered_objects, values_at
 from pipework.data.text_files import numbered_lines
 from pipework.errors import DataError
 from pipework.run_folder.files import data_suffix
 from pipework.run_folder.manifest import ReadOptions
+from pipework.tasks.registry import task_type
 
 Column = str | int
 # The first character of a formula in a spreadsheet:
@@ -228,28 +229,23 @@ def _raw_row(
 
 
 def _fields(path: Path, options: ReadOptions) -> Iterator[RawRow]:
-    wanted = _wanted(options)
+    wanted, task = _wanted(options), task_type(options.kind)
     for line, row in numbered_objects(path, options, tuple(wanted.values())):
         values, disputed = dict[str, object](), False
         for name, column in wanted.items():
-            found = values_at(row, column)
-            answers = count_answers(found)
-            disputed |= len(answers) > 1
-            values[name] = _majority(answers)
-            if values[name] is None and not (name.startswith("label") and options.skip_unlabelled):
-                several = " and ".join(repr(answer) for answer, _ in answers[:2])
+            label = name.startswith("label")
+            found = values_at(row, column, annotations=label)
+            answers = [value for value in found if value is not None]
+            values[name] = answers[0] if answers else None
+            if len(answers) > 1:
+                values[name] = task.agreed(answers)
+                disputed |= any(answer != answers[0] for answer in answers)
+            if values[name] is None and not (label and options.skip_unlabelled):
                 nothing = "null" if found else "nothing"
-                reason = f"{several}, equally often" if several else nothing
+                reason = f"different labels, none most often: {answers}" if answers else nothing
                 at = f"{path}:{line}"
                 raise _no_value(at, name.partition(" ")[0], column, row, reason)
         yield _raw_row(line, values, options, disputed=disputed)
-
-
-def _majority(answers: Sequence[tuple[object, int]]) -> object:
-    """Return the most frequent answer; None without one, and if two are equally frequent."""
-    if not answers or (len(answers) > 1 and answers[0][1] == answers[1][1]):
-        return None
-    return answers[0][0]
 
 
 def _no_value(at: str, field: str, column: Column, row: Iterable[str], reason: str) -> DataError:

@@ -56,13 +56,19 @@ class ChangeLimits(Settings):
         """Return the limits that the default engine holds, or its changes beyond them, as text."""
         if engine.parity is None or self.allow(engine, task):
             return f"within the limits: {self.describe(task)}"
-        changes = task.describe_change(engine.parity)
-        if not self._calibrated(engine):
-            changes += f", calibration error by {_calibration_change(engine):+.3f}"
-        return f"changes {changes}: beyond the limits"
+        return f"changes {self.describe_change(engine, task, engine.parity)}: beyond the limits"
+
+    def describe_change(self, engine: EngineRecord, task: Task, change: PredictionChange) -> str:
+        """Return the changes of an engine, with a change of the calibration beyond the limit."""
+        text = task.describe_change(change)
+        if self._calibrated(engine) or engine.parity is None or engine.parity.calibration is None:
+            return text
+        return f"{text}, calibration error by {engine.parity.calibration.change:+.3f}"
 
     def _calibrated(self, engine: EngineRecord) -> bool:
-        return _calibration_change(engine) <= self.calibration_change
+        found = None if engine.parity is None else engine.parity.calibration
+        # A row is the resolution of the error: one changed label may move it by 1 / rows.
+        return found is None or found.change <= self.calibration_change + 1 / found.rows
 
     def _hold(self, change: PredictionChange, task: Task) -> bool:
         largest = task.allowed_change(
@@ -73,13 +79,6 @@ class ChangeLimits(Settings):
         one = change.flips <= 1 and self.label_changes > 0
         same = one or change.argmax_agreement >= 1 - self.label_changes
         return same and change.max_change <= largest
-
-
-def _calibration_change(engine: EngineRecord) -> float:
-    """Return the change of the calibration error; 0 if it was not measured."""
-    if engine.parity is None or engine.parity.calibration is None:
-        return 0.0
-    return engine.parity.calibration.change
 
 
 DEFAULT_LIMITS = ChangeLimits()

@@ -135,8 +135,10 @@ class CalibrationChange(Record):
         engine: the engine's.
         brier_reference: the checkpoint's Brier score.
         brier_engine: the engine's.
+        rows: number of rows.
     """
 
+    rows: int
     reference: float
     engine: float
     brier_reference: float

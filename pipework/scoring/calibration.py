@@ -87,6 +87,7 @@ def calibration_change(
     if reference is None or engine is None:
         return None
     return CalibrationChange(
+        rows=len(before),
         reference=reference.ranked.error(),
         engine=engine.ranked.error(),
         brier_reference=reference.brier,

@@ -12,7 +12,7 @@ Shapes: N inputs, C classes.
 import numpy as np
 from numpy.typing import NDArray
 
-FEWEST = 20  # rows; for a label of several, half of them with the label and half without
+FEWEST = 50  # rows; for a label of several, half of them with the label and half without
 MAX_LOGITS = 10_000_000  # of more, every n-th row is used
 TEMPERATURES = (0.05, 20.0)
 Floats = NDArray[np.float64]

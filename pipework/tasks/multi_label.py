@@ -3,7 +3,9 @@
 Shapes: N inputs, C classes, X comparisons of two outputs.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -86,6 +88,15 @@ class MultiLabelTask(Task):
                 raise InputError(message, hint)
         return tuple(dict.fromkeys(parse_name(item) for item in value))
 
+    @classmethod
+    def agreed(cls, answers: Sequence[object]) -> object:
+        """Return the labels that more than half of the annotators gave; see `Task`."""
+        lists = [answer for answer in answers if isinstance(answer, list)]
+        if len(lists) < len(answers) or any(map(is_vector, filter(None, lists))):
+            return super().agreed(answers)
+        counts = Counter(chain.from_iterable(map(dict.fromkeys, lists)))
+        return [label for label, count in counts.items() if 2 * count > len(answers)]
+
     def truth(self, rows: Sequence[tuple[str, Label | None]]) -> Truth:
         """Return 0 or 1 for each label, int8 [N, C]; see `Task`."""
         return np.stack([self._flags(at, label) for at, label in rows])
@@ -127,7 +138,7 @@ class MultiLabelTask(Task):
     def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
         """Return the predictions; see `Task`."""
         scores_NC = self.probabilities(outputs.values)
-        ranked = ranked_scores(scores_NC, self.labels, top_k)
+        ranked = ranked_scores(scores_NC, scores_NC, self.labels, top_k)
         return [
             MultiLabel(labels=tuple(self.labels[index] for index in chosen), scores=scores)
             for chosen, scores in zip(self._chosen(scores_NC), ranked, strict=True)
@@ -162,7 +173,7 @@ class MultiLabelTask(Task):
                 metric: _score(metric, truth_NC, predicted_NC)
                 for metric in self.applicable_metrics(self.labels)
             }
-            | dict(metrics.roc_areas(outputs.values, truth_NC)),
+            | dict(metrics.roc_areas(self._calibrated(outputs.values), truth_NC)),
             classes=class_reports(metrics.tally_labels(truth_NC, predicted_NC), self.labels),
         )
 
@@ -173,9 +184,16 @@ class MultiLabelTask(Task):
         return lambda rows: _score(self.metric, true_NC[rows], predicted_NC[rows])
 
     def with_thresholds(self, logits_NC: Logits, truth: Truth) -> Self:
-        """Return the task with the thresholds of `choose_thresholds`."""
-        thresholds = choose_thresholds(self.probabilities(logits_NC), truth)
-        return self.model_copy(update={"thresholds": thresholds})
+        """Return the task with the thresholds of `choose_thresholds`.
+
+        They are chosen without the calibration, which therefore changes no label.
+        """
+        chosen_C = np.array(choose_thresholds(sigmoid(logits_NC), truth))
+        if self.platt:
+            scale_C, offset_C = np.array(self.platt).T
+            shifted_C = scale_C * np.log(chosen_C / (1 - chosen_C)) + offset_C
+            chosen_C = 1 / (1 + np.exp(-shifted_C))
+        return self.model_copy(update={"thresholds": tuple(chosen_C.tolist())})
 
     @property
     def uncalibrated(self) -> Self:
@@ -185,7 +203,9 @@ class MultiLabelTask(Task):
     def calibrated(self, logits_NC: Logits, truth: Truth) -> Self:
         """Return the task with the scales and offsets of labelled rows."""
         pairs = zip(logits_NC.T, self.true_labels(truth).T, strict=True)
-        return self.model_copy(update={"platt": tuple(fit_platt(*pair) for pair in pairs)})
+        platt = tuple(fit_platt(*pair) for pair in pairs)
+        fitted = any(pair != (1.0, 0.0) for pair in platt)
+        return self.model_copy(update={"platt": platt if fitted else ()})
 
     def confidence(self, logits_NC: Logits, truth: Truth) -> Floats:
         """Return the score of the most confident wrong decision, [N]; -1 without one."""
@@ -236,7 +256,7 @@ class MultiLabelTask(Task):
             f"`{label}` {scale:.6g} and {offset:.6g}"
             for label, (scale, offset) in zip(self.labels, self.platt, strict=True)
         )
-        return f"{labels}. Logits: the sigmoids of scale x logit + offset, {pairs}"
+        return f"{labels}. Scores: the sigmoids of scale x logit + offset, {pairs}"
 
 
 def _split(text: str, separator: str | None) -> list[object]:

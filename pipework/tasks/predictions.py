@@ -118,10 +118,13 @@ def sigmoid(logits_NC: Scores) -> Scores:
 
 
 def ranked_scores(
-    scores_NC: Scores, labels: Sequence[str], top_k: int | None
+    scores_NC: Scores, logits_NC: Scores, labels: Sequence[str], top_k: int | None
 ) -> list[dict[str, float]]:
-    """Return the `top_k` best scores of each input by label, or all, the best first."""
-    order_NC = (-scores_NC).argsort(axis=1, kind="stable")
+    """Return the `top_k` best scores of each input by label, or all, in the order of the logits.
+
+    Different logits may have equal scores.
+    """
+    order_NC = (-logits_NC).argsort(axis=1, kind="stable")
     return [
         {labels[index]: scores_C[index] for index in order_K}
         for scores_C, order_K in zip(scores_NC.tolist(), order_NC[:, :top_k].tolist(), strict=True)

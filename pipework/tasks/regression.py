@@ -5,6 +5,7 @@ Shapes: N inputs, C classes (one), X comparisons of two outputs.
 
 import re
 from collections.abc import Sequence
+from statistics import median
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -57,6 +58,12 @@ class RegressionTask(Task):
             message = f"expected a number as label, found {value!r}"
             raise InputError(message, "a regression learns finite numbers, such as 3 or 4.25")
         return number
+
+    @classmethod
+    def agreed(cls, answers: Sequence[object]) -> object:
+        """Return the median; see `Task`."""
+        numbers = [answer for answer in answers if isinstance(answer, int | float)]
+        return median(numbers) if len(numbers) == len(answers) else super().agreed(answers)
 
     def truth(self, rows: Sequence[tuple[str, Label | None]]) -> Truth:
         """Return targets, float32 [N]; see `Task`."""

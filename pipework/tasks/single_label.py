@@ -88,13 +88,14 @@ class SingleLabelTask(Task):
 
     def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
         """Return the predictions; see `Task`."""
-        ranked = ranked_scores(self.probabilities(outputs.values), self.labels, top_k)
+        logits_NC = outputs.values
+        ranked = ranked_scores(self.probabilities(logits_NC), logits_NC, self.labels, top_k)
         return [_prediction(scores) for scores in ranked]
 
     def columns(self, outputs: Outputs) -> PredictedColumns:
         """Return label and score; see `Task`."""
         scores_NC = self.probabilities(outputs.values)
-        best_N = scores_NC.argmax(axis=1)
+        best_N = outputs.values.argmax(axis=1)
         labels = [self.labels[index] for index in best_N.tolist()]
         scores = scores_NC[np.arange(len(best_N)), best_N].tolist()
         return {

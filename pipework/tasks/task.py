@@ -5,6 +5,7 @@ Each kind is a subclass in its own module; `pipework.tasks.registry` lists them.
 Shapes: N inputs, C classes (logits of an input), X comparisons of two outputs.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -158,6 +159,18 @@ class Task(Record):
             InputError: the value is not a label of this kind.
         """
         raise NotImplementedError
+
+    @classmethod
+    def agreed(cls, answers: Sequence[object]) -> object:
+        """Return the label from the answers of several annotators; None if they do not agree.
+
+        It is the most frequent answer, unless another one is as frequent; of several labels those
+        that more than half of the annotators gave; the median of numbers.
+        """
+        (first, most), *others = Counter(map(str, answers)).most_common(2)
+        if others and others[0][1] == most:
+            return None
+        return next(answer for answer in answers if str(answer) == first)
 
     def truth(self, rows: Sequence[tuple[str, Label | None]]) -> Truth:
         """Return the labels of rows as an array of `truth_type`.

@@ -287,8 +287,7 @@ def _short(value: object) -> str:
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, Task):
         thresholds = ", ".join(f"{threshold:g}" for threshold in value.thresholds) or "none"
-        names = ", ".join(value.labels)
-        return f"{value.describe_decision()} (labels {names}; thresholds {thresholds})"
+        return f"{value.describe_output()}; thresholds {thresholds}"
     return "other files" if isinstance(value, EngineIdentity) else str(value)
 
 

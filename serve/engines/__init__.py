@@ -88,7 +88,7 @@ def faster_engines(
             continue
         ratio = speed.texts_per_s / served.speed.texts_per_s
         if ratio >= FASTER and speed.interval[0] > served.speed.interval[1]:
-            change = task.describe_change(parity)
+            change = limits.describe_change(engine, task, parity)
             costs[engine.name] = f"{ratio:.1f} times as fast, changes {change}"
     return costs
 
@@ -163,7 +163,7 @@ def open_first(
             failures[record.name] = reason
             continue
         if name is None and not limits.allow(record, task, here):
-            _warn_beyond(record, here, task)
+            _warn_beyond(limits, record, here, task)
             if bound:
                 engine.close()
                 continue
@@ -175,10 +175,11 @@ def open_first(
     raise next(iter(failures.values()))
 
 
-def _warn_beyond(record: EngineRecord, here: PredictionChange | None, task: Task) -> None:
-    change = here or record.parity
-    if change is not None:
-        text = task.describe_change(change)
+def _warn_beyond(
+    limits: ChangeLimits, record: EngineRecord, here: PredictionChange | None, task: Task
+) -> None:
+    if (change := here or record.parity) is not None:
+        text = limits.describe_change(record, task, change)
         log.warning("engine %s exceeds the limits of changes: it changes %s", record.name, text)
 
 

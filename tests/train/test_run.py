@@ -15,6 +15,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import label_array
+from pipework.tasks import calibrated
 from pipework.tasks.kinds import Metric
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import load_config
@@ -94,7 +95,7 @@ def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path
     manifest = learn(small(*short), tmp_path / "run", noting)
     # The texts of dev (12 rows) and test (8 rows) are the first of train (40 rows).
     assert manifest.data.splits["train"].rows == 28
-    finding = "train: 12 rows left out: also in dev or test"
+    finding = "train: 12 rows left out: also in dev, test or calibration"
     assert manifest.data.findings[0] == finding
     assert f"data: {finding}" in noting.lines
     for split in ("dev", "test"):
@@ -109,7 +110,8 @@ def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path
     }
 
 
-def test_probabilities_are_calibrated_on_rows_of_their_own(small, tmp_path):
+def test_probabilities_are_calibrated_on_rows_of_their_own(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(calibrated, "FEWEST", 20)
     run = tmp_path / "run"
     manifest = learn(small("train.max_steps=2", "data.calibration_rows=24"), run)
     rows = [*split_source(run, manifest, "calibration").rows()]

@@ -145,6 +145,14 @@ class Config(Settings):
         return self
 
     @model_validator(mode="after")
+    def _calibration_has_a_use(self) -> Self:
+        data, used = self.data, self.train.calibrate and self.task.type.has_labels
+        if not used and (data.calibration is not None or data.calibration_rows is not None):
+            message = "data.calibration needs train.calibrate and a task with labels: remove it"
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         if self.model.freeze and self.train.token_dropout:
             message = "train.token_dropout needs an encoder that is trained: remove model.freeze"

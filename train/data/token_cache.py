@@ -167,7 +167,7 @@ def _write(
 def no_rows(source: Source) -> DataError:
     """Return the error for a source that yields no rows."""
     if source.excluded and next(replace(source, excluded=()).rows(), None) is not None:
-        message = f"{source.path} has no rows left: all are also in dev or test"
+        message = f"{source.path} has no rows left: all are also in dev, test or calibration"
         return DataError(message, "set data.drop_leaked=false, or check data.train")
     message = f"{source.path} holds no rows"
     return DataError(message, "check the file, and whether its first line is a header")

@@ -22,8 +22,8 @@ FEW_ROWS = 20  # too few to judge the number of labels
 # The counts of a split that are findings: attribute, noun, sentence.
 COUNTS = (
     ("skipped", "row", "without a label left out"),
-    ("disputed", "row", "with different labels of annotators: the most frequent one is taken"),
-    ("dropped", "row", "left out: also in dev or test"),
+    ("disputed", "row", "with different labels of annotators"),
+    ("dropped", "row", "left out: also in dev, test or calibration"),
     ("headers", "row", "that repeats the header: remove such rows"),
     ("duplicates", "row", "with the text of an earlier row"),
     ("conflicting", "text", "with different labels"),

@@ -190,7 +190,7 @@ def _write_result(
         comparisons=tuple(
             compare(compared, split, source, progress)
             for split, source in space.config.sources().items()
-            if split != "train" and len(finals) > 1
+            if split in ("dev", "test") and len(finals) > 1
         ),
     )
     write_atomically(out / report.REPORT, report.html(out, space, result).encode())

@@ -20,13 +20,17 @@ def test_without_a_parity_record_the_precision_of_an_engine_decides(exported_run
 def test_an_engine_that_loses_the_calibration_is_not_the_default(exported_run):
     (engine,) = read_manifest(exported_run).engines
     assert ChangeLimits().allow(engine, TASK)
-    scores = CalibrationChange(reference=0.02, engine=0.04, brier_reference=0.3, brier_engine=0.3)
+    scores = CalibrationChange(
+        rows=200, reference=0.02, engine=0.04, brier_reference=0.3, brier_engine=0.3
+    )
     parity = engine.parity.model_copy(update={"calibration": scores})
     lost = engine.model_copy(update={"parity": parity})
     assert not ChangeLimits().allow(lost, TASK)
     reason = ChangeLimits().reason(lost, TASK)
     assert reason.endswith(", calibration error by +0.020: beyond the limits")
     assert ChangeLimits(calibration_change=0.03).allow(lost, TASK)
+    few = parity.model_copy(update={"calibration": scores.model_copy(update={"rows": 100})})
+    assert ChangeLimits().allow(engine.model_copy(update={"parity": few}), TASK)
 
 
 def test_the_limits_are_described_for_the_task():

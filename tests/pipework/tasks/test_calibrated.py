@@ -6,6 +6,7 @@ import pytest
 from pipework.tasks.calibrated import fit_platt, fit_temperature
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.predictions import sigmoid
 from pipework.tasks.single_label import SingleLabelTask
 
 TOLERANCE = 0.05
@@ -47,7 +48,8 @@ def test_the_fit_is_described():
     assert task.uncalibrated.describe_output() == "2 labels: `x`, `y`"
     several = MultiLabelTask(labels=("x",), metric=Metric.MICRO_F1, platt=((0.5, -1.25),))
     assert several.describe_decision() == "1 label, a sigmoid each (calibrated)"
-    assert several.describe_output().endswith("of scale x logit + offset, `x` 0.5 and -1.25")
+    scores = "Scores: the sigmoids of scale x logit + offset, `x` 0.5 and -1.25"
+    assert several.describe_output() == f"1 label (several may apply): `x`. {scores}"
 
 
 def test_rows_without_an_error_do_not_give_certainty():
@@ -60,10 +62,25 @@ def test_rows_without_an_error_do_not_give_certainty():
 
 
 def test_few_rows_change_nothing():
-    logits_NC = np.eye(19, 2, dtype=np.float32)
+    logits_NC = np.eye(49, 2, dtype=np.float32)
     assert fit_temperature(logits_NC, logits_NC != 0) == 1
-    true_N = np.arange(1000) < 9  # the label of too few rows
+    true_N = np.arange(1000) < 24  # the label of too few rows
     assert fit_platt(np.linspace(-1, 1, 1000, dtype=np.float32), true_N) == (1, 0)
+    task = MultiLabelTask(labels=("x", "y"), metric=Metric.MICRO_F1)
+    assert task.calibrated(logits_NC, logits_NC != 0) == task
+
+
+def test_the_calibration_of_several_labels_changes_no_prediction():
+    generator = np.random.default_rng(0)
+    logits_NC = generator.normal(0, 6, (600, 3)).astype(np.float32)
+    truth_NC = generator.random((600, 3)) < sigmoid(0.05 * logits_NC - 1)
+    task = MultiLabelTask(labels=("x", "y", "z"), metric=Metric.MICRO_F1)
+    fitted = task.calibrated(logits_NC, truth_NC)
+    assert max(scale for scale, _ in fitted.platt) < 0.3
+    np.testing.assert_array_equal(
+        fitted.with_thresholds(logits_NC, truth_NC).predicted_labels(logits_NC),
+        task.with_thresholds(logits_NC, truth_NC).predicted_labels(logits_NC),
+    )
 
 
 def test_a_label_whose_logits_mislead_keeps_them():

@@ -28,6 +28,15 @@ def test_a_temperature_changes_scores_and_no_label():
     assert decoded == [prediction.label for prediction in TASK.decode(Outputs.of(logits_NC))]
 
 
+def test_the_label_is_that_of_the_logits_if_scores_are_equal():
+    low = np.float32(7)
+    logits_NC = np.array([[low, np.nextafter(low, np.float32(8)), 0]], np.float32)
+    hot = TASK.model_copy(update={"temperature": 20.0})
+    assert len({*hot.probabilities(logits_NC)[0, :2].tolist()}) == 1
+    assert hot.decode(Outputs.of(logits_NC))[0].label == "y"
+    assert hot.columns(Outputs.of(logits_NC))["predicted_label"].values == ["y"]
+
+
 def test_scores_are_sorted_and_limited_to_top_k():
     (prediction,) = TASK.decode(Outputs.of(np.array([[1, 3, 2]], np.float32)), top_k=2)
     assert (prediction.label, list(prediction.scores)) == ("y", ["y", "z"])

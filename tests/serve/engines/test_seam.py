@@ -6,7 +6,7 @@ import pytest
 
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.run_folder.change_limits import ChangeLimits
-from pipework.run_folder.engine_record import EngineBuild, Precision, Speed
+from pipework.run_folder.engine_record import CalibrationChange, EngineBuild, Precision, Speed
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines import (
     choose_engine,
@@ -118,6 +118,20 @@ def test_faster_engines_are_listed_with_their_gain_and_cost(ranked):
         "rough": "1.2 times as fast, changes 0.00% of the labels, probabilities by up to 0.11",
     }
     assert faster_engines(ranked, ranked.engines[0]) == {}
+
+
+def test_the_cost_of_an_engine_names_the_calibration_that_it_loses(ranked):
+    served = choose_engine(ranked)
+    lost = CalibrationChange(
+        rows=1000, reference=0.02, engine=0.06, brier_reference=0.3, brier_engine=0.3
+    )
+    engines = {engine.name: engine for engine in ranked.engines}
+    change = {"max_change": 0.05, "calibration": lost}
+    parity = engines["rough"].parity.model_copy(update=change)
+    engines["rough"] = engines["rough"].model_copy(update={"parity": parity})
+    manifest = ranked.model_copy(update={"engines": tuple(engines.values())})
+    costs = faster_engines(manifest, served)
+    assert costs["rough"].endswith("probabilities by up to 0.05, calibration error by +0.040")
 
 
 def test_engines_that_cannot_be_compared_here_are_not_faster(ranked):

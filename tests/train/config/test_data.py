@@ -59,6 +59,10 @@ def test_one_file_is_split_into_train_dev_test_and_calibration(tmp_path, dev):
             "a pair of texts cannot",
         ),
         (("dev_rows = 0",), "dev_rows"),
+        (
+            ("dev_rows = 3", "calibration_rows = 3", "[train]", "calibrate = false"),
+            r"data\.calibration needs train\.calibrate",
+        ),
     ],
 )
 def test_contradictory_settings_are_rejected(tmp_path, lines, message):

@@ -101,6 +101,8 @@ def test_the_progress_reaches_the_size_of_the_file(parts):
 def test_rows_that_are_all_left_out_are_reported(parts):
     source, tokenizer, encoder = parts
     train = replace(source, part=Part(without=("dev",)), excluded=(source,))
-    with pytest.raises(DataError, match="has no rows left: all are also in dev or test") as error:
+    with pytest.raises(
+        DataError, match="has no rows left: all are also in dev, test or calibration"
+    ) as error:
         open_token_cache(train, tokenizer, encoder, TASK, NullProgress())
     assert "data.drop_leaked" in error.value.hint

@@ -230,7 +230,7 @@ def test_data_files_are_read_with_their_settings(tmp_path):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("One", "has no rows left: all are also in dev or test"),
+        ("One", "has no rows left: all are also in dev, test or calibration"),
         (None, "holds no rows"),
     ],
 )

@@ -128,7 +128,7 @@ def test_the_most_frequent_label_of_several_annotators_is_taken(tmp_path):
     source = Source(path=path, columns=columns, skip_unlabelled=True)
     assert [row.label for row in source.rows()] == ["a", "a", "b", "b"]
     report = report_of({"train": source})
-    disputed = "train: 2 rows with different labels of annotators: the most frequent one is taken"
+    disputed = "train: 2 rows with different labels of annotators"
     assert [*report.findings[:2]] == ["train: 3 rows without a label left out", disputed]
 
 
@@ -136,7 +136,7 @@ def test_labels_that_are_equally_frequent_are_refused(tmp_path):
     path = tmp_path / "tasks.json"
     columns = label_studio(path, ["a", "abba"])
     with pytest.raises(
-        DataError, match=r"2: .* found \['a'\] and \['b'\], equally often"
+        DataError, match=r"2: .* found different labels, none most often: \[\['a'\], \['b'\], "
     ) as caught:
         list(Source(path=path, columns=columns).rows())
     assert caught.value.hint.endswith("or data.skip_unlabelled = true")
@@ -147,6 +147,18 @@ def test_the_order_of_the_labels_of_an_annotator_does_not_count(tmp_path):
     path.write_text(json.dumps({"text": "x", "labels": [["a", "b"], ["c"], ["b", "a"]]}))
     source = Source(path=path, columns=Columns(label="labels.*"), kind="multi_label")
     assert [{*row.label} for row in source.rows()] == [{"a", "b"}]
+
+
+def test_annotators_of_several_labels_vote_on_each_and_those_of_numbers_give_a_median(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    answers = {"labels": [["a"], ["a", "b"], ["a", "c"]], "scores": [3, 4, 9, 5]}
+    path.write_text(json.dumps({"text": "x", **answers}))
+    for kind, column, expected in (
+        ("multi_label", "labels.*", ("a",)),
+        ("regression", "scores.*", "4.5"),
+    ):
+        source = Source(path=path, columns=Columns(label=column), kind=kind)
+        assert [row.label for row in source.rows()] == [expected]
 
 
 def test_a_discarded_response_of_argilla_is_no_answer(tmp_path):
