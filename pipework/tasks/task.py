@@ -238,7 +238,7 @@ class Task(Record):
     def calibrated(self, logits_NC: Logits, truth: Truth) -> Self:
         """Return the task whose probabilities agree best with labelled rows.
 
-        No predicted label changes, but for labels of several whose thresholds are not chosen after.
+        No predicted label changes; for several labels, thresholds must be chosen after it.
         """
         return self
 

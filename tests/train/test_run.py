@@ -113,7 +113,8 @@ def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path
 def test_probabilities_are_calibrated_on_rows_of_their_own(small, tmp_path, monkeypatch):
     monkeypatch.setattr(calibrated, "FEWEST", 20)
     run = tmp_path / "run"
-    manifest = learn(small("train.max_steps=2", "data.calibration_rows=24"), run)
+    settings = ("train.max_steps=2", "train.calibrate=true", "data.calibration_rows=24")
+    manifest = learn(small(*settings), run)
     rows = [*split_source(run, manifest, "calibration").rows()]
     assert len(rows) == 24
     texts = {row.text for row in split_source(run, manifest, "train").rows()}
@@ -126,7 +127,7 @@ def test_probabilities_are_calibrated_on_rows_of_their_own(small, tmp_path, monk
     fitted = task.uncalibrated.calibrated(logits_NC, truth)
     assert task.temperature == pytest.approx(fitted.temperature, rel=1e-4)
     assert task.temperature != 1
-    off = learn(small("train.max_steps=2", "train.calibrate=false"), tmp_path / "off")
+    off = learn(small("train.max_steps=2"), tmp_path / "off")
     assert off.task.temperature == 1
 
 

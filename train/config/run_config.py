@@ -148,7 +148,7 @@ class Config(Settings):
     def _calibration_has_a_use(self) -> Self:
         data, used = self.data, self.train.calibrate and self.task.type.has_labels
         if not used and (data.calibration is not None or data.calibration_rows is not None):
-            message = "data.calibration needs train.calibrate and a task with labels: remove it"
+            message = "data.calibration needs train.calibrate = true, and a task with labels"
             raise ValueError(message)
         return self
 

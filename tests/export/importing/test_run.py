@@ -43,6 +43,7 @@ from pipework.run_folder.engine_record import (
 )
 from pipework.run_folder.manifest import read_manifest
 from pipework.settings import load_settings
+from pipework.tasks import calibrated
 from pipework.tasks.kinds import Metric
 from pipework.text.encoding import open_encoder
 from pipework.train.config.data import TaskSettings
@@ -170,7 +171,8 @@ def test_a_model_with_other_labels_than_the_rows_is_refused(classifier_folder, r
     assert pipe(*words, tmp_path / "forced", "--force").returncode == 0
 
 
-def test_labelled_rows_calibrate_on_request(classifier_folder, rows_file, tmp_path):
+def test_labelled_rows_calibrate_on_request(classifier_folder, rows_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(calibrated, "FEWEST", 20)
     plain = imported(classifier_folder, tmp_path / "plain")
     rows = rows_file(*own_predictions(tmp_path / "plain", 0))
     assert imported(classifier_folder, tmp_path / "as-it-is", rows).task == plain.task

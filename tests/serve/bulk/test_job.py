@@ -220,7 +220,7 @@ def test_another_job_is_refused_and_changes_nothing(run, multi_run, files, tmp_p
     again = partial(score, run, inputs, out, keep=["id"])
     with pytest.raises(ConfigError, match=r"started with keep id, found text"):
         again(keep=["text"])
-    with pytest.raises(ConfigError, match=r"started with task single_label .*, found multi_label"):
+    with pytest.raises(ConfigError, match=r"task 3 labels: .*, found 3 labels .several"):
         score(multi_run, inputs, out, keep=["id"])
     (inputs / "file2.parquet").write_bytes((inputs / "file1.parquet").read_bytes())
     with pytest.raises(ConfigError, match=r"file2.parquet is not one of the files with which"):

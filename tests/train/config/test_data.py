@@ -36,7 +36,11 @@ def test_one_file_is_split_into_train_dev_test_and_calibration(tmp_path, dev):
     (tmp_path / "b.tsv").write_text(
         "text\tlabel\n" + "".join(f"b{n}\t{n % 2}\n" for n in range(20))
     )
-    sources = config(tmp_path, dev, "test_rows = 10", "calibration_rows = 5").sources()
+    sources = config(
+        tmp_path,
+        *(dev, "test_rows = 10", "calibration_rows = 5"),
+        overrides=["train.calibrate=true"],
+    ).sources()
     rows = {name: [row.text for row in source.rows()] for name, source in sources.items()}
     assert len(rows["dev"]) in (20, 21)
     assert len(rows["test"]) in (10, 11)
@@ -60,7 +64,7 @@ def test_one_file_is_split_into_train_dev_test_and_calibration(tmp_path, dev):
         ),
         (("dev_rows = 0",), "dev_rows"),
         (
-            ("dev_rows = 3", "calibration_rows = 3", "[train]", "calibrate = false"),
+            ("dev_rows = 3", "calibration_rows = 3"),
             r"data\.calibration needs train\.calibrate",
         ),
     ],

@@ -199,10 +199,12 @@ def test_the_calibration_is_shown_with_its_diagram(page, several, regression, dr
         found = report.calibrations["calibration"]
         assert f"interval {found.low:.4f} to" in text
         assert 'aria-label="Share of right predictions over their probability"' in text
-    before, at = page.calibrations["uncalibrated"], page.manifest.task.temperature
-    assert f"Before calibration: {before}." in drawn(page)
-    assert f"fitted on dev: 8 labels, softmax at temperature {at:.3g}." in drawn(page)
-    assert "Before calibration" not in drawn(several)
+    task = page.manifest.task.model_copy(update={"temperature": 2.069})
+    fitted = of_task(page, task, page.logits_NC, page.truth)
+    before = page.calibrations["calibration"]
+    assert f"Before calibration: {before}." in drawn(fitted)
+    assert "fitted on dev: 8 labels, softmax at temperature 2.07." in drawn(fitted)
+    assert "Before calibration" not in drawn(page)
     assert "Calibration" not in drawn(regression)
 
 
