@@ -7,7 +7,7 @@ STUDIES = tests/benchmarks/studies
 # The tests start hundreds of Python processes: each would compile the modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-others test-all test-files lint check results tables triton cluster clean
+.PHONY: demo test test-others test-all lint check results tables triton cluster clean
 
 demo: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.demo
@@ -15,16 +15,12 @@ demo: .venv/ready-run
 test: .venv/ready-dev
 	$(PYTEST) -m "not slow and not study and not thorough and not cluster" --ignore=$(STUDIES)
 
-# The tests that `make test` leaves out and that are not slow, and those of the file AGAIN.
+# The tests that `make test` leaves out and that are not slow. AGAIN=FILE adds the tests that FILE names, one per line.
 test-others: .venv/ready-dev
 	$(PYTEST) -m "not slow and (study or thorough or cluster)"
 
 test-all: .venv/ready-dev
 	$(PYTEST)
-
-# Some files or tests, for example FILES=tests/export or, one per line of a file, FILES=@names.
-test-files: .venv/ready-dev
-	$(PYTEST) $(FILES)
 
 lint: .venv/ready-dev
 	.venv/bin/ruff format --check .

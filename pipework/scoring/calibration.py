@@ -79,8 +79,8 @@ def calibration_change(
 ) -> CalibrationChange | None:
     """Return the calibration of a checkpoint and of its engine; None as in `calibration`.
 
-    The bins of both are those of the checkpoint: with others, a single changed label of 400 rows
-    could move the error by 0.007.
+    Both use the bins of the checkpoint, so that a changed probability moves no other row to
+    another bin.
     """
     reference = _Decisions.of(task, before, truth)
     engine = _Decisions.of(task, after, truth, reference)

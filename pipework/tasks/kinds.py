@@ -28,7 +28,7 @@ class Metric(StrEnum):
 
 
 class Reported(StrEnum):
-    """A score that selects no checkpoint: an area may be undefined, and less error is better."""
+    """A score that is reported, and never selects the checkpoint."""
 
     ROC_AUC = "roc_auc"
     MACRO_ROC_AUC = "macro_roc_auc"

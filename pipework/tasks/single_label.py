@@ -70,7 +70,7 @@ class SingleLabelTask(Task):
 
     def probabilities(self, logits_NC: Logits) -> Logits:
         """Return the softmax at the temperature."""
-        if self.temperature == 1:  # the usual case without calibration; float32 either way
+        if self.temperature == 1:  # without calibration
             return softmax(logits_NC)
         return softmax(logits_NC / np.float32(self.temperature))
 
@@ -154,7 +154,7 @@ class SingleLabelTask(Task):
 
     def calibrated(self, logits_NC: Logits, truth: Truth) -> Self:
         """Return the task with the temperature of labelled rows."""
-        if self.rows_per_token:  # a label has no row of logits
+        if self.rows_per_token:  # no row of logits belongs to a label
             return self
         temperature = fit_temperature(logits_NC, self.true_labels(truth))
         return self.model_copy(update={"temperature": temperature})
