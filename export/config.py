@@ -180,8 +180,8 @@ class ImportSettings(Settings):
         max_length: tokens of an input; None: the limit of the source, at most 512.
         force: whether a model is imported that is worse on labelled rows than a constant
             prediction.
-        calibrate: whether labelled rows calibrate the probabilities. Scores then differ from those
-            of the source, and labels do not.
+        calibrate: whether labelled rows calibrate the probabilities, after the comparison with the
+            source. Scores then differ from those of the source.
         allow_unused: weights and config keys of the encoder that transformers may ignore.
         adapter_base: the folder or hub id of the base model of an adapter, instead of the one in
             adapter_config.json.

@@ -2,6 +2,7 @@
 
 from pipework.run_folder.manifest import BaselineRecord, Data, Manifest
 from pipework.scoring.calibration import both_calibrations
+from pipework.train.loop.resume import FOLDER as STATE
 from pipework.train.model.classifier import Classifier, open_checkpoint
 from pipework.train.objectives import target_scale
 from pipework.train.report.linear_baseline import LinearBaseline, linear_baseline
@@ -10,13 +11,16 @@ from pipework.train.report.verdict import TrainingHistory, Verdict, judge
 from pipework.train.report.wrong_predictions import worst_errors
 from pipework.train.run_folder import CONFIG
 from pipework.train.run_record import (
+    best_weights,
     finish,
     model_record,
     new_manifest,
-    promote_best,
+    promote,
     split_records,
 )
 from pipework.train.scored_checkpoint import ScoredCheckpoint, TrainedRun, score
+
+CALIBRATED = "calibrated"  # folder of the calibrated weights, until they are RUN/checkpoint
 
 
 def finalize(trained: TrainedRun) -> Manifest:
@@ -24,9 +28,13 @@ def finalize(trained: TrainedRun) -> Manifest:
     run = trained.run
     settings = run.config.train
     best_step = trained.state.best_step
-    folder = promote_best(run, trained.state, trained.data.vocabulary.padding)
-    model = open_checkpoint(folder).to(run.world.device)
+    weights = best_weights(run, trained.state)
+    model = open_checkpoint(weights).to(run.world.device)
     scored = score(trained, model)
+    if scored.calibration is not None:  # an interrupted run finds the weights without it
+        weights = run.out / STATE / CALIBRATED
+        model.save(weights)
+    promote(run, weights, trained.data.vocabulary.padding)
     sources = run.config.sources()
     baseline = None
     if settings.report and trained.task.baseline:
@@ -84,7 +92,9 @@ def _write_page(
         config=(out / CONFIG).read_text(encoding="utf-8"),
         report=trained.report,
         evaluation=scored.evaluation,
-        calibrations=both_calibrations(scored.task, scored.judged.outputs, scored.judged.truth),
+        calibrations=both_calibrations(
+            scored.task, scored.judged.outputs, scored.judged.truth, scored.calibration
+        ),
         logits_NC=scored.outputs.values,
         truth=truth,
         baseline=baseline,
@@ -103,13 +113,12 @@ def _manifest(
 ) -> Manifest:
     run = trained.run
     config = run.config
-    record = model_record(
-        run,
-        model,
-        family=str(model.config.model_type),
-        head=config.model.head,
-        scale=target_scale(trained.task, trained.data.train.truth),
-    )
+    family, head = str(model.config.model_type), config.model.head
+    scales = {
+        "target_scale": target_scale(trained.task, trained.data.train.truth),
+        "calibration": scored.calibration,
+    }
+    record = model_record(run, model, family=family, head=head).model_copy(update=scales)
     data = Data(
         reading=config.sources()["train"].read_options(),
         splits=split_records(run, trained.report, keep=config.data.keep_rows),

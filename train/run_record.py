@@ -16,7 +16,7 @@ from pipework.run_folder.manifest import (
     Split,
     write_manifest,
 )
-from pipework.tasks.task import TargetScale, Task
+from pipework.tasks.task import Task
 from pipework.text.padding import Padding
 from pipework.train.data.disk_cache import data_file_digest
 from pipework.train.data_report.records import DataReport
@@ -26,12 +26,16 @@ from pipework.train.model import checkpoint
 from pipework.train.run_folder import TOKENIZER
 
 
-def promote_best(run: TrainingRun, state: resume.TrainState, padding: Padding) -> Path:
-    """Rename the best weights to RUN/checkpoint, add the tokenizer, and return the folder."""
+def best_weights(run: TrainingRun, state: resume.TrainState) -> Path:
+    """Return the folder of the best weights; it is RUN/checkpoint if they were promoted before."""
     weights = resume.CheckpointManager(run.out, run.config.train.keep).best(state.best_step)
+    return weights if weights.is_dir() else run.out / checkpoint.FOLDER
+
+
+def promote(run: TrainingRun, weights: Path, padding: Padding) -> None:
+    """Rename a folder of weights to RUN/checkpoint, and add the tokenizer."""
     checkpoint.promote(weights, run.out)
     checkpoint.add_tokenizer(run.out, _input(run, padding))
-    return run.out / checkpoint.FOLDER
 
 
 def new_manifest(
@@ -50,10 +54,11 @@ def finish(run: TrainingRun, manifest: Manifest) -> None:
     shutil.rmtree(run.out / resume.FOLDER, ignore_errors=True)
 
 
-def model_record(
-    run: TrainingRun, model: nn.Module, *, family: str, head: str, scale: TargetScale | None = None
-) -> Model:
-    """Return the record of the best checkpoint and of the checkpoints of `train.keep_every`."""
+def model_record(run: TrainingRun, model: nn.Module, *, family: str, head: str) -> Model:
+    """Return the record of the best checkpoint and of the checkpoints of `train.keep_every`.
+
+    Its scales are those of a model without any.
+    """
     return Model(
         family=family,
         head=head,
@@ -62,7 +67,6 @@ def model_record(
         dtype="float32",
         checkpoint=checkpoint.records(run.out),
         kept=checkpoint.kept_records(run.out),
-        target_scale=scale,
     )
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Example
 from pipework.scoring.evaluation import infer_all, label_array
 from pipework.tasks.evaluation import Evaluation, SplitMetrics
+from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder, token_digest
@@ -46,7 +47,8 @@ class ScoredCheckpoint:
     """The best checkpoint on dev.
 
     Attributes:
-        task: the task, with the calibration, and with the thresholds chosen on dev.
+        task: the task, with the thresholds chosen on dev.
+        calibration: what its last layer was multiplied with, if anything.
         outputs: its outputs for dev.
         evaluation: its scores on dev.
         tokens: digest of the token ids of dev.
@@ -54,6 +56,7 @@ class ScoredCheckpoint:
     """
 
     task: Task
+    calibration: LogitScale | None
     outputs: Outputs
     evaluation: Evaluation
     tokens: str
@@ -70,21 +73,16 @@ class ScoredCheckpoint:
 
 
 def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
-    """Score a checkpoint in float32, as the reference for later stages."""
+    """Calibrate a checkpoint, and score it in float32 as the reference for later stages."""
     dev = trained.data.dev
     encodings = dev.encodings(range(len(dev)))
     outputs = _infer(trained, model, encodings)
+    calibration = _calibration(trained, model, outputs)
+    if calibration is not None:
+        model.calibrate(calibration)
+        outputs = calibration.apply(outputs)
+    task = trained.task.with_thresholds(outputs.values, dev.truth)
     sources = trained.run.config.sources()
-    task = trained.task
-    if trained.run.config.train.calibrate:
-        fitted, labels = outputs, dev.truth
-        if CALIBRATION in sources:
-            rows = [*sources[CALIBRATION].rows()]
-            fitted, labels = _infer_labelled(trained, model, CALIBRATION, rows)
-        task = task.calibrated(fitted.values, labels)
-        if CALIBRATION in sources and task == trained.task:
-            trained.run.progress.note("too few rows of data.calibration: nothing was calibrated")
-    task = task.with_thresholds(outputs.values, dev.truth)
     split = comparison_split(sources)
     examples = [*sources[split].rows()]
     judged, truth = outputs, dev.truth
@@ -92,6 +90,7 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
         judged, truth = _infer_labelled(trained, model, split, examples)
     return ScoredCheckpoint(
         task=task,
+        calibration=calibration,
         outputs=outputs,
         evaluation=task.evaluate(outputs, dev.truth),
         tokens=token_digest(encodings),
@@ -103,6 +102,21 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
             leaked_N=_leaked(trained, split, examples),
         ),
     )
+
+
+def _calibration(trained: TrainedRun, model: Classifier, dev: Outputs) -> LogitScale | None:
+    """Fit the calibration to rows of its own, or else to dev."""
+    if not trained.run.config.train.calibrate:
+        return None
+    sources = trained.run.config.sources()
+    outputs, truth = dev, trained.data.dev.truth
+    if CALIBRATION in sources:
+        rows = [*sources[CALIBRATION].rows()]
+        outputs, truth = _infer_labelled(trained, model, CALIBRATION, rows)
+    found = trained.task.fit_calibration(outputs.values, truth, offsets=model.has_bias)
+    if found is None and CALIBRATION in sources:
+        trained.run.progress.note("too few rows of data.calibration: nothing was calibrated")
+    return found
 
 
 def _infer(trained: TrainedRun, model: Classifier, encodings: list[Encoding]) -> Outputs:

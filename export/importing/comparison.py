@@ -118,11 +118,15 @@ class SourceReference:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedModel:
-    """The model in the run folder, opened from there."""
+    """The model in the run folder, opened from there.
+
+    `has_bias` is that of the layer that computes the logits.
+    """
 
     task: Task
     encoder: TextEncoder
     engine: Engine
+    has_bias: bool
 
 
 def compare_with_source(

@@ -4,6 +4,7 @@ Shapes: N rows of dev, C classes.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from pipework.run_folder.manifest import Data
 from pipework.scoring.evaluation import infer_all, label_array
 from pipework.tasks.evaluation import Evaluation, SplitMetrics
 from pipework.tasks.kinds import Metric, metric_in_words
+from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import token_digest
@@ -31,6 +33,15 @@ from pipework.train.report.verdict import (
 FOREIGN_TEXTS = "proven on texts that are not yours: import again with --data FILE"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImportedData:
+    """The task with its thresholds, the calibration that was fitted, and the record of the data."""
+
+    task: Task
+    calibration: LogitScale | None
+    data: Data
+
+
 def imported_data(
     source_findings: Sequence[str],
     imported: ImportedModel,
@@ -38,12 +49,12 @@ def imported_data(
     folder: Path,
     comparison: SourceComparison,
     progress: Progress,
-) -> tuple[Task, Data]:
-    """Score the rows, calibrate, choose thresholds, and copy the rows into the run folder.
+) -> ImportedData:
+    """Score the rows, fit the calibration, choose thresholds, copy the rows into the run folder.
 
     Args:
         source_findings: findings about the source.
-        imported: the copy of the source.
+        imported: the copy of the source, with the logits of the source.
         rows: the rows of the user.
         folder: the run folder.
         comparison: the comparison with the source.
@@ -52,7 +63,7 @@ def imported_data(
     Raises:
         CheckFailedError: a constant prediction has higher scores.
     """
-    task = imported.task
+    task, scale = imported.task, None
     metrics = dict[str, SplitMetrics]()
     findings = [*([] if rows.sources else [FOREIGN_TEXTS]), *source_findings]
     if comparison.with_special_tokens:
@@ -66,7 +77,8 @@ def imported_data(
         encodings = imported.encoder.encode(rows.dev)
         outputs = infer_all(imported.engine, encodings, progress)
         if rows.settings.calibrate:
-            task = task.calibrated(outputs.values, truth)
+            scale = task.fit_calibration(outputs.values, truth, offsets=imported.has_bias)
+            outputs = outputs if scale is None else scale.apply(outputs)
         task = task.with_thresholds(outputs.values, truth)
         scored = task.evaluate(outputs, truth)
         if not rows.settings.force:
@@ -78,12 +90,13 @@ def imported_data(
         dev = {"dev": rows.sources["dev"]}
         report = data_report(dev, imported.encoder, task.labels, progress)
         findings += report.findings
-    return task, Data(
+    data = Data(
         reading=rows.reading(task.kind),
         splits=rows.splits(folder),
         findings=tuple(findings),
         metrics=metrics,
     )
+    return ImportedData(task=task, calibration=scale, data=data)
 
 
 def check_scores(

@@ -7,6 +7,7 @@ from pipework.export.importing.source_checks import is_decoder
 from pipework.export.importing.source_model import SourceModel
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import Input, Model
+from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.text.padding import Padding
@@ -60,12 +61,16 @@ def open_copy(task: Task, form: Input, folder: Path) -> ImportedModel:
             folder / TOKENIZER, max_length=form.max_length, type_ids=form.type_ids
         ),
         engine=CheckpointEngine(model, padding=Padding.of(form)),
+        has_bias=model.has_bias,
     )
 
 
-def model_record(source: SourceModel, folder: Path) -> Model:
-    """Return the record of the copied checkpoint."""
+def model_record(source: SourceModel, folder: Path, calibration: LogitScale | None) -> Model:
+    """Return the record of the copied checkpoint, after the calibration of its weights."""
     classifier = source.classifier
+    if calibration is not None:
+        classifier.calibrate(calibration)
+        classifier.save(folder / checkpoint.FOLDER)
     return Model(
         family=str(classifier.config.model_type),
         head=classifier.settings.head,
@@ -73,4 +78,5 @@ def model_record(source: SourceModel, folder: Path) -> Model:
         parameters=sum(parameter.numel() for parameter in classifier.parameters()),
         dtype="float32",
         checkpoint=checkpoint.records(folder),
+        calibration=calibration,
     )

@@ -81,13 +81,13 @@ def import_source(
         sampled = sample_evenly(texts, len(texts), COMPARED_ROWS).values()
         reference = SourceReference(source, limit)
         comparison = compare_with_source(imported, reference, [*sampled], progress)
-        task, data = imported_data(source.findings, imported, rows, folder, comparison, progress)
+        found = imported_data(source.findings, imported, rows, folder, comparison, progress)
         manifest = Manifest(
             identity=Identity.new(out, seed=None),
-            task=task,
+            task=found.task,
             input=input_,
-            model=model_record(source, folder),
-            data=data,
+            model=model_record(source, folder, found.calibration),
+            data=found.data,
             imported=_record(source, comparison),
         )
         write_manifest(folder, manifest)

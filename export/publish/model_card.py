@@ -138,7 +138,11 @@ def _summary(manifest: Manifest) -> str:
         f"Input: {fields}, at most {counted(manifest.input.max_length, 'token')}. "
         f"Output: {task.describe_output()}."
     )
-    return f"{text}\nThresholds: {thresholds}." if thresholds else text
+    if thresholds:
+        text += f"\nThresholds: {thresholds}."
+    if model.calibration is not None:
+        text += f"\nThe probabilities are calibrated, in the weights: {model.calibration}."
+    return text
 
 
 def _scores(manifest: Manifest, interval: Interval | None) -> str:

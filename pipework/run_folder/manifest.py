@@ -30,10 +30,11 @@ from pipework.run_folder.files import (
 from pipework.run_folder.proof_subject import ProofSubject, settings_digest
 from pipework.tasks.evaluation import SplitMetrics
 from pipework.tasks.kinds import DEFAULT_KIND, Score
+from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.registry import AnyTask, Kind
 from pipework.tasks.task import TargetScale, not_a_classifier
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 CHECKED_FIELDS = {"head", "target_scale"}  # of Model, see ProofSubject
 
 
@@ -84,7 +85,8 @@ class Model(Record):
     """The checkpoint: model family, head, and files with digests.
 
     `kept` are the files of the checkpoints of `train.keep_every`, by name: step-300.
-    `target_scale` is set for a regression.
+    `target_scale` is set for a regression, `calibration` for a model whose probabilities were
+    calibrated. Weights and engines contain both; the kept checkpoints only the first.
     """
 
     family: str
@@ -95,6 +97,7 @@ class Model(Record):
     checkpoint: tuple[FileRecord, ...]
     kept: dict[str, tuple[FileRecord, ...]] = Field(default_factory=dict)
     target_scale: TargetScale | None = None
+    calibration: LogitScale | None = None
 
     @property
     def takes_spans(self) -> bool:

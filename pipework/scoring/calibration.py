@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pipework.run_folder.engine_record import CalibrationChange
 from pipework.tasks.evaluation import Calibration, CalibrationBin
+from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import BINARY, Task
 
@@ -32,17 +33,16 @@ Floats = NDArray[np.float64]
 
 
 def both_calibrations(
-    task: Task, outputs: Outputs, truth: NDArray[np.generic]
+    task: Task, outputs: Outputs, truth: NDArray[np.generic], scale: LogitScale | None
 ) -> dict[str, Calibration | None]:
-    """Return the `calibration` of a task and, if it calibrates logits, that of the logits.
+    """Return the `calibration` of logits, and if they have a scale, also before it was applied.
 
     The names are the fields of `Evaluation`.
     """
-    return {
-        name: calibration(one, outputs, truth)
-        for name, one in (("calibration", task), ("uncalibrated", task.uncalibrated))
-        if one is task or one != task
-    }
+    found = {"calibration": calibration(task, outputs, truth)}
+    if scale is not None:
+        found["uncalibrated"] = calibration(task, scale.undo(outputs), truth)
+    return found
 
 
 def calibration(task: Task, outputs: Outputs, truth: NDArray[np.generic]) -> Calibration | None:

@@ -91,8 +91,8 @@ class Evaluation(BaseModel):
     the true class, that of the predicted class, and the number of rows, where there are rows;
     the indices are those of `classes`. `losses` are set for pretraining. `leaked` is
     None if no row is known to be in train, too. `calibration` is None for tasks without
-    probabilities, and where nobody asks for it; `uncalibrated` is that of the logits as they are,
-    None if the task does not calibrate them.
+    probabilities, and where nobody asks for it; `uncalibrated` is the one before the calibration,
+    None if the model is not calibrated.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -6,19 +6,18 @@ Shapes: N inputs, C classes, X comparisons of two outputs.
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from pipework.errors import DataError, InputError
 from pipework.progress import counted
 from pipework.tasks import metrics
-from pipework.tasks.calibrated import fit_platt
 from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric
 from pipework.tasks.labels import Label, class_index, flagged, is_vector, parse_list, parse_name
+from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
     LABEL,
@@ -36,17 +35,12 @@ from pipework.tasks.task import Floats, Logits, Scorer, Task, Truth
 
 THRESHOLD = 0.5
 MIN_GAP = 1e-4  # between the scores on both sides of a threshold
-Scale = Annotated[float, Field(gt=0)]
 
 
 class MultiLabelTask(Task):
-    """All labels whose scores, the sigmoids of the logits, reach their thresholds.
-
-    `platt` holds for each label a scale and an offset of its logits; empty for 1 and 0.
-    """
+    """All labels whose scores, the sigmoids of the logits, reach their thresholds."""
 
     kind: Literal["multi_label"] = "multi_label"
-    platt: tuple[tuple[Scale, float], ...] = ()
     many_labels: ClassVar[bool] = True
     truth_type: ClassVar[type[np.generic]] = np.int8
     problem_type: ClassVar[str] = "multi_label_classification"
@@ -112,17 +106,11 @@ class MultiLabelTask(Task):
 
     def probabilities(self, logits_NC: Logits) -> Logits:
         """Return the sigmoids."""
-        return sigmoid(self._calibrated(logits_NC))
-
-    def _calibrated(self, logits_NC: Logits) -> Logits:
-        if not self.platt:
-            return logits_NC
-        scale_C, offset_C = np.asarray(self.platt, np.float32).T
-        return np.asarray(logits_NC * scale_C + offset_C, np.float32)
+        return sigmoid(logits_NC)
 
     def log_probabilities(self, logits_NC: Logits) -> Floats:
         """Return log-probabilities [N, C, 2] of having a label, and of not having it."""
-        logits = self._calibrated(logits_NC).astype(np.float64)
+        logits = logits_NC.astype(np.float64)
         both = (-np.logaddexp(0, -logits), -np.logaddexp(0, logits))
         return np.asarray(np.stack(both, axis=2))
 
@@ -173,7 +161,7 @@ class MultiLabelTask(Task):
                 metric: _score(metric, truth_NC, predicted_NC)
                 for metric in self.applicable_metrics(self.labels)
             }
-            | dict(metrics.roc_areas(self._calibrated(outputs.values), truth_NC)),
+            | dict(metrics.roc_areas(outputs.values, truth_NC)),
             classes=class_reports(metrics.tally_labels(truth_NC, predicted_NC), self.labels),
         )
 
@@ -184,28 +172,15 @@ class MultiLabelTask(Task):
         return lambda rows: _score(self.metric, true_NC[rows], predicted_NC[rows])
 
     def with_thresholds(self, logits_NC: Logits, truth: Truth) -> Self:
-        """Return the task with the thresholds of `choose_thresholds`.
+        """Return the task with the thresholds of `choose_thresholds`."""
+        chosen = choose_thresholds(self.probabilities(logits_NC), truth)
+        return self.model_copy(update={"thresholds": chosen})
 
-        They are chosen without the calibration, which therefore changes no label.
-        """
-        chosen_C = np.array(choose_thresholds(sigmoid(logits_NC), truth))
-        if self.platt:
-            scale_C, offset_C = np.array(self.platt).T
-            shifted_C = scale_C * np.log(chosen_C / (1 - chosen_C)) + offset_C
-            chosen_C = 1 / (1 + np.exp(-shifted_C))
-        return self.model_copy(update={"thresholds": tuple(chosen_C.tolist())})
-
-    @property
-    def uncalibrated(self) -> Self:
-        """The task without scales and offsets."""
-        return self.model_copy(update={"platt": ()})
-
-    def calibrated(self, logits_NC: Logits, truth: Truth) -> Self:
-        """Return the task with the scales and offsets of labelled rows."""
-        pairs = zip(logits_NC.T, self.true_labels(truth).T, strict=True)
-        platt = tuple(fit_platt(*pair) for pair in pairs)
-        fitted = any(pair != (1.0, 0.0) for pair in platt)
-        return self.model_copy(update={"platt": platt if fitted else ()})
+    def fit_calibration(
+        self, logits_NC: Logits, truth: Truth, *, offsets: bool = True
+    ) -> LogitScale | None:
+        """Return a scale and an offset for each label; see `Task`."""
+        return LogitScale.of_labels(logits_NC, self.true_labels(truth), offsets=offsets)
 
     def confidence(self, logits_NC: Logits, truth: Truth) -> Floats:
         """Return the score of the most confident wrong decision, [N]; -1 without one."""
@@ -236,27 +211,17 @@ class MultiLabelTask(Task):
         low = np.finfo(np.float64).tiny
         high = 1 - np.finfo(np.float64).eps
         threshold_C = np.clip([*self.label_thresholds.values()], low, high)
-        margin_XC = np.abs(self._calibrated(expected_XC) - np.log(threshold_C / (1 - threshold_C)))
-        if self.platt:
-            margin_XC /= np.asarray(self.platt)[:, 0]
+        margin_XC = np.abs(expected_XC - np.log(threshold_C / (1 - threshold_C)))
         return np.asarray(np.where(flipped_XC, margin_XC, 0).max(axis=1))
 
     def describe_decision(self) -> str:
         """Return the number of labels and the function of the scores."""
-        calibrated = " (calibrated)" if self.platt else ""
-        return f"{counted(len(self.labels), 'label')}, a sigmoid each{calibrated}"
+        return f"{counted(len(self.labels), 'label')}, a sigmoid each"
 
     def describe_output(self) -> str:
-        """Return the labels and how scores are made."""
+        """Return the labels."""
         names = ", ".join(f"`{label}`" for label in self.labels)
-        labels = f"{counted(len(self.labels), 'label')} (several may apply): {names}"
-        if not self.platt:
-            return labels
-        pairs = ", ".join(
-            f"`{label}` {scale:.6g} and {offset:.6g}"
-            for label, (scale, offset) in zip(self.labels, self.platt, strict=True)
-        )
-        return f"{labels}. Scores: the sigmoids of scale x logit + offset, {pairs}"
+        return f"{counted(len(self.labels), 'label')} (several may apply): {names}"
 
 
 def _split(text: str, separator: str | None) -> list[object]:

@@ -4,19 +4,18 @@ Shapes: N inputs, C classes, X comparisons of two outputs.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from pipework.errors import InputError
 from pipework.progress import counted
 from pipework.tasks import metrics
-from pipework.tasks.calibrated import fit_temperature
 from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric, Reported, Score
 from pipework.tasks.labels import Label, class_index, flagged, parse_name
+from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.metrics import Tally
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
@@ -36,10 +35,9 @@ CERTAIN = 10.0  # a logit
 
 
 class SingleLabelTask(Task):
-    """The best of two or more labels; its score is the softmax of the logits / `temperature`."""
+    """The best of two or more labels; its score is the softmax of the logits."""
 
     kind: Literal["single_label"] = "single_label"
-    temperature: Annotated[float, Field(gt=0)] = 1.0
     fewest_labels: ClassVar[int] = 2
     problem_type: ClassVar[str] = "single_label_classification"
 
@@ -69,14 +67,12 @@ class SingleLabelTask(Task):
         return np.array([class_index(at, label, index) for at, label in rows], np.int32)
 
     def probabilities(self, logits_NC: Logits) -> Logits:
-        """Return the softmax at the temperature."""
-        if self.temperature == 1:  # without calibration
-            return softmax(logits_NC)
-        return softmax(logits_NC / np.float32(self.temperature))
+        """Return the softmax."""
+        return softmax(logits_NC)
 
     def log_probabilities(self, logits_NC: Logits) -> Floats:
         """Return log-probabilities [N, 1, C]."""
-        logits = logits_NC.astype(np.float64) / self.temperature
+        logits = logits_NC.astype(np.float64)
         highest = logits.max(axis=1, keepdims=True)
         total = highest + np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
         return np.asarray((logits - total)[:, None])
@@ -147,17 +143,13 @@ class SingleLabelTask(Task):
             case _:
                 raise ValueError(metric)
 
-    @property
-    def uncalibrated(self) -> Self:
-        """The task with temperature 1."""
-        return self.model_copy(update={"temperature": 1.0})
-
-    def calibrated(self, logits_NC: Logits, truth: Truth) -> Self:
-        """Return the task with the temperature of labelled rows."""
+    def fit_calibration(
+        self, logits_NC: Logits, truth: Truth, *, offsets: bool = True
+    ) -> LogitScale | None:
+        """Return the temperature; see `Task`."""
         if self.rows_per_token:  # no row of logits belongs to a label
-            return self
-        temperature = fit_temperature(logits_NC, self.true_labels(truth))
-        return self.model_copy(update={"temperature": temperature})
+            return None
+        return LogitScale.of_temperature(logits_NC, self.true_labels(truth))
 
     def confidence(self, logits_NC: Logits, truth: Truth) -> Floats:
         """Return the score of each wrong label, [N]; -1 for right labels."""
@@ -192,16 +184,12 @@ class SingleLabelTask(Task):
 
     def describe_decision(self) -> str:
         """Return the number of labels and the function of the scores."""
-        at = "" if self.temperature == 1 else f" at temperature {self.temperature:.3g}"
-        return f"{counted(len(self.labels), 'label')}, softmax{at}"
+        return f"{counted(len(self.labels), 'label')}, softmax"
 
     def describe_output(self) -> str:
-        """Return the labels and how scores are made."""
+        """Return the labels."""
         names = ", ".join(f"`{label}`" for label in self.labels)
-        labels = f"{counted(len(self.labels), 'label')}: {names}"
-        if self.temperature == 1:
-            return labels
-        return f"{labels}. Scores: the softmax of the logits divided by {self.temperature:.6g}"
+        return f"{counted(len(self.labels), 'label')}: {names}"
 
 
 def _prediction(ranked: dict[str, float]) -> SingleLabel:

@@ -19,6 +19,7 @@ from pipework.tasks.change import PredictionChange
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import DEFAULT_KIND, Metric
 from pipework.tasks.labels import Label
+from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.outputs import Indices, Outputs, offsets_of, one_row_of
 from pipework.tasks.predictions import PredictedColumns, Prediction
 
@@ -107,11 +108,6 @@ class Task(Record):
     def label_thresholds(self) -> dict[str, float] | None:
         """The threshold of each label; None for a kind without thresholds."""
         return None
-
-    @property
-    def uncalibrated(self) -> Self:
-        """The task with the probabilities of the logits as they are, see `calibrated`."""
-        return self
 
     @model_validator(mode="after")
     def _valid_labels(self) -> Self:
@@ -235,12 +231,15 @@ class Task(Record):
         """Return the task with the thresholds that labelled rows give; itself if it has none."""
         return self
 
-    def calibrated(self, logits_NC: Logits, truth: Truth) -> Self:
-        """Return the task whose probabilities agree best with labelled rows.
+    def fit_calibration(
+        self, logits_NC: Logits, truth: Truth, *, offsets: bool = True
+    ) -> LogitScale | None:
+        """Return the scale whose probabilities agree best with labelled rows.
 
-        No predicted label changes; for several labels, thresholds must be chosen after it.
+        Thresholds must be chosen after it. Without `offsets`, logits are only multiplied. None if
+        there are too few rows, or the kind has no probabilities.
         """
-        return self
+        return None
 
     def confidence(self, logits_NC: Logits, truth: Truth) -> Floats:
         """Return how confident each wrong prediction is, [N]; negative for right predictions."""

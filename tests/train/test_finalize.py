@@ -1,10 +1,15 @@
 """The end of a run reports what the model learned."""
 
+from contextlib import suppress
+from unittest.mock import Mock
+
 import pytest
 
 from pipework.errors import CheckFailedError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
+from pipework.tasks import logit_scale
+from pipework.train import finalize
 from pipework.train.finalize import both_scores
 from pipework.train.run import train
 from tests.train.learning import learn
@@ -20,6 +25,22 @@ def test_a_run_that_learns_nothing_names_the_setting_to_change(small, tmp_path):
     assert "train.learning_rate (now 1e-09)" in data.findings[-1]
     with pytest.raises(CheckFailedError, match=r"The model learned nothing"):
         train(config, tmp_path / "run", NullProgress(), resume=True)
+
+
+@pytest.mark.parametrize("at", ["promote", "finish"])
+def test_the_end_of_a_run_can_be_interrupted(small, tmp_path, monkeypatch, at):
+    monkeypatch.setattr(logit_scale, "FEWEST", 10)
+    whole = learn(small(), tmp_path / "whole").model
+    assert whole.calibration is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(finalize, at, Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            learn(small(), tmp_path / "run")
+    with suppress(CheckFailedError):
+        train(small(), tmp_path / "run", NullProgress(), resume=True)
+    resumed = read_manifest(tmp_path / "run").model
+    assert (resumed.calibration, resumed.checkpoint) == (whole.calibration, whole.checkpoint)
+    assert not (tmp_path / "run" / "state").exists()
 
 
 def test_a_run_that_max_steps_shortened_learns_nothing_and_can_be_exported(small, tmp_path, noting):

@@ -15,7 +15,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import label_array
-from pipework.tasks import calibrated
+from pipework.tasks import logit_scale
 from pipework.tasks.kinds import Metric
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import load_config
@@ -111,10 +111,9 @@ def test_rows_that_are_also_in_dev_or_test_are_left_out_of_train(small, tmp_path
 
 
 def test_probabilities_are_calibrated_on_rows_of_their_own(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(calibrated, "FEWEST", 20)
+    monkeypatch.setattr(logit_scale, "FEWEST", 20)
     run = tmp_path / "run"
-    settings = ("train.max_steps=2", "train.calibrate=true", "data.calibration_rows=24")
-    manifest = learn(small(*settings), run)
+    manifest = learn(small("train.max_steps=2", "data.calibration_rows=24"), run)
     rows = [*split_source(run, manifest, "calibration").rows()]
     assert len(rows) == 24
     texts = {row.text for row in split_source(run, manifest, "train").rows()}
@@ -123,12 +122,13 @@ def test_probabilities_are_calibrated_on_rows_of_their_own(small, tmp_path, monk
     limits = {"max_length": text.max_length, "type_ids": text.type_ids}
     encoder = TextEncoder.open(run / "tokenizer.json", **limits)
     logits_NC = open_reference(run, manifest).infer(encoder.encode(rows)).values
-    task, truth = manifest.task, label_array(rows, manifest.task, "calibration")
-    fitted = task.uncalibrated.calibrated(logits_NC, truth)
-    assert task.temperature == pytest.approx(fitted.temperature, rel=1e-4)
-    assert task.temperature != 1
-    off = learn(small("train.max_steps=2"), tmp_path / "off")
-    assert off.task.temperature == 1
+    truth = label_array(rows, manifest.task, "calibration")
+    again = manifest.task.fit_calibration(logits_NC, truth)
+    assert again.scale == pytest.approx((1,), rel=1e-3)  # the weights are calibrated
+    (scale,) = manifest.model.calibration.scale
+    assert scale != pytest.approx(1, rel=0.1)
+    off = learn(small("train.max_steps=2", "train.calibrate=false"), tmp_path / "off")
+    assert off.model.calibration is None
 
 
 def test_best_weights_are_saved_only_when_the_dev_score_improves(small, tmp_path, monkeypatch):

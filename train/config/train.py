@@ -103,7 +103,7 @@ class TrainSettings(Settings):
     keep_every: Positive | None = None
     early_stop: Positive | None = None
     histograms: bool = False
-    calibrate: bool = False
+    calibrate: bool = True
     report: bool = True
     seed: Seed = 0
     seeds: tuple[Seed, ...] = ()

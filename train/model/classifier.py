@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from pipework.errors import RunFolderError
+from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.task import TargetScale, Task
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head, HeadSettings, ModelSettings, Preset
@@ -194,6 +195,23 @@ class Classifier(nn.Module):
         """
         with self._scale_in_last_layer():
             self._save(folder)
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether the layer that computes the logits has a bias."""
+        return self._last_layer().bias is not None
+
+    def calibrate(self, scale: LogitScale) -> None:
+        """Multiply the logits by a scale and add an offset, in the last layer.
+
+        An offset other than 0 needs a bias.
+        """
+        layer = self._last_layer()
+        scale_C, offset_C = (layer.weight.new_tensor(x) for x in (scale.scale, scale.offset))
+        with torch.no_grad():
+            layer.weight.mul_(scale_C[:, None])
+            if self.has_bias:
+                layer.bias.mul_(scale_C).add_(offset_C)
 
     @contextmanager
     def _scale_in_last_layer(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World
 from pipework.train.loop.loop import TrainingRun
 from pipework.train.loop.resume import TrainState
+from pipework.train.model import checkpoint
 from pipework.train.prepare import PreparedRun
 from pipework.train.pretrain.evaluator import PretrainEvaluator
 from pipework.train.pretrain.loaders import PretrainLoaders
@@ -15,10 +16,11 @@ from pipework.train.pretrain.model import PretrainModel, open_pretrain_model
 from pipework.train.pretrain.report import html
 from pipework.train.report.curves import PAGE
 from pipework.train.run_record import (
+    best_weights,
     finish,
     model_record,
     new_manifest,
-    promote_best,
+    promote,
     split_records,
 )
 
@@ -34,8 +36,8 @@ def finalize(
     state: TrainState,
 ) -> Manifest:
     """Promote the best weights to the checkpoint, score them, and write the manifest last."""
-    folder = promote_best(run, state, loaders.dev.padding)
-    model = open_pretrain_model(folder).to(run.world.device)
+    promote(run, best_weights(run, state), loaders.dev.padding)
+    model = open_pretrain_model(run.out / checkpoint.FOLDER).to(run.world.device)
     evaluation = _evaluate(run, model, loaders)
     failures: tuple[str, ...] = ()
     if evaluation.score <= 0:

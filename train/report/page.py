@@ -180,7 +180,7 @@ def _calibration(page: RunPage) -> str:
     if len(found) > 1:
         splits = page.manifest.data.splits
         fitted = CALIBRATION if CALIBRATION in splits else "dev"
-        how = page.manifest.task.describe_decision()
+        how = page.manifest.model.calibration
         lines.append(f"The calibration was fitted on {fitted}: {how}.")
         if fitted == page.baseline.split:
             lines.append("On rows that did not fit it, the error is usually larger.")

@@ -199,8 +199,7 @@ def _without_leaks(rows: ScoredRows) -> tuple[ScoredRows, str]:
 def constant_prediction(rows: ScoredRows) -> tuple[str, TaskOutputs]:
     """Return the best prediction that is the same for every row: its description and outputs."""
     name, logits_C = rows.task.constant(rows.truth)
-    # The logits are those of uncalibrated probabilities near 0 and 1.
-    task = rows.task.uncalibrated.model_copy(update={"thresholds": ()})
+    task = rows.task.model_copy(update={"thresholds": ()})
     values = np.tile(logits_C.astype(np.float32), (len(rows.outputs.values), 1))
     return name, TaskOutputs(outputs=Outputs(values, rows.outputs.offsets), task=task)
 

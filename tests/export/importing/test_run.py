@@ -43,7 +43,7 @@ from pipework.run_folder.engine_record import (
 )
 from pipework.run_folder.manifest import read_manifest
 from pipework.settings import load_settings
-from pipework.tasks import calibrated
+from pipework.tasks import logit_scale
 from pipework.tasks.kinds import Metric
 from pipework.text.encoding import open_encoder
 from pipework.train.config.data import TaskSettings
@@ -172,12 +172,15 @@ def test_a_model_with_other_labels_than_the_rows_is_refused(classifier_folder, r
 
 
 def test_labelled_rows_calibrate_on_request(classifier_folder, rows_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(calibrated, "FEWEST", 20)
+    monkeypatch.setattr(logit_scale, "FEWEST", 20)
     plain = imported(classifier_folder, tmp_path / "plain")
     rows = rows_file(*own_predictions(tmp_path / "plain", 0))
-    assert imported(classifier_folder, tmp_path / "as-it-is", rows).task == plain.task
+    as_it_is = imported(classifier_folder, tmp_path / "as-it-is", rows)
+    assert as_it_is.model.calibration is None
+    assert as_it_is.task == plain.task
     fitted = imported(classifier_folder, tmp_path / "run", rows, calibrate="true")
-    assert fitted.task.temperature < 0.5  # the random model is nearly always right, and unsure
+    (scale,) = fitted.model.calibration.scale
+    assert scale > 2  # the random model is nearly always right, and unsure
     assert own_predictions(tmp_path / "run", 0) == own_predictions(tmp_path / "plain", 0)
 
 

@@ -65,8 +65,8 @@ def test_a_folder_without_manifest_is_unfinished(tmp_path):
     [
         (lambda m: m["task"].update(threshold=1), "task: Value error, threshold: Extra inputs"),
         (lambda m: m.pop("input"), "input: Field required"),
-        (lambda m: m.update(schema_version=99), "has schema 99; this version reads 5"),
-        (lambda m: m.update(schema_version=2), "has schema 2; this version reads 5"),
+        (lambda m: m.update(schema_version=99), "has schema 99; this version reads 6"),
+        (lambda m: m.update(schema_version=2), "has schema 2; this version reads 6"),
     ],
 )
 def test_an_invalid_manifest_is_reported_with_its_field(run, change, message):

@@ -122,12 +122,6 @@ def test_roc_areas_with_ties_equal_those_of_scikit_learn(seed):
     scores = task.evaluate(Outputs.of(logits_NC), truth_NC).scores
     assert scores[Reported.MACRO_ROC_AUC] == pytest.approx(macro)
     assert scores[Reported.MICRO_ROC_AUC] == pytest.approx(micro)
-    platt = ((0.3, -3.0), (2.0, 1.0), (1.0, 0.0), (1.0, 0.0))
-    calibrated = task.model_copy(update={"platt": platt})
-    scores_NC = calibrated.probabilities(logits_NC)
-    assert calibrated.evaluate(Outputs.of(logits_NC), truth_NC).scores[
-        Reported.MICRO_ROC_AUC
-    ] == pytest.approx(sklearn.roc_auc_score(truth_NC, scores_NC, average="micro"), abs=1e-3)
     assert [*scores] == ["micro_f1", "macro_f1", "accuracy", "macro_roc_auc", "micro_roc_auc"]
 
 

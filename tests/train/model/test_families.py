@@ -7,6 +7,8 @@ from torch import nn
 
 from pipework.benchmarks.studies.tiny_encoders import WIDTH, EncoderFamily, publish
 from pipework.errors import ConfigError
+from pipework.tasks.logit_scale import LogitScale
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import TargetScale
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head
@@ -284,3 +286,18 @@ def test_a_saved_checkpoint_contains_the_scale_of_the_targets(models, family, he
     np.testing.assert_allclose(logits_of(model, encodings), saved_NC, rtol=1e-6)
     model.target_scale = None  # the weights are those of before
     np.testing.assert_array_equal(logits_of(model, encodings), standardised_NC)
+
+
+@pytest.mark.parametrize(("family", "head"), CROSS)
+def test_a_calibration_is_part_of_the_last_layer(models, family, head, tmp_path):
+    rows, model = models(family, head)
+    encodings = encodings_of(rows, model)[:4]
+    scale_C = np.linspace(0.25, 3, model.classes)
+    offset_C = np.linspace(-2, 1, model.classes) * model.has_bias
+    scale = LogitScale(scale=tuple(scale_C), offset=tuple(offset_C))
+    model.save(tmp_path)
+    calibrated = open_checkpoint(tmp_path)
+    before = Outputs.of(logits_of(calibrated, encodings))
+    calibrated.calibrate(scale)
+    after_NC = logits_of(calibrated, encodings)
+    np.testing.assert_allclose(after_NC, scale.apply(before).values, rtol=1e-5, atol=1e-6)

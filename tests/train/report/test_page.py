@@ -13,6 +13,7 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.calibration import both_calibrations
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.kinds import Metric
+from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
@@ -73,7 +74,7 @@ def page(trained_run):
         config=(trained_run / "config.toml").read_text(),
         report=data_report(sources, encoder, manifest.task.labels, NullProgress()),
         evaluation=manifest.task.evaluate(Outputs.of(logits_NC), truth_N),
-        calibrations=both_calibrations(manifest.task, Outputs.of(logits_NC), truth_N),
+        calibrations=both_calibrations(manifest.task, Outputs.of(logits_NC), truth_N, None),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -100,15 +101,16 @@ def drawn(curves):
     return draw
 
 
-def of_task(page, task, logits_NC, truth_N):
-    """The same run with another task."""
+def of_task(page, task, logits_NC, truth_N, scale=None):
+    """The same run with another task or calibration."""
+    model = page.manifest.model.model_copy(update={"calibration": scale})
     baseline = linear(logits_NC, truth_N, task)
     rows = [Example(text=f"row {place}") for place in range(len(truth_N))]
     return replace(
         page,
-        manifest=page.manifest.model_copy(update={"task": task}),
+        manifest=page.manifest.model_copy(update={"task": task, "model": model}),
         evaluation=task.evaluate(Outputs.of(logits_NC), truth_N),
-        calibrations=both_calibrations(task, Outputs.of(logits_NC), truth_N),
+        calibrations=both_calibrations(task, Outputs.of(logits_NC), truth_N, scale),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -199,11 +201,12 @@ def test_the_calibration_is_shown_with_its_diagram(page, several, regression, dr
         found = report.calibrations["calibration"]
         assert f"interval {found.low:.4f} to" in text
         assert 'aria-label="Share of right predictions over their probability"' in text
-    task = page.manifest.task.model_copy(update={"temperature": 2.069})
-    fitted = of_task(page, task, page.logits_NC, page.truth)
+    scale = LogitScale(scale=(1 / 2.069,), offset=(0.0,))
+    calibrated = scale.apply(Outputs.of(page.logits_NC)).values
+    fitted = of_task(page, page.manifest.task, calibrated, page.truth, scale)
     before = page.calibrations["calibration"]
     assert f"Before calibration: {before}." in drawn(fitted)
-    assert "fitted on dev: 8 labels, softmax at temperature 2.07." in drawn(fitted)
+    assert "fitted on dev: all logits are divided by 2.07." in drawn(fitted)
     assert "Before calibration" not in drawn(page)
     assert "Calibration" not in drawn(regression)
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from pipework.tasks.calibrated import fit_platt, fit_temperature
 from pipework.tasks.kinds import Metric
+from pipework.tasks.logit_scale import LogitScale, fit_platt, fit_temperature
 from pipework.tasks.multi_label import MultiLabelTask
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import sigmoid
 from pipework.tasks.single_label import SingleLabelTask
 
@@ -26,38 +27,48 @@ def test_a_known_temperature_is_found(classes, temperature):
     logits_NC = generator.normal(0, 2, (8000, classes)).astype(np.float32)
     task = SingleLabelTask(labels=tuple("abcdefghijklmno"[:classes]), metric=Metric.ACCURACY)
     true_NC = drawn(task.probabilities(logits_NC), generator)
-    found = task.calibrated(logits_NC * np.float32(temperature), true_NC.argmax(axis=1))
-    assert found.temperature == pytest.approx(temperature, rel=TOLERANCE)
-    assert found.uncalibrated == task
+    found = task.fit_calibration(logits_NC * np.float32(temperature), true_NC.argmax(axis=1))
+    assert 1 / found.scale[0] == pytest.approx(temperature, rel=TOLERANCE)
+    assert found.offset == (0.0,)
 
 
 def test_known_scales_and_offsets_are_found():
     generator = np.random.default_rng(0)
-    known = ((1.0, 0.0), (0.3, -1.0), (2.0, 1.0))
-    task = MultiLabelTask(labels=("x", "y", "z"), metric=Metric.MICRO_F1, platt=known)
+    known = LogitScale(scale=(1.0, 0.3, 2.0), offset=(0.0, -1.0, 1.0))
+    task = MultiLabelTask(labels=("x", "y", "z"), metric=Metric.MICRO_F1)
     logits_NC = generator.normal(0, 2, (40_000, 3)).astype(np.float32)
-    truth_NC = generator.random((40_000, 3)) < task.probabilities(logits_NC)
-    found = task.uncalibrated.calibrated(logits_NC, truth_NC)
-    np.testing.assert_allclose(found.platt, known, atol=TOLERANCE)
+    calibrated_NC = known.apply(Outputs.of(logits_NC)).values
+    truth_NC = generator.random((40_000, 3)) < task.probabilities(calibrated_NC)
+    found = task.fit_calibration(logits_NC, truth_NC)
+    np.testing.assert_allclose(found.scale, known.scale, atol=TOLERANCE)
+    np.testing.assert_allclose(found.offset, known.offset, atol=TOLERANCE)
+    without = task.fit_calibration(logits_NC, truth_NC, offsets=False)
+    assert without.offset == (0.0, 0.0, 0.0)
+    assert without.scale[0] == pytest.approx(1, abs=TOLERANCE)
 
 
 def test_the_fit_is_described():
-    task = SingleLabelTask(labels=("x", "y"), metric=Metric.ACCURACY, temperature=2.069)
-    assert task.describe_decision() == "2 labels, softmax at temperature 2.07"
-    assert task.describe_output().endswith(". Scores: the softmax of the logits divided by 2.069")
-    assert task.uncalibrated.describe_output() == "2 labels: `x`, `y`"
-    several = MultiLabelTask(labels=("x",), metric=Metric.MICRO_F1, platt=((0.5, -1.25),))
-    assert several.describe_decision() == "1 label, a sigmoid each (calibrated)"
-    scores = "Scores: the sigmoids of scale x logit + offset, `x` 0.5 and -1.25"
-    assert several.describe_output() == f"1 label (several may apply): `x`. {scores}"
+    assert str(LogitScale(scale=(0.25,), offset=(0,))) == "all logits are divided by 4"
+    several = LogitScale(scale=(0.5, 1), offset=(-1.25, 0))
+    assert str(several) == "a scale and an offset for each of 2 labels"
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_a_scale_can_be_undone(classes):
+    scale = LogitScale(scale=(0.5, 2, 4)[:classes], offset=(1, 0, -1)[:classes])
+    before = Outputs.of(np.random.default_rng(0).normal(0, 2, (9, 3)).astype(np.float32))
+    after = scale.apply(before)
+    assert after.values.dtype == np.float32
+    np.testing.assert_allclose(after.values[:, 0], before.values[:, 0] * 0.5 + 1)
+    np.testing.assert_allclose(scale.undo(after).values, before.values, rtol=1e-6, atol=1e-6)
 
 
 def test_rows_without_an_error_do_not_give_certainty():
     logits_NC = np.tile(np.array([[5, 0, 0]], np.float32), (250, 1))
     true_NC = np.tile(np.array([[True, False, False]]), (250, 1))
     temperature = fit_temperature(logits_NC, true_NC)
-    task = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY, temperature=temperature)
-    wrong = 1 - task.probabilities(logits_NC[:1]).max()
+    task = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY)
+    wrong = 1 - task.probabilities(logits_NC[:1] / np.float32(temperature)).max()
     assert 1 / 1000 < wrong < 1 / 250  # about one wrong row of 250, spread over three labels
 
 
@@ -67,20 +78,24 @@ def test_few_rows_change_nothing():
     true_N = np.arange(1000) < 24  # the label of too few rows
     assert fit_platt(np.linspace(-1, 1, 1000, dtype=np.float32), true_N) == (1, 0)
     task = MultiLabelTask(labels=("x", "y"), metric=Metric.MICRO_F1)
-    assert task.calibrated(logits_NC, logits_NC != 0) == task
+    assert task.fit_calibration(logits_NC, logits_NC != 0) is None
+    single = SingleLabelTask(labels=("x", "y"), metric=Metric.ACCURACY)
+    assert single.fit_calibration(logits_NC, np.zeros(49, np.int32)) is None
 
 
-def test_the_calibration_of_several_labels_changes_no_prediction():
+def test_the_calibration_of_several_labels_changes_hardly_any_prediction():
     generator = np.random.default_rng(0)
     logits_NC = generator.normal(0, 6, (600, 3)).astype(np.float32)
-    truth_NC = generator.random((600, 3)) < sigmoid(0.05 * logits_NC - 1)
+    truth_NC = generator.random((600, 3)) < sigmoid(0.25 * logits_NC - 1)
     task = MultiLabelTask(labels=("x", "y", "z"), metric=Metric.MICRO_F1)
-    fitted = task.calibrated(logits_NC, truth_NC)
-    assert max(scale for scale, _ in fitted.platt) < 0.3
-    np.testing.assert_array_equal(
-        fitted.with_thresholds(logits_NC, truth_NC).predicted_labels(logits_NC),
-        task.with_thresholds(logits_NC, truth_NC).predicted_labels(logits_NC),
+    fitted = task.fit_calibration(logits_NC, truth_NC)
+    assert max(fitted.scale) < 0.4
+    calibrated_NC = fitted.apply(Outputs.of(logits_NC)).values
+    before_NC, after_NC = (
+        task.with_thresholds(values_NC, truth_NC).predicted_labels(values_NC)
+        for values_NC in (logits_NC, calibrated_NC)
     )
+    assert (before_NC == after_NC).mean() > 0.98  # scores that are too close give no threshold
 
 
 def test_a_label_whose_logits_mislead_keeps_them():
