@@ -6,9 +6,9 @@ tolerances.int8.max_abs=3` overrides one of them; the manifest records the toler
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipework.data.kept_rows import CALIBRATION_ROWS
 from pipework.run_folder.engine_record import Precision, Tolerance
@@ -139,6 +139,39 @@ class TritonSettings(Settings):
     versions: Positive = 2
 
 
+class DecisionSettings(Settings):
+    """When a model with one label for each text gives none, because its best score is too low.
+
+    Attributes:
+        max_error: the largest share of wrong labels among the texts with a label, with 95 %
+            confidence: the lowest score with a label is chosen on labelled rows.
+        min_score: the lowest score with a label, instead; 0 for a label for each text.
+        per_label: whether `max_error` holds for each predicted label, which then has its own score.
+        rows: file of labelled rows; None for the split "calibration" of the run, or the rows of an
+            import. They must not have trained the model or chosen its checkpoint.
+    """
+
+    max_error: Annotated[float, Field(gt=0, lt=1)] | None = None
+    min_score: Annotated[float, Field(ge=0, le=1)] | None = None
+    per_label: bool = False
+    rows: Path | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.max_error is not None and self.min_score is not None:
+            message = "decision.max_error and decision.min_score cannot be used together"
+            raise ValueError(message)
+        if self.max_error is None and (self.per_label or self.rows is not None):
+            message = "decision.per_label and decision.rows need decision.max_error"
+            raise ValueError(message)
+        return self
+
+    @property
+    def given(self) -> bool:
+        """Whether the decision of the run is to be changed."""
+        return self.max_error is not None or self.min_score is not None
+
+
 class ExportSettings(Settings):
     """Settings of engine builds and parity checks.
 
@@ -154,6 +187,7 @@ class ExportSettings(Settings):
             all. Engines of other exports are kept.
         capabilities: compute capabilities, times ten, that TensorRT-RTX builds for; 75 is left out
             unless all products are fp16. TensorRT itself builds for the GPU of this machine.
+        decision: when the model gives no label; it is kept for later exports.
         triton: settings of `--to triton`.
     """
 
@@ -165,6 +199,7 @@ class ExportSettings(Settings):
     rebuild: bool = True
     keep: Annotated[int, Field(ge=0)] = 4
     capabilities: tuple[Positive, ...] = (75, 80, 86, 89, 120)
+    decision: DecisionSettings = DecisionSettings()
     triton: TritonSettings = TritonSettings()
 
 

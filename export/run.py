@@ -11,6 +11,7 @@ from pipework.export.build import EngineBuilder, build
 from pipework.export.checked_engine import build_checked
 from pipework.export.config import ExportSettings
 from pipework.export.convert.onnx2ort import ONNX_FP32
+from pipework.export.decision import decide
 from pipework.export.parity.prove import ReferenceLogits
 from pipework.export.parity.score_change import check_reference
 from pipework.export.parity_checker import ParityChecker
@@ -68,16 +69,13 @@ def export_locked(
             RUN/failed-exports/LABEL show why, see `pipework.export.diagnosis.refusal`.
         RunFolderError: files of the run folder do not match its manifest, or no engine is
             recorded that could be measured again.
-        DataError: the dev rows for the parity check are missing.
+        DataError: the dev rows for the parity check are missing, or the rows for the decision.
     """
     # A checked engine is renamed to its digest, and the engine that it replaces is deleted after
     # the manifest is updated: the manifest never records an incomplete or unchecked engine.
-    run, manifest = locked.folder, locked.manifest
-    verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
-    remove_unrecorded(locked, progress)
     settings = settings or ExportSettings()
-    if manifest.data.failures:
-        progress.note(f"{run}: {manifest.data.failures[0]}")
+    _check_model(locked, settings, progress)
+    run, manifest = locked.folder, locked.manifest
     if settings.rebuild and len(variants) > 1:
         labels = ", ".join(variant.label for variant in variants)
         progress.note(f"{len(variants)} engines to build and measure: {labels}")
@@ -102,6 +100,17 @@ def export_locked(
         return tuple(record for record in ranked if record.name in names)
     finally:
         remove_unrecorded(locked, NullProgress())
+
+
+def _check_model(locked: LockedRun, settings: ExportSettings, progress: Progress) -> None:
+    """Check the files of the model, and change when it gives no label."""
+    run, manifest = locked.folder, locked.manifest
+    verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
+    remove_unrecorded(locked, progress)
+    if settings.decision.given:
+        decide(locked, settings.decision, progress)
+    if manifest.data.failures:
+        progress.note(f"{run}: {manifest.data.failures[0]}")
 
 
 def _build_all(

@@ -141,10 +141,11 @@ def _unproven_line(record: EngineRecord) -> str:
 def show_evaluation(evaluation: Evaluation) -> None:
     """Print the scores and, if the task has them, the classes and the confusion matrix."""
     console.print_line(f"rows {evaluation.rows:,}  {format_scores(evaluation.scores)}")
-    if evaluation.calibration is not None:
-        console.print_line(str(evaluation.calibration))
-    if evaluation.uncalibrated is not None:
-        console.print_line(f"before calibration: {evaluation.uncalibrated}")
+    before = evaluation.uncalibrated
+    uncalibrated = before and f"before calibration: {before}"
+    for scores in (evaluation.calibration, uncalibrated, evaluation.answered):
+        if scores is not None:
+            console.print_line(str(scores))
     leaked = evaluation.leaked
     if leaked is not None:
         others = "" if leaked.others is None else f", {leaked.others:.4f} for the others"
@@ -278,6 +279,7 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
         ("input", f"{' + '.join(manifest.input.fields)}, at most {longest}"),
         ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
         ("data", ", ".join(f"{n} {counted(s.rows, 'row')}" for n, s in splits.items())),
+        *([("decided", str(manifest.decision))] if manifest.decision else []),
         *([("kept", ", ".join(model.kept))] if model.kept else []),
         *([("code", f"executed by the import: {', '.join(code)}")] if code else []),
     ]

@@ -24,13 +24,13 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 9_814,
-    "train": 10_778,
-    "export": 9_178,
-    "serve": 13_200,
+    "pipework": 10_124,
+    "train": 10_799,
+    "export": 9_365,
+    "serve": 13_218,
     "benchmarks": 4_200,  # without studies
     STUDIES: 4_520,
-    "tests": 45_489,
+    "tests": 45_794,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -1,6 +1,7 @@
 """Finalize a run: score the best checkpoint, compare it with the baseline, write the manifest."""
 
 from pipework.run_folder.manifest import BaselineRecord, Data, Manifest
+from pipework.scoring.abstention import RiskCoverage
 from pipework.scoring.calibration import both_calibrations
 from pipework.train.loop.resume import FOLDER as STATE
 from pipework.train.model.classifier import Classifier, open_checkpoint
@@ -87,14 +88,16 @@ def _write_page(
     out = trained.run.out
     examples = list(trained.run.config.sources()["dev"].rows())
     truth = trained.data.dev.truth
+    judged = scored.judged
     page = RunPage(
         manifest=manifest,
         config=(out / CONFIG).read_text(encoding="utf-8"),
         report=trained.report,
         evaluation=scored.evaluation,
         calibrations=both_calibrations(
-            scored.task, scored.judged.outputs, scored.judged.truth, scored.calibration
+            scored.task, judged.outputs, judged.truth, scored.calibration
         ),
+        risk=RiskCoverage.of_task(scored.task, judged.outputs, judged.truth),
         logits_NC=scored.outputs.values,
         truth=truth,
         baseline=baseline,

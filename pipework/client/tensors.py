@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Example
 from pipework.errors import PipeError
 from pipework.tasks.predictions import (
+    AbstainedLabel,
     MultiLabel,
     Prediction,
     RegressionValue,
@@ -26,7 +27,7 @@ from pipework.wire.text_tensors import TEXT, TEXT_PAIR, TRUNCATED
 
 DATATYPES = {"label": "BYTES", "score": "FP32", "probabilities": "FP32"}
 OUTPUTS = tuple(DATATYPES)
-SUM_TOLERANCE = 1e-3  # of the sum of single-label probabilities, which should be 1
+SUM_TOLERANCE = 1e-4  # of the sum of single-label probabilities, which should be 1
 Tensors = Mapping[str, Sequence[bytes]]
 
 
@@ -154,16 +155,18 @@ def _predictions(
     if not names_C:
         return [
             SingleLabel(label=label, score=float(score), scores={label: float(score)})
+            if label
+            else AbstainedLabel(score=float(score), scores={})
             for label, score in zip(outputs.label_N, outputs.score_N, strict=True)
         ]
     if len(names_C) != classes:
         message = f"the server has {len(names_C)} class names but returned {classes} classes"
         raise PipeError(message, "retry: another version may have been loaded in between")
-    single_label = bool((np.abs(outputs.probabilities_NC.sum(axis=1) - 1) < SUM_TOLERANCE).all())
+    one_label = bool((np.abs(outputs.probabilities_NC.sum(axis=1) - 1) < SUM_TOLERANCE).all())
     order_NC = np.argsort(-outputs.probabilities_NC, axis=1, kind="stable")
     return [
         _prediction(
-            label, {names_C[index]: float(row_C[index]) for index in order_C}, single_label, top_k
+            label, {names_C[index]: float(row_C[index]) for index in order_C}, one_label, top_k
         )
         for label, row_C, order_C in zip(
             outputs.label_N, outputs.probabilities_NC, order_NC, strict=True
@@ -172,11 +175,13 @@ def _predictions(
 
 
 def _prediction(
-    label: str, ranked: Mapping[str, float], single_label: bool, top_k: int | None
+    label: str, ranked: Mapping[str, float], one_label: bool, top_k: int | None
 ) -> Prediction:
     scores = dict([*ranked.items()][:top_k])
-    if single_label and label in ranked:
+    if one_label and label in ranked:
         return SingleLabel(label=label, score=ranked[label], scores=scores)
+    if one_label and not label:
+        return AbstainedLabel(score=max(ranked.values()), scores=scores)
     return MultiLabel(labels=_split(label, ranked), scores=scores)
 
 

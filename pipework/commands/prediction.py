@@ -205,7 +205,8 @@ def _score_files(run: Path, options: "BulkOptions", max_rejects: float) -> None:
             f"truncated, because the model reads fewer tokens: {counted(counts.truncated, 'row')}"
         )
     if counts.labels:
-        rows = [(label, number) for label, number in Counter(counts.labels).most_common()]
+        labels = Counter(counts.labels).most_common()
+        rows = [(label or "(none: score too low)", number) for label, number in labels]
         console.table("labels", ("label", "rows"), rows)
     failures = list(summary.failures)
     share = counts.rejected / max(1, counts.rows + counts.rejected)

@@ -28,7 +28,7 @@ from pipework.run_folder.files import (
     write_atomically,
 )
 from pipework.run_folder.proof_subject import ProofSubject, settings_digest
-from pipework.tasks.evaluation import SplitMetrics
+from pipework.tasks.evaluation import AnsweredRows, SplitMetrics
 from pipework.tasks.kinds import DEFAULT_KIND, Score
 from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.registry import AnyTask, Kind
@@ -271,8 +271,40 @@ class ImportRecord(Record):
     custom_code: dict[str, str] = Field(default_factory=dict)
 
 
+class Decision(Record):
+    """How the lowest scores with a label were chosen, see `pipework.scoring.abstention`.
+
+    The scores are part of the task.
+
+    Attributes:
+        source: the labelled rows: a file, or a split of the run.
+        rows: their number.
+        max_error: the limit on the share of wrong labels, with 95 % confidence; None if the score
+            was given.
+        answered: the rows with a label.
+        wrong: those of them with a wrong label.
+    """
+
+    source: str
+    rows: int
+    max_error: float | None
+    answered: int
+    wrong: int
+
+    def __str__(self) -> str:
+        """The shares in a line."""
+        counts = AnsweredRows(rows=self.rows, answered=self.answered, wrong=self.wrong)
+        limit = ""
+        if self.max_error is not None:
+            limit = f"; at most {self.max_error:.2%} with 95 % confidence"
+        return f"{self.source}: {counts}{limit}"
+
+
 class Manifest(Record):
-    """The contents of a run folder; `imported` is set if the model was not trained here."""
+    """The contents of a run folder; `imported` is set if the model was not trained here.
+
+    `decision` is set if the model gives no label where its score is too low.
+    """
 
     schema_version: int = SCHEMA_VERSION
     identity: Identity
@@ -281,6 +313,7 @@ class Manifest(Record):
     model: Model
     data: Data
     imported: ImportRecord | None = None
+    decision: Decision | None = None
     engines: tuple[EngineRecord, ...] = ()
 
     @property
@@ -403,7 +436,18 @@ class LockedRun:
         Raises:
             RunFolderError: as `write_manifest`.
         """
-        manifest = self.manifest.model_copy(update={"engines": tuple(engines)})
+        self._record(engines=tuple(engines))
+
+    def record_decision(self, task: AnyTask, decision: Decision | None) -> None:
+        """Replace the task in the manifest; engines that were checked with another one are invalid.
+
+        Raises:
+            RunFolderError: as `write_manifest`.
+        """
+        self._record(task=task, decision=decision)
+
+    def _record(self, **fields: object) -> None:
+        manifest = self.manifest.model_copy(update=fields)
         write_manifest(self.folder, manifest)
         self.manifest = manifest
 

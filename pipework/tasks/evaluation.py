@@ -84,6 +84,22 @@ class Calibration(BaseModel):
         )
 
 
+class AnsweredRows(BaseModel):
+    """How many rows got a label, and how many of these a wrong one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: int
+    answered: int
+    wrong: int
+
+    def __str__(self) -> str:
+        """The shares in a line."""
+        share = self.answered / max(1, self.rows)
+        error = f", {self.wrong / self.answered:.2%} of these wrongly" if self.answered else ""
+        return f"answered {self.answered:,} of {self.rows:,} rows ({share:.1%}){error}"
+
+
 class Evaluation(BaseModel):
     """Scores over a split; `metric` is the task's metric.
 
@@ -92,7 +108,8 @@ class Evaluation(BaseModel):
     the indices are those of `classes`. `losses` are set for pretraining. `leaked` is
     None if no row is known to be in train, too. `calibration` is None for tasks without
     probabilities, and where nobody asks for it; `uncalibrated` is the one before the calibration,
-    None if the model is not calibrated.
+    None if the model is not calibrated. `answered` is None if the model labels every input; the
+    other scores are those of all labels, also of labels that it does not give.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -106,6 +123,7 @@ class Evaluation(BaseModel):
     leaked: LeakedRows | None = None
     calibration: Calibration | None = None
     uncalibrated: Calibration | None = None
+    answered: AnsweredRows | None = None
 
     def metrics(self) -> SplitMetrics:
         """Return the part of the evaluation that a manifest stores."""

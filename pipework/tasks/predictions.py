@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,23 @@ class SingleLabel:
     def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
         """Return label and score."""
         return self.label, f"{self.score:.4f}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AbstainedLabel:
+    """No label, because the best score is too low; the scores of all labels, best first."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    label: None = None
+    abstained: Literal[True] = True
+    score: float
+    scores: dict[str, float]
+    truncated: Truncated = False
+
+    def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
+        """Return an empty label and the score."""
+        return "", f"{self.score:.4f}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +89,7 @@ class RegressionValue:
         return (f"{self.score:.4f}",)
 
 
-Prediction = SingleLabel | MultiLabel | RegressionValue
+Prediction = SingleLabel | AbstainedLabel | MultiLabel | RegressionValue
 
 
 class ColumnType(StrEnum):
@@ -128,6 +145,31 @@ def ranked_scores(
     return [
         {labels[index]: scores_C[index] for index in order_K}
         for scores_C, order_K in zip(scores_NC.tolist(), order_NC[:, :top_k].tolist(), strict=True)
+    ]
+
+
+def single_labels(
+    scores_NC: Scores,
+    logits_NC: Scores,
+    labels: Sequence[str],
+    top_k: int | None,
+    answered_N: NDArray[np.bool_] | None,
+) -> list[Prediction]:
+    """Return predictions of the best label; without a label for the inputs that are not answered.
+
+    `answered_N` is None if all are.
+    """
+    ranked = ranked_scores(scores_NC, logits_NC, labels, top_k)
+    best = [next(iter(scores.items())) for scores in ranked]
+    found = [
+        SingleLabel(label=label, score=score, scores=scores)
+        for (label, score), scores in zip(best, ranked, strict=True)
+    ]
+    if answered_N is None:
+        return [*found]
+    return [
+        one if answered else AbstainedLabel(score=one.score, scores=one.scores)
+        for one, answered in zip(found, answered_N.tolist(), strict=True)
     ]
 
 

@@ -4,15 +4,16 @@ Shapes: N inputs, C classes, X comparisons of two outputs.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from pipework.errors import InputError
 from pipework.progress import counted
 from pipework.tasks import metrics
-from pipework.tasks.evaluation import Evaluation, class_reports
+from pipework.tasks.evaluation import AnsweredRows, Evaluation, class_reports
 from pipework.tasks.kinds import Metric, Reported, Score
 from pipework.tasks.labels import Label, class_index, flagged, parse_name
 from pipework.tasks.logit_scale import LogitScale
@@ -25,8 +26,7 @@ from pipework.tasks.predictions import (
     PredictedColumn,
     PredictedColumns,
     Prediction,
-    SingleLabel,
-    ranked_scores,
+    single_labels,
     softmax,
 )
 from pipework.tasks.task import BINARY, Floats, Logits, Scorer, Task, Truth
@@ -35,11 +35,23 @@ CERTAIN = 10.0  # a logit
 
 
 class SingleLabelTask(Task):
-    """The best of two or more labels; its score is the softmax of the logits."""
+    """The best of two or more labels; its score is the softmax of the logits.
+
+    `min_scores` are the lowest scores with a label: empty, one number, or one for each label. An
+    input whose best score is lower gets no label: the model abstains.
+    """
 
     kind: Literal["single_label"] = "single_label"
+    min_scores: tuple[Annotated[float, Field(ge=0)], ...] = ()
     fewest_labels: ClassVar[int] = 2
     problem_type: ClassVar[str] = "single_label_classification"
+
+    @model_validator(mode="after")
+    def _valid_scores(self) -> Self:
+        if len(self.min_scores) not in (0, 1, len(self.labels)):
+            message = f"expected one of min_scores, or one for each label: {self.min_scores}"
+            raise ValueError(message)
+        return self
 
     @classmethod
     def applicable_metrics(cls, labels: Sequence[str]) -> tuple[Metric, ...]:
@@ -77,22 +89,44 @@ class SingleLabelTask(Task):
         total = highest + np.log(np.exp(logits - highest).sum(axis=1, keepdims=True))
         return np.asarray((logits - total)[:, None])
 
-    def predicted_labels(self, logits_NC: Logits) -> NDArray[np.bool_]:
-        """Return the best label of each input, [N, C]."""
+    def answered(self, logits_NC: Logits) -> NDArray[np.bool_]:
+        """Return which inputs get a label, [N]."""
         best_N = logits_NC.argmax(axis=1)
-        return np.asarray(np.arange(logits_NC.shape[1]) == best_N[:, None])
+        if not self.min_scores:
+            return np.ones(len(best_N), np.bool_)
+        # A limit between two adjacent float32 numbers would be rounded to one of them.
+        scores_N = self.probabilities(logits_NC).max(axis=1).astype(np.float64)
+        return np.asarray(scores_N >= self._limits[best_N])
+
+    def abstained(self, outputs: Outputs) -> int:
+        """Return the number of inputs without a label; see `Task`."""
+        if not self.min_scores:
+            return 0
+        return int(np.count_nonzero(~self.answered(outputs.values)))
+
+    @property
+    def _limits(self) -> Floats:
+        return np.broadcast_to(self.min_scores or 0.0, len(self.labels))
+
+    def predicted_labels(self, logits_NC: Logits) -> NDArray[np.bool_]:
+        """Return the best label of each input that gets one, [N, C]."""
+        best_N = logits_NC.argmax(axis=1)
+        best_NC = np.arange(logits_NC.shape[1]) == best_N[:, None]
+        return np.asarray(best_NC & self.answered(logits_NC)[:, None])
 
     def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
         """Return the predictions; see `Task`."""
         logits_NC = outputs.values
-        ranked = ranked_scores(self.probabilities(logits_NC), logits_NC, self.labels, top_k)
-        return [_prediction(scores) for scores in ranked]
+        answered_N = self.answered(logits_NC) if self.min_scores else None
+        scores_NC = self.probabilities(logits_NC)
+        return single_labels(scores_NC, logits_NC, self.labels, top_k, answered_N)
 
     def columns(self, outputs: Outputs) -> PredictedColumns:
-        """Return label and score; see `Task`."""
+        """Return label and score; see `Task`. The label is None for an input without one."""
         scores_NC = self.probabilities(outputs.values)
         best_N = outputs.values.argmax(axis=1)
-        labels = [self.labels[index] for index in best_N.tolist()]
+        label_N = np.array([*self.labels, None], np.object_)
+        labels = label_N[np.where(self.answered(outputs.values), best_N, -1)].tolist()
         scores = scores_NC[np.arange(len(best_N)), best_N].tolist()
         return {
             LABEL: PredictedColumn(type=ColumnType.TEXT, values=labels),
@@ -118,7 +152,15 @@ class SingleLabelTask(Task):
             scores=scores,
             classes=class_reports(tally, self.labels),
             confusion=tuple(map(tuple, metrics.confusion(truth_N, predicted_N).tolist())),
+            answered=self._answered_rows(outputs.values, truth_N == predicted_N),
         )
+
+    def _answered_rows(self, logits_NC: Logits, right_N: NDArray[np.bool_]) -> AnsweredRows | None:
+        if not self.min_scores:
+            return None
+        answered_N = self.answered(logits_NC)
+        answered, wrong = int(answered_N.sum()), int((answered_N & ~right_N).sum())
+        return AnsweredRows(rows=len(right_N), answered=answered, wrong=wrong)
 
     def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:
         """Return a function that scores rows; see `Task`."""
@@ -175,12 +217,21 @@ class SingleLabelTask(Task):
     def margins(
         self, expected_XC: Logits, found_XC: Logits, flipped_XC: NDArray[np.bool_]
     ) -> Floats:
-        """Return how far the expected label leads the found one in the expected logits, [X]."""
-        rows = np.arange(len(expected_XC))
-        before_X = expected_XC[rows, expected_XC.argmax(axis=1)].astype(np.float64)
+        """Return how far the expected label leads the found one in the expected logits, [X].
+
+        If only one of them has a label, it is the distance of the log-odds from the lowest score.
+        """
+        rows, best_X = np.arange(len(expected_XC)), expected_XC.argmax(axis=1)
+        before_X = expected_XC[rows, best_X].astype(np.float64)
         after_X = expected_XC[rows, found_XC.argmax(axis=1)]
-        with np.errstate(invalid="ignore"):  # infinity minus infinity
-            return np.asarray(before_X - after_X)
+        with np.errstate(invalid="ignore", divide="ignore"):  # infinity minus infinity
+            lead_X = np.asarray(before_X - after_X)
+            if not self.min_scores:
+                return lead_X
+            log_X = self.log_probabilities(expected_XC)[rows, 0, best_X]
+            score_X, limit_X = np.exp(log_X), self._limits[best_X]
+            odds_X = log_X - np.log1p(-score_X) - np.log(limit_X / (1 - limit_X))
+        return np.where((lead_X == 0) & flipped_XC.any(axis=1), np.abs(odds_X), lead_X)
 
     def describe_decision(self) -> str:
         """Return the number of labels and the function of the scores."""
@@ -190,8 +241,3 @@ class SingleLabelTask(Task):
         """Return the labels."""
         names = ", ".join(f"`{label}`" for label in self.labels)
         return f"{counted(len(self.labels), 'label')}: {names}"
-
-
-def _prediction(ranked: dict[str, float]) -> SingleLabel:
-    label = next(iter(ranked))
-    return SingleLabel(label=label, score=ranked[label], scores=ranked)

@@ -204,6 +204,10 @@ class Task(Record):
         """Return the prediction for each input; `scores` holds the `top_k` best, or all."""
         raise not_a_classifier()
 
+    def abstained(self, outputs: Outputs) -> int:
+        """Return for how many inputs the model gives no label, because their scores are too low."""
+        return 0
+
     def columns(self, outputs: Outputs) -> PredictedColumns:
         """Return the predictions as the columns `predicted_label` and `predicted_score`.
 

@@ -84,11 +84,15 @@ def part_table(
 
 
 def row_counts(window: RowWindow, predicted: PredictedColumns) -> RowCounts:
-    """Return the numbers of rows; a regression has no labels."""
+    """Return the numbers of rows; a regression has no labels, "" counts rows without a label."""
     labels = predicted.get(LABEL, PredictedColumn(type=ColumnType.TEXT, values=()))
     return RowCounts(
         rows=len(window.rows),
         rejected=len(window.rejects),
         truncated=sum(predicted[TRUNCATED].values),
-        labels=Counter(chain.from_iterable(labels.values) if labels.many else labels.values),
+        labels=Counter(
+            chain.from_iterable(labels.values)
+            if labels.many
+            else (label or "" for label in labels.values)
+        ),
     )

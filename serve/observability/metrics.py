@@ -72,6 +72,11 @@ TEXTS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
         "Texts of successful requests that were longer than the model reads",
         lambda totals: totals.truncated,
     ),
+    (
+        "abstained_texts",
+        "Texts of successful requests without a label, because their scores are too low",
+        lambda totals: totals.abstained,
+    ),
 )
 C = TypeVar("C", EngineLoad, Totals)
 REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -67,6 +67,7 @@ class Totals:
     Attributes:
         texts: texts of the successful requests.
         truncated: the texts among these that were longer than the model reads.
+        abstained: the texts among these without a label, because their scores are too low.
         failed_s: seconds of the failed requests.
         seconds: seconds of the successful requests by stage.
         histograms: by stage, the number of successful requests per bucket of BUCKETS_S. A bucket
@@ -79,6 +80,7 @@ class Totals:
     failed: int = 0
     texts: int = 0
     truncated: int = 0
+    abstained: int = 0
     failed_s: float = 0.0
     seconds: dict[str, float] = field(default_factory=StageTimings().by_stage)
     histograms: dict[str, list[int]] = field(
@@ -104,6 +106,11 @@ class Statistics:
         """A copy of the counts so far."""
         with self._lock:
             return deepcopy(self._totals)
+
+    def record_abstained(self, texts: int) -> None:
+        """Count texts without a label."""
+        with self._lock:
+            self._totals.abstained += texts
 
     def record_success(self, texts: int, timings: StageTimings, *, truncated: int = 0) -> None:
         """Count a successful request and its texts, `truncated` of which were truncated."""

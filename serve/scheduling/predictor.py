@@ -195,6 +195,8 @@ class Predictor(Closeable):
             result = await self._compute(examples, options)
             start_s = time.perf_counter()
             value = await run_for_logits(result.outputs.values.size, partial(decode, result))
+            if abstained := self._codec.task.abstained(result.outputs):
+                self.scheduler.statistics.record_abstained(abstained)
         except asyncio.CancelledError:
             self.scheduler.count(RefusalReason.CANCELLED)
             raise

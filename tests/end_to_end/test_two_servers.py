@@ -4,8 +4,10 @@ import asyncio
 import json
 import queue
 import re
+import shutil
 import subprocess
 import time
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -18,10 +20,12 @@ import tritonclient.http as http_client
 from google.protobuf.message import Message
 from tritonclient.utils import InferenceServerException
 
+from pipework.client.client import Client
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError
-from pipework.export.config import TritonSettings
+from pipework.export.config import DecisionSettings, ExportSettings, TritonSettings
 from pipework.export.inference import predict_run
+from pipework.export.run import export
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
@@ -56,16 +60,45 @@ ERROR_STATUSES = {  # statuses over HTTP and gRPC
 
 
 @pytest.fixture(scope="module")
-def repository(exported_run, tmp_path_factory):
+def abstaining_run(exported_run, tmp_path_factory):
+    """A run that gives no label to some of the texts."""
+    run = tmp_path_factory.mktemp("abstaining") / "run"
+    shutil.copytree(exported_run, run)
+    answers = predict_run(run, [Example(text=text) for text in TEXTS])
+    limit = float(np.median([prediction.score for _, prediction in answers]))
+    decision = DecisionSettings(min_score=limit)
+    export(run, NullProgress(), settings=ExportSettings(speed_s=0, decision=decision))
+    return run
+
+
+def test_our_api_marks_texts_without_a_label(repository, predicted):
+    with contextmanager(pipework_server)(repository) as server:
+        body = httpx.post(f"http://{server.http}/v1/predict", json={"texts": TEXTS}).json()
+        metrics = httpx.get(f"http://{server.http}/metrics").text
+        with Client(f"grpc://{server.grpc}") as client:
+            over_grpc = client.predict(TEXTS)
+    labels = [label or None for label in predicted[0]]
+    assert [one["label"] for one in body["predictions"]] == labels
+    assert [one.get("abstained", False) for one in body["predictions"]] == [
+        label is None for label in labels
+    ]
+    assert all(len(one["scores"]) == predicted[1].shape[1] for one in body["predictions"])
+    assert [one.label for one in over_grpc] == labels
+    (counted,) = re.findall(r"^pipework_abstained_texts_total{.*} (.*)$", metrics, re.MULTILINE)
+    assert float(counted) == labels.count(None)
+
+
+@pytest.fixture(scope="module")
+def repository(abstaining_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("two") / "repository"
-    name = read_manifest(exported_run).identity.name
-    add_version(exported_run, folder, TritonSettings(name=name), EngineChoice(), NullProgress())
+    name = read_manifest(abstaining_run).identity.name
+    add_version(abstaining_run, folder, TritonSettings(name=name), EngineChoice(), NullProgress())
     return folder
 
 
 @pytest.fixture(scope="module")
-def model(exported_run):
-    return read_manifest(exported_run).identity.name
+def model(abstaining_run):
+    return read_manifest(abstaining_run).identity.name
 
 
 def pipework_server(repository):
@@ -97,13 +130,15 @@ def protocol(request):
 
 
 @pytest.fixture(scope="module")
-def predicted(exported_run):
+def predicted(abstaining_run):
     """Labels, and probabilities in the order of the logits, as returned by `pipe predict`."""
-    labels = read_manifest(exported_run).task.labels
+    labels = read_manifest(abstaining_run).task.labels
     examples = [Example(text=text) for text in TEXTS]
-    answers = [prediction for _, prediction in predict_run(exported_run, examples)]
+    answers = [prediction for _, prediction in predict_run(abstaining_run, examples)]
     scores = [[prediction.scores[label] for label in labels] for prediction in answers]
-    return [prediction.label for prediction in answers], np.array(scores)
+    predicted = [prediction.label or "" for prediction in answers]
+    assert 0 < predicted.count("") < len(TEXTS)
+    return predicted, np.array(scores)
 
 
 def test_the_server_and_its_model_are_ready(server, protocol, model):
@@ -118,8 +153,8 @@ def test_the_server_and_its_model_are_ready(server, protocol, model):
     } <= {*extensions}
 
 
-def test_metadata_and_config_describe_the_tensors(server, protocol, model, exported_run):
-    classes = len(read_manifest(exported_run).task.labels)
+def test_metadata_and_config_describe_the_tensors(server, protocol, model, abstaining_run):
+    classes = len(read_manifest(abstaining_run).task.labels)
     metadata = call(server, protocol, "get_model_metadata", model)
     assert metadata["name"] == model
     assert len(metadata["versions"]) == 1
@@ -190,9 +225,9 @@ def test_all_outputs_are_returned_if_none_is_requested(server, protocol, model, 
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_class_counts_return_ranked_labels(
-    server, protocol, model, predicted, exported_run, binary
+    server, protocol, model, predicted, abstaining_run, binary
 ):
-    names = read_manifest(exported_run).task.labels
+    names = read_manifest(abstaining_run).task.labels
     outputs = [requested_output(protocol, "probabilities", binary=binary, best=2)]
     result = call(server, protocol, "infer", model, [tensor(protocol, TEXTS)], outputs=outputs)
     assert result.as_numpy("probabilities").shape == (len(TEXTS), 2)

@@ -146,9 +146,9 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _calibration_has_a_use(self) -> Self:
-        data, used = self.data, self.train.calibrate and self.task.type.has_labels
+        data, used = self.data, self.task.type.has_labels
         if not used and (data.calibration is not None or data.calibration_rows is not None):
-            message = "data.calibration needs train.calibrate = true, and a task with labels"
+            message = "data.calibration needs a task with labels"
             raise ValueError(message)
         return self
 

@@ -17,6 +17,7 @@ from pipework.data.examples import Example
 from pipework.html import page as frame
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import Manifest
+from pipework.scoring.abstention import RiskCoverage
 from pipework.tasks.evaluation import Calibration, Evaluation
 from pipework.tasks.kinds import Loss, Metric, Reported, Score, metric_in_words
 from pipework.train.config.data import CALIBRATION
@@ -48,6 +49,7 @@ class RunPage:
         report: the statistics of its data files.
         evaluation: scores of the best checkpoint on dev.
         calibrations: of its probabilities on test, or else dev, from `both_calibrations`.
+        risk: the errors on the same rows if texts with low scores get no label.
         logits_NC: its logits for dev, float32.
         truth: labels of dev, from `pipework.scoring.evaluation.label_array`.
         baseline: a linear model trained on the same rows.
@@ -60,6 +62,7 @@ class RunPage:
     report: DataReport
     evaluation: Evaluation
     calibrations: Mapping[str, Calibration | None]
+    risk: RiskCoverage | None
     logits_NC: NDArray[np.float32]
     truth: NDArray[np.generic]
     baseline: LinearBaseline
@@ -170,12 +173,15 @@ def _calibration(page: RunPage) -> str:
     found = {name: value for key, name in names.items() if (value := page.calibrations.get(key))}
     if not found:
         return ""
-    from pipework.train.report.plots import reliability  # noqa: PLC0415
+    from pipework.train.report.plots import reliability, risk_coverage  # noqa: PLC0415
 
     several = page.manifest.task.many_labels
     kind = "each label, predicted or not" if several else "the predicted label"
     caption = f"Probability of {kind}. Below the line, probabilities are too high."
-    plot = frame.plots([("Reliability", caption, reliability(found))])
+    plots = [("Reliability", caption, reliability(found))]
+    if page.risk is not None:
+        caption = "If the texts with the lowest scores get no label: decision.max_error in export."
+        plots.append(("Errors without uncertain texts", caption, risk_coverage(page.risk)))
     lines = [f"{name[:1].upper()}{name[1:]}: {value}." for name, value in found.items()]
     if len(found) > 1:
         splits = page.manifest.data.splits
@@ -185,7 +191,7 @@ def _calibration(page: RunPage) -> str:
         if fitted == page.baseline.split:
             lines.append("On rows that did not fit it, the error is usually larger.")
     figures = f'<p class="quiet">{"<br>".join(lines)}</p>'
-    return frame.section(f"Calibration on {page.baseline.split}", figures + plot)
+    return frame.section(f"Calibration on {page.baseline.split}", figures + frame.plots(plots))
 
 
 def _confusion(evaluation: Evaluation) -> str:

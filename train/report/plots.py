@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from pipework.html.svg import GRID, SERIES, STYLE, new_axes, svg
+from pipework.scoring.abstention import RiskCoverage
 from pipework.tasks.evaluation import Calibration
 
 POINTS = 1500
@@ -49,6 +50,17 @@ def reliability(found: Mapping[str, Calibration]) -> str:
             axes.legend()
         _label(axes, "mean probability", "share that is right")
         return svg(figure, "Share of right predictions over their probability")
+
+
+def risk_coverage(risk: RiskCoverage) -> str:
+    """Draw the share of wrong labels over the share of texts with a label."""
+    with rc_context(STYLE | {"axes.grid.axis": "both"}):
+        figure, axes = new_axes()
+        answered_S = risk.answered_S / risk.rows
+        axes.plot(answered_S, risk.wrong_S / risk.answered_S, color=SERIES[0])
+        axes.set_ylim(bottom=0)
+        _label(axes, "share of texts with a label", "share of these labels that is wrong")
+        return svg(figure, "Share of wrong labels over the share of texts with a label")
 
 
 def residuals(predicted_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> str:

@@ -86,26 +86,26 @@ MANIFESTS = {
     "an empty manifest": run(
         "show RUN",
         written("manifest.json", ""),
-        "RUN/manifest.json is not a manifest of schema 5: the file: Invalid JSON: EOF "
+        "RUN/manifest.json is not a manifest of schema 6: the file: Invalid JSON: EOF "
         "while parsing a value at line 1 column 0",
     ),
     "a manifest without labels": run(
         "show RUN",
         manifest(task__labels=[]),
-        "RUN/manifest.json is not a manifest of schema 5: task: Value error, expected "
+        "RUN/manifest.json is not a manifest of schema 6: task: Value error, expected "
         "distinct labels, and none for pretraining; found ()",
     ),
     "a manifest with a label twice": run(
         "show RUN",
         manifest(task__labels=["a"] * 8),
-        "RUN/manifest.json is not a manifest of schema 5: task: Value error, expected "
+        "RUN/manifest.json is not a manifest of schema 6: task: Value error, expected "
         "distinct labels, and none for pretraining; found ('a', 'a', 'a', 'a', 'a', "
         "'a', 'a', 'a')",
     ),
     "a manifest with a length of 0": run(
         "predict RUN rain",
         manifest(input__max_length=0),
-        "RUN/manifest.json is not a manifest of schema 5: input.max_length: Input "
+        "RUN/manifest.json is not a manifest of schema 6: input.max_length: Input "
         "should be greater than or equal to 1",
     ),
     "a manifest with an unknown engine": run(

@@ -42,6 +42,15 @@ def test_predictions_from_tensors_equal_those_of_the_rest_api(kind, top_k):
     assert {type(one) for one in found} == {kinds[kind]}
 
 
+def test_texts_without_a_label_are_marked():
+    abstaining = task("single_label").model_copy(update={"min_scores": (0.65,)})
+    outputs = sent(LOGITS_NC, abstaining)
+    found = predictions(outputs, LABELS, 2)
+    assert found == abstaining.decode(Outputs.of(LOGITS_NC), 2)
+    assert [one.label for one in found] == ["b", None, "b"]
+    assert [one.label for one in predictions(outputs, (), None)] == ["b", None, "b"]
+
+
 @pytest.mark.parametrize(
     ("sent_rows", "expected"),
     [("", [False] * 3), ("1", [False, True, False]), ("2,0", [True, False, True])],

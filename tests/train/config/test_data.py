@@ -36,11 +36,7 @@ def test_one_file_is_split_into_train_dev_test_and_calibration(tmp_path, dev):
     (tmp_path / "b.tsv").write_text(
         "text\tlabel\n" + "".join(f"b{n}\t{n % 2}\n" for n in range(20))
     )
-    sources = config(
-        tmp_path,
-        *(dev, "test_rows = 10", "calibration_rows = 5"),
-        overrides=["train.calibrate=true"],
-    ).sources()
+    sources = config(tmp_path, dev, "test_rows = 10", "calibration_rows = 5").sources()
     rows = {name: [row.text for row in source.rows()] for name, source in sources.items()}
     assert len(rows["dev"]) in (20, 21)
     assert len(rows["test"]) in (10, 11)
@@ -63,15 +59,17 @@ def test_one_file_is_split_into_train_dev_test_and_calibration(tmp_path, dev):
             "a pair of texts cannot",
         ),
         (("dev_rows = 0",), "dev_rows"),
-        (
-            ("dev_rows = 3", "calibration_rows = 3"),
-            r"data\.calibration needs train\.calibrate",
-        ),
     ],
 )
 def test_contradictory_settings_are_rejected(tmp_path, lines, message):
     with pytest.raises(ConfigError, match=message):
         config(tmp_path, *lines)
+
+
+def test_a_task_without_labels_has_no_rows_for_calibration(tmp_path):
+    lines, overrides = ("dev_rows = 3", "calibration_rows = 3"), ["task.kind=regression"]
+    with pytest.raises(ConfigError, match=r"data\.calibration needs a task with labels"):
+        config(tmp_path, *lines, overrides=overrides)
 
 
 def test_a_multi_label_task_may_have_a_separator(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from pipework.data.examples import Example
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
+from pipework.scoring.abstention import RiskCoverage
 from pipework.scoring.calibration import both_calibrations
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.kinds import Metric
@@ -75,6 +76,7 @@ def page(trained_run):
         report=data_report(sources, encoder, manifest.task.labels, NullProgress()),
         evaluation=manifest.task.evaluate(Outputs.of(logits_NC), truth_N),
         calibrations=both_calibrations(manifest.task, Outputs.of(logits_NC), truth_N, None),
+        risk=RiskCoverage.of_task(manifest.task, Outputs.of(logits_NC), truth_N),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -111,6 +113,7 @@ def of_task(page, task, logits_NC, truth_N, scale=None):
         manifest=page.manifest.model_copy(update={"task": task, "model": model}),
         evaluation=task.evaluate(Outputs.of(logits_NC), truth_N),
         calibrations=both_calibrations(task, Outputs.of(logits_NC), truth_N, scale),
+        risk=RiskCoverage.of_task(task, Outputs.of(logits_NC), truth_N),
         logits_NC=logits_NC,
         truth=truth_N,
         baseline=baseline,
@@ -181,8 +184,8 @@ def test_the_page_shows_the_comparison_with_the_linear_baseline(page, drawn):
 def test_the_page_has_a_plot_of_each_curve(page, regression, drawn):
     for title in ("Loss", "Scores on dev", "Learning rate", "Gradient norm"):
         assert f"<h3>{title}</h3>" in drawn(page)
-    assert drawn(page).count("<svg") == 6  # with the reliability diagram
-    assert drawn(regression).count("<svg") == 6  # two regression plots, no dev scores
+    assert drawn(page).count("<svg") == 7  # with the two plots of the probabilities
+    assert drawn(regression).count("<svg") == 7  # two regression plots, no dev scores
 
 
 def test_the_confusion_matrix_counts_every_row(page, crowded, drawn):
@@ -208,6 +211,8 @@ def test_the_calibration_is_shown_with_its_diagram(page, several, regression, dr
     assert f"Before calibration: {before}." in drawn(fitted)
     assert "fitted on dev: all logits are divided by 2.07." in drawn(fitted)
     assert "Before calibration" not in drawn(page)
+    errors = "Share of wrong labels over the share of texts with a label"
+    assert [errors in drawn(report) for report in (page, several)] == [True, False]
     assert "Calibration" not in drawn(regression)
 
 
@@ -289,7 +294,7 @@ def test_the_page_is_written_to_the_run_folder(page, run):
 def test_a_browser_shows_the_plots_without_console_errors(page, run, tmp_path):
     path = write_page(run, page)
     done = browse(path, tmp_path, "--dump-dom", "--enable-logging=stderr")
-    assert done.stdout.decode().count("<svg") == 6
+    assert done.stdout.decode().count("<svg") == 7
     assert not re.search(rb"CONSOLE.*(Refused|Error|violates)", done.stderr)
 
 

@@ -1,0 +1,143 @@
+"""Choose the lowest scores with a label from labelled rows, and record them in the run.
+
+Shapes: N rows.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.data.examples import Source
+from pipework.data.other_files import other_source
+from pipework.data.splits import split_source
+from pipework.errors import CheckFailedError, ConfigError
+from pipework.export.config import DecisionSettings
+from pipework.export.inference import open_model
+from pipework.predict.text_model import EngineModel
+from pipework.progress import Progress, counted
+from pipework.run_folder.files import file_digest
+from pipework.run_folder.manifest import Decision, LockedRun, TrainingReadOptions
+from pipework.scoring.abstention import CONFIDENCE, MinScore, RiskCoverage
+from pipework.scoring.evaluation import label_array
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.train.config.data import CALIBRATION
+
+NEVER = 2.0  # a score that no label reaches
+
+
+def decide(locked: LockedRun, settings: DecisionSettings, progress: Progress) -> None:
+    """Choose the scores with the checkpoint, and replace the task in the manifest.
+
+    Raises:
+        ConfigError: the model does not have one label for each text, or there are no rows, or they
+            have chosen the checkpoint.
+        CheckFailedError: the rows cannot show that the limit holds.
+    """
+    task = locked.manifest.task
+    if not isinstance(task, SingleLabelTask) or task.rows_per_token:
+        message = f"decision.* needs a model with one label for each text, found {task.kind}"
+        raise ConfigError(message, "leave out the decision settings")
+    if settings.max_error is None:
+        scores = (settings.min_score,) if settings.min_score else ()
+        locked.record_decision(task.model_copy(update={"min_scores": scores}), None)
+        return
+    source, name = _source(locked, settings)
+    rows = [*source.rows()]
+    truth_N = label_array(rows, task, str(source.path))
+    engine = open_model(locked.folder, locked.manifest, checkpoint=True)
+    with EngineModel.open(locked.folder, locked.manifest, engine) as model:
+        outputs = model.infer(rows, progress).outputs
+    best_N = outputs.values.argmax(axis=1)
+    scores_N = task.probabilities(outputs.values).max(axis=1)
+    wrong_N = best_N != truth_N
+    if settings.per_label:
+        found = _of_labels(task.labels, best_N, scores_N, wrong_N, settings.max_error, progress)
+    else:
+        found = [_of_all(scores_N, wrong_N, settings.max_error)]
+    chosen = [one for one in found if one is not None]
+    decided = task.model_copy(
+        update={"min_scores": tuple(NEVER if one is None else one.score for one in found)}
+    )
+    decision = Decision(
+        source=name,
+        rows=len(rows),
+        max_error=settings.max_error,
+        answered=sum(one.answered for one in chosen),
+        wrong=sum(one.wrong for one in chosen),
+    )
+    locked.record_decision(decided, decision)
+    progress.note(f"decision: {decision}")
+
+
+def _source(locked: LockedRun, settings: DecisionSettings) -> tuple[Source, str]:
+    """Return the labelled rows and their name.
+
+    Raises:
+        ConfigError: the run has none, or the file is that of train or dev.
+    """
+    manifest = locked.manifest
+    hint = "set decision.rows to a file of labelled rows, or train with data.calibration_rows=N"
+    if settings.rows is not None:
+        path = settings.rows
+        used = {"train", "dev"} & manifest.data.splits.keys() if manifest.imported is None else ()
+        if any(manifest.data.splits[name].sha256 == file_digest(path) for name in used):
+            message = f"{path} has trained the model or chosen its checkpoint"
+            raise ConfigError(message, "expected other labelled rows: decision.rows=FILE")
+        return other_source(TrainingReadOptions.of(manifest.data), path), path.name
+    split = CALIBRATION if manifest.imported is None else "dev"
+    if split not in manifest.data.splits:
+        message = f"{locked.folder} has no rows for decision.max_error: no split {split!r}"
+        raise ConfigError(message, hint)
+    return split_source(locked.folder, manifest, split), split
+
+
+def _of_all(
+    scores_N: NDArray[np.float32], wrong_N: NDArray[np.bool_], max_error: float
+) -> MinScore:
+    """Return the lowest score of all labels.
+
+    Raises:
+        CheckFailedError: the limit does not hold for any score.
+    """
+    ranked = RiskCoverage.of(scores_N, wrong_N)
+    found = ranked.min_score(max_error)
+    if found is not None:
+        return found
+    rows, needed = counted(len(scores_N), "row"), ranked.rows_needed(max_error)
+    message = (
+        f"{rows} cannot show with {CONFIDENCE:.0%} confidence that at most {max_error:.2%} of the "
+        "given labels are wrong"
+    )
+    if needed is None:
+        lowest = min(ranked.wrong_S / ranked.answered_S, default=1.0)
+        hint = f"even of the highest scores {lowest:.2%} are wrong: raise decision.max_error"
+    elif needed > len(scores_N):
+        hint = f"about {needed:,} rows with such errors are needed, or raise decision.max_error"
+    else:
+        hint = "more rows are needed, or raise decision.max_error"
+    raise CheckFailedError(message, hint)
+
+
+def _of_labels(
+    labels: tuple[str, ...],
+    best_N: NDArray[np.intp],
+    scores_N: NDArray[np.float32],
+    wrong_N: NDArray[np.bool_],
+    max_error: float,
+    progress: Progress,
+) -> list[MinScore | None]:
+    """Return the lowest score of each label; None for labels for which the limit cannot hold.
+
+    Raises:
+        CheckFailedError: it cannot hold for any label.
+    """
+    found = []
+    for index in range(len(labels)):
+        own_N = best_N == index
+        found.append(RiskCoverage.of(scores_N[own_N], wrong_N[own_N]).min_score(max_error))
+    never = [label for label, one in zip(labels, found, strict=True) if one is None]
+    if len(never) == len(labels):
+        message = f"no label has rows enough for an error of at most {max_error:.2%}"
+        raise CheckFailedError(message, "leave out decision.per_label, or raise the limit")
+    if never:
+        progress.note(f"decision: never given, too few rows or too many errors: {', '.join(never)}")
+    return found

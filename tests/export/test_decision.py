@@ -1,0 +1,149 @@
+"""A model that gives no label where its score is too low."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pipework.data.examples import Example
+from pipework.data.splits import split_source
+from pipework.errors import ChangedFileError, CheckFailedError, ConfigError
+from pipework.export.config import DecisionSettings, ExportSettings
+from pipework.export.decision import decide
+from pipework.export.inference import evaluate_run, open_model, predict_run
+from pipework.export.run import export
+from pipework.progress import NullProgress
+from pipework.run_folder.manifest import LockedRun, read_manifest
+from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import Outputs
+from pipework.tasks.predictions import AbstainedLabel
+from pipework.tasks.single_label import SingleLabelTask
+
+TASK = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY)
+
+
+def decided(run, noting, **settings):
+    with LockedRun.open(run) as locked:
+        decide(locked, DecisionSettings(**settings), noting)
+        return locked.manifest
+
+
+@pytest.fixture
+def rows_file(run, tmp_path):
+    """A function that writes predictions of the run as labels, every n-th of them wrong."""
+
+    def write(rows, wrong_every):
+        texts = [f"report number {number} of the day" for number in range(rows)]
+        examples = [Example(text=text) for text in texts]
+        labels = [prediction.label for _, prediction in predict_run(run, examples)]
+        names = read_manifest(run).task.labels
+        for row in range(0, rows, wrong_every):
+            labels[row] = next(name for name in names if name != labels[row])
+        reading = split_source(run, read_manifest(run), "dev").read_options()
+        path = tmp_path / "rows.jsonl"
+        columns = (reading.text, reading.label)
+        lines = (dict(zip(columns, row, strict=True)) for row in zip(texts, labels, strict=True))
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        return path
+
+    return write
+
+
+def test_the_lowest_score_is_chosen_on_labelled_rows(run, rows_file, noting):
+    manifest = decided(run, noting, max_error=0.1, rows=rows_file(400, 50))
+    assert manifest.task.min_scores == (0.0,)
+    assert (manifest.decision.rows, manifest.decision.answered) == (400, 400)
+    line = "rows.jsonl: answered 400 of 400 rows (100.0%), 2.00% of these wrongly; at most 10.00%"
+    assert noting.lines[-1] == f"decision: {line} with 95 % confidence"
+    assert read_manifest(run).decision == manifest.decision
+    each = decided(run, noting, max_error=0.1, per_label=True, rows=rows_file(400, 50))
+    assert len(each.task.min_scores) == len(each.task.labels)
+    assert "decision: never given" in noting.lines[-2]
+    again = decided(run, noting, min_score=0)
+    assert (again.task.min_scores, again.decision) == ((), None)
+
+
+def test_a_limit_that_the_rows_cannot_show_is_refused(run, rows_file, noting):
+    before = read_manifest(run)
+    with pytest.raises(CheckFailedError, match="60 rows cannot show with 95% confidence") as caught:
+        decided(run, noting, max_error=0.01, rows=rows_file(60, 1000))
+    assert caught.value.hint.startswith("about ")
+    with pytest.raises(CheckFailedError, match=r"at most 1\.00% of the given labels") as caught:
+        decided(run, noting, max_error=0.01, rows=rows_file(400, 4))
+    assert "are wrong: raise decision.max_error" in caught.value.hint
+    assert read_manifest(run) == before
+
+
+def test_rows_that_chose_the_checkpoint_are_refused(run, noting):
+    dev = read_manifest(run).data.splits["dev"].path
+    with pytest.raises(ConfigError, match="has trained the model or chosen its checkpoint"):
+        decided(run, noting, max_error=0.1, rows=dev)
+    with pytest.raises(ConfigError, match=r"has no rows for decision\.max_error"):
+        decided(run, noting, max_error=0.1)
+
+
+def test_an_engine_is_proven_with_the_decision(proven, noting):
+    scores = [
+        prediction.score
+        for _, prediction in predict_run(proven, split_source_rows(proven), "onnx-fp32")
+    ]
+    settings = ExportSettings(
+        speed_s=0, decision=DecisionSettings(min_score=float(np.median(scores)))
+    )
+    with LockedRun.open(proven) as locked:
+        decide(locked, settings.decision, noting)
+    with pytest.raises(ChangedFileError, match="different task"):
+        open_model(proven, read_manifest(proven), "onnx-fp32", checkpoint=False)
+    (record,) = export(proven, NullProgress(), settings=settings)
+    assert record.parity.flips_outside == 0
+    predicted = [
+        prediction for _, prediction in predict_run(proven, split_source_rows(proven), record.name)
+    ]
+    abstained = [prediction for prediction in predicted if isinstance(prediction, AbstainedLabel)]
+    assert len(predicted) * 0.4 < len(abstained) < len(predicted) * 0.6
+    found = evaluate_run(proven, None, "dev", record.name, NullProgress()).answered
+    assert found.answered == len(predicted) - len(abstained)
+
+
+def split_source_rows(run):
+    rows = split_source(run, read_manifest(run), "dev").rows()
+    return [Example(text=row.text) for row in rows]
+
+
+def test_texts_with_low_scores_get_no_label():
+    task = TASK.model_copy(update={"min_scores": (0.6,)})
+    outputs = Outputs.of(np.log(np.array([[7, 2, 1], [1, 5, 4], [1, 2, 7]], np.float32) / 10))
+    labels = [prediction.label for prediction in task.decode(outputs)]
+    assert labels == ["x", None, "z"]
+    assert task.columns(outputs)["predicted_label"].values == labels
+    assert task.predicted_labels(outputs.values).tolist() == [
+        [True, False, False],
+        [False, False, False],
+        [False, False, True],
+    ]
+    assert task.abstained(outputs) == 1
+    (second,) = task.decode(outputs.part(1, 2), top_k=1)
+    assert (second.abstained, second.scores) == (True, {"y": pytest.approx(0.5)})
+    each = TASK.model_copy(update={"min_scores": (0.8, 0.5, 0.5)})
+    assert [prediction.label for prediction in each.decode(outputs)] == [None, "y", "z"]
+    answered = each.evaluate(outputs, np.array([0, 1, 0])).answered
+    assert (answered.answered, answered.wrong) == (2, 1)
+
+
+def test_the_margin_of_a_lost_label_is_the_distance_from_the_lowest_score():
+    task = TASK.model_copy(update={"min_scores": (0.6,)})
+    expected_XC = np.log(np.array([[7, 2, 1], [7, 2, 1], [7, 2, 1]], np.float32))
+    found_XC = np.log(np.array([[5.5, 3.5, 1], [2, 7, 1], [7, 2, 1]], np.float32))
+    flipped_XC = task.predicted_labels(expected_XC) != task.predicted_labels(found_XC)
+    assert task.margins(expected_XC, found_XC, flipped_XC) == pytest.approx(
+        [np.log(7 / 3) - np.log(6 / 4), np.log(7 / 2), 0], rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_error": 0.1, "min_score": 0.5}, {"min_score": 0.5, "per_label": True}],
+)
+def test_settings_that_do_not_fit_together_are_refused(settings):
+    with pytest.raises(ValueError, match="decision"):
+        DecisionSettings(**settings)
