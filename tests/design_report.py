@@ -27,10 +27,10 @@ BUDGETS = {
     "pipework": 9_801,
     "train": 10_732,
     "export": 9_145,
-    "serve": 13_200,
+    "serve": 13_378,
     "benchmarks": 4_200,  # without studies
-    STUDIES: 4_520,
-    "tests": 45_455,
+    STUDIES: 4_527,
+    "tests": 45_842,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
