@@ -24,13 +24,13 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 9_802,
+    "pipework": 9_821,
     "train": 10_732,
     "export": 9_160,
     "serve": 13_378,
     "benchmarks": 4_200,  # without studies
     STUDIES: 4_527,
-    "tests": 45_856,
+    "tests": 45_870,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
