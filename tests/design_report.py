@@ -25,12 +25,12 @@ STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
     "pipework": 9_821,
-    "train": 10_732,
+    "train": 10_831,
     "export": 9_160,
     "serve": 13_378,
     "benchmarks": 4_200,  # without studies
     STUDIES: 4_527,
-    "tests": 45_870,
+    "tests": 45_934,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
