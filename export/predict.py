@@ -64,6 +64,11 @@ def predict_inputs(
     return _note_truncated(predictions, progress), rows
 
 
+def label_order(words: Sequence[str], url: str | None) -> Sequence[str]:
+    """Return the labels of the run folder in their order; of a server, which has none, ()."""
+    return () if url is not None else read_classifier(Path(words[0])).task.labels
+
+
 def _check_inputs(
     words: Sequence[str],
     file: Path | None,

@@ -41,7 +41,7 @@ def write_predictions(
     source: Source | None = None,
     *,
     raw: bool = False,
-    scores: bool = False,
+    scores: Sequence[str] | None = None,
 ) -> int:
     """Write predictions to a .tsv, .csv or .jsonl file atomically and return their number.
 
@@ -50,7 +50,8 @@ def write_predictions(
     that a spreadsheet would compute get an apostrophe, unless they are to be `raw`. In tsv, the
     texts follow them, with spaces instead of tabs and ends of lines. Several labels in a cell have
     the separator of `source`, or are a list of JSON, so that they can be read as labels. With
-    `scores`, csv also has a column of the scores of each label.
+    `scores`, csv also has a column of the scores of each label: the labels of the model in their
+    order, or () for all labels by name.
 
     Raises:
         ConfigError: `out` has another suffix, or one that cannot have `scores`, is the file with
@@ -60,7 +61,7 @@ def write_predictions(
     if out.suffix not in (".tsv", ".csv", ".jsonl"):
         message = f"{out}: expected a file ending in .tsv, .csv or .jsonl"
         raise ConfigError(message)
-    if scores and out.suffix != ".csv":
+    if scores is not None and out.suffix != ".csv":
         message = f"{out}: --scores needs a .csv file; .jsonl has all scores in any case"
         raise ConfigError(message)
     check_writable(out, () if source is None else (source.path,))
@@ -118,7 +119,10 @@ def _write_lines(
 
 
 def _csv_rows(
-    predictions: Iterable[tuple[Example, Prediction]], source: Source | None, *, scores: bool
+    predictions: Iterable[tuple[Example, Prediction]],
+    source: Source | None,
+    *,
+    scores: Sequence[str] | None,
 ) -> Iterator[Sequence[object]]:
     """Yield a header and, for each input, its columns and the prediction."""
     inputs = None
@@ -135,12 +139,18 @@ def _csv_rows(
         fields = prediction.text_fields(source.separator if source is not None else None)
         if count == 1:
             names = names if inputs is not None else _text_names(example)
-            labels = sorted(_label_scores(prediction)) if scores else []
+            labels = [] if scores is None else _score_labels(prediction, scores)
             yield *names, *_predicted_names(prediction), *map(LABEL_SCORE.format, labels)
         numbers = (f"{_label_scores(prediction)[label]:.6g}" for label in labels)
         yield *(texts if inputs is None else next(inputs)), *fields, *numbers
     if not count:
         yield *names, *PREDICTED
+
+
+def _score_labels(prediction: Prediction, labels: Sequence[str]) -> list[str]:
+    """Return the labels with scores: those of the model in their order, or if () by name."""
+    scored = _label_scores(prediction)
+    return [label for label in labels or sorted(scored) if label in scored]
 
 
 def _label_scores(prediction: Prediction) -> dict[str, float]:

@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ByteSize, Field
 
 from pipework.errors import TooLargeError
 from pipework.run_folder.change_limits import ChangeLimits
@@ -48,6 +48,17 @@ class QueueSettings(Settings):
     # Two engines overlap the work between engine calls.
     instances: Positive | None = None
     stuck_s: AboveZero | None = None
+
+
+class CacheSettings(Settings):
+    """The response cache.
+
+    Attributes:
+        bytes: maximum bytes of the outputs that each version keeps of the inputs that were used
+            last, in each worker, such as 64MB or 64MiB; 0 for no cache.
+    """
+
+    bytes: ByteSize = ByteSize(0)
 
 
 class LimitSettings(Settings):
@@ -192,6 +203,7 @@ class ServeSettings(Settings):
     Attributes:
         limits: limits of requests and connections.
         queue: batch size and limits of the queue.
+        cache: the response cache.
         engine: choice of the engine of a run folder.
         models: loading of models.
         security: API keys and TLS.
@@ -202,6 +214,7 @@ class ServeSettings(Settings):
 
     limits: LimitSettings = LimitSettings()
     queue: QueueSettings = QueueSettings()
+    cache: CacheSettings = CacheSettings()
     engine: EngineSettings = EngineSettings()
     models: RepositorySettings = RepositorySettings()
     security: SecuritySettings = SecuritySettings()

@@ -104,7 +104,7 @@ def predict(
         _score_files(run, options, MAX_REJECTS if max_rejects is None else max_rejects)
         return
     from pipework import console
-    from pipework.export.predict import predict_inputs
+    from pipework.export.predict import label_order, predict_inputs
     from pipework.export.prediction_files import format_prediction, write_predictions
 
     with console.progress() as progress:
@@ -114,7 +114,8 @@ def predict(
         if out is None:
             _print(format_prediction(*pair) for pair in rows)
         else:
-            write_predictions(rows, Path(out), progress, source, raw=raw_csv, scores=scores)
+            labels = label_order(words or [], url) if scores else None
+            write_predictions(rows, Path(out), progress, source, raw=raw_csv, scores=labels)
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -224,7 +224,7 @@ class Source:
         Raises:
             DataError: as `rows`.
         """
-        if "*" not in str(self.columns.label):
+        if not re.search(r"\*|\.\d", str(self.columns.label)):  # items of a list
             return 0
         return sum(row.disputed for row in read_rows(self.path, self.read_options()))
 

@@ -17,6 +17,7 @@ from pipework.errors import DataError, InputError, failure_reason
 from pipework.run_folder.manifest import ReadOptions
 
 BATCH = 1024  # rows of parquet that are read at a time
+ANNOTATION_KEYS = {"was_cancelled", "status"}  # of Label Studio and of Argilla
 ARRAY = 'for one array of all rows set data.format = "json", or rename the file to .json'
 Row = dict[str, object]
 
@@ -53,6 +54,24 @@ def values_at(
     for part in name.split("."):
         values = [item for value in values for item in _parts(value, part, annotations=annotations)]
     return values
+
+
+def annotators_differ(row: Mapping[str, object], column: str | int) -> bool:
+    """Return whether annotators gave different labels, also if the path is of one of them."""
+    answers = values_at(row, _of_all_annotators(row, column), annotations=True)
+    given = [answer for answer in answers if answer is not None]
+    return any(answer != given[0] for answer in given)
+
+
+def _of_all_annotators(row: Mapping[str, object], column: str | int) -> str:
+    """Return a path with `*` in place of the number of an annotation."""
+    parts = str(column).split(".")
+    for index, part in enumerate(parts):
+        lists = values_at(row, ".".join(parts[:index])) if part.isdecimal() else []
+        items = lists[0] if lists and isinstance(lists[0], list) else []
+        if any(isinstance(item, dict) and ANNOTATION_KEYS & item.keys() for item in items):
+            return ".".join((*parts[:index], "*", *parts[index + 1 :]))
+    return str(column)
 
 
 def _parts(value: object, part: str, *, annotations: bool) -> list[object]:

@@ -18,7 +18,7 @@ from enum import StrEnum
 from itertools import chain, count, groupby, islice
 from pathlib import Path
 
-from pipework.data.fields import cell_text, numbered_objects, values_at
+from pipework.data.fields import annotators_differ, cell_text, numbered_objects, values_at
 from pipework.data.text_files import numbered_lines
 from pipework.errors import DataError
 from pipework.run_folder.files import data_suffix
@@ -239,7 +239,7 @@ def _fields(path: Path, options: ReadOptions) -> Iterator[RawRow]:
             values[name] = answers[0] if answers else None
             if len(answers) > 1:
                 values[name] = task.agreed(answers)
-                disputed |= any(answer != answers[0] for answer in answers)
+            disputed |= label and annotators_differ(row, column)
             if values[name] is None and not (label and options.skip_unlabelled):
                 nothing = "null" if found else "nothing"
                 reason = f"different labels, none most often: {answers}" if answers else nothing

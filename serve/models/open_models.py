@@ -36,6 +36,7 @@ def open_models(
     if not is_repository(target):
         _check_run(target)
         predictor = open_predictor(target, settings.engine, queue=settings.queue)
+        predictor.keep_outputs(settings.cache.bytes)
         return Models([predictor], settings=settings.models)
     if settings.engine.name is not None:
         message = f"{target} is a repository, whose versions have one engine each"
@@ -73,6 +74,7 @@ def open_version(folder: VersionFolder, settings: ServeSettings) -> Predictor:
         queue=settings.queue,
         prove=True,
     )
+    predictor.keep_outputs(settings.cache.bytes)
     try:
         predictor.warm()
     except BaseException:

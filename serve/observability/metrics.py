@@ -54,6 +54,7 @@ GAUGES: LoadMetrics = (
         "Computed tokens per requested token since the version was loaded; 1 means no padding",
         lambda load: load.computed_tokens / load.batch_tokens if load.batch_tokens else 1,
     ),
+    ("cache_bytes", "Bytes of memory of the response cache", lambda load: load.cache_bytes),
 )
 COUNTERS: LoadMetrics = (
     ("batches", "Batches that engines computed", lambda load: load.batches),
@@ -64,6 +65,8 @@ COUNTERS: LoadMetrics = (
     ("engine_deaths", "Engine crashes", lambda load: load.crashes),
     ("rechecks", "Checks of engines on reference rows while serving", lambda load: load.rechecks),
     ("recheck_failures", "Such checks with a wrong result", lambda load: load.recheck_failures),
+    ("cache_hits", "Texts that the response cache answered", lambda load: load.cache_hits),
+    ("cache_misses", "Texts that were not in the cache", lambda load: load.cache_misses),
 )
 TEXTS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
     ("texts", "Texts of successful requests", lambda totals: totals.texts),

@@ -41,6 +41,9 @@ class EngineLoad:
         compute_s: seconds that engines spent computing.
         refused: rejected requests, by reason.
         recheck_failures: the checks with a wrong result.
+        cache_hits: inputs whose outputs the cache had.
+        cache_misses: inputs whose outputs it did not have; 0 without a cache.
+        cache_bytes: memory of the cache.
     """
 
     unanswered_requests: int = 0
@@ -58,6 +61,9 @@ class EngineLoad:
     crashes: int = 0
     rechecks: int = 0
     recheck_failures: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_bytes: int = 0
 
 
 @dataclass(kw_only=True, slots=True)

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ from pipework.serve.request.statistics import EngineLoad, RefusalReason, Totals
 from pipework.serve.scheduling.in_flight import RunningBatch
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge, run_for_logits
 from pipework.serve.scheduling.queue import JobResult
+from pipework.serve.scheduling.response_cache import ResponseCache
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
 from pipework.tasks.outputs import Outputs
@@ -52,6 +54,7 @@ class Predictor(Closeable):
         record: the engine.
         engine: its name.
         scheduler: computes the logits of tokenized requests.
+        cache: outputs of earlier inputs; None without a cache.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Predictor(Closeable):
     ) -> None:
         """Take ownership of a scheduler; `open_predictor` opens a run folder."""
         self.scheduler = scheduler
+        self.cache: ResponseCache | None = None
         self._codec = TextCodec(manifest, encoder)
         self._tokenizers = TokenizerPool(self._codec.encode, scheduler)
         self._bridge: LoopBridge | None = None
@@ -95,8 +99,13 @@ class Predictor(Closeable):
 
     @property
     def load(self) -> EngineLoad:
-        """Queue length and engine counters."""
-        return self.scheduler.load
+        """Queue length, counters of the engines and of the cache."""
+        load, cache = self.scheduler.load, self.cache
+        if cache is None:
+            return load
+        return replace(
+            load, cache_hits=cache.hits, cache_misses=cache.misses, cache_bytes=cache.bytes
+        )
 
     @property
     def oldest_batch(self) -> RunningBatch | None:
@@ -118,14 +127,21 @@ class Predictor(Closeable):
         """Number of logits per text."""
         return len(self._codec.task.labels)
 
+    def keep_outputs(self, max_bytes: int) -> None:
+        """Keep the outputs of inputs in at most this many bytes; 0 for none."""
+        self.cache = ResponseCache(max_bytes, self.classes) if max_bytes else None
+
     def check_room(self, options: RequestOptions) -> None:
         """Check that a request would be accepted now.
 
         Raises:
-            TooBusyError: the queue is full.
+            TooBusyError: the queue is full; not with a cache, which may have the outputs.
             NotReadyError: the server is stopping, or no engine is left.
         """
-        self.scheduler.check_room(options)
+        if self.cache is None:
+            self.scheduler.check_room(options)
+        else:
+            self.scheduler.check_open()
 
     def warm(self) -> None:
         """Compute a text to allocate memory and start threads before the first request.
@@ -192,7 +208,7 @@ class Predictor(Closeable):
         arrived_s = time.perf_counter()
         try:
             self._check_deadline(options)
-            result = await self._compute(examples, options)
+            result = await self._outputs(examples, options)
             start_s = time.perf_counter()
             value = await run_for_logits(result.outputs.values.size, partial(decode, result))
             if abstained := self._codec.task.abstained(result.outputs):
@@ -222,10 +238,17 @@ class Predictor(Closeable):
             self.scheduler.count(RefusalReason.DEADLINE)
             raise
 
-    async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
-        """Wait for the logits, at most until the deadline."""
+    async def _outputs(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
+        """Return the logits, from the cache if it has them."""
         if not examples:
             return JobResult(outputs=Outputs.of(np.empty((0, self.classes), np.float32)))
+        if self.cache is None:
+            return await self._compute(examples, options)
+        self.scheduler.check_open()  # a version whose engine gave wrong results may have kept them
+        return await self.cache.answer(examples, partial(self._compute, options=options))
+
+    async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
+        """Wait for the logits, at most until the deadline."""
         result = self._awaited(self._tokenizers.submit(examples, options))
         if options.deadline_s is None:
             return await result

@@ -144,6 +144,17 @@ class Scheduler(Closeable):
             batches = self._running_batches.values()
             return min(batches, key=lambda batch: batch.started_s, default=None)
 
+    def check_open(self) -> None:
+        """Check that requests are answered.
+
+        Raises:
+            NotReadyError: the scheduler is closing, no engine is left, or one gives wrong results.
+        """
+        with self._lock:
+            if refusal := self._refusal or self.fault:
+                self._refused[RefusalReason.NOT_READY] += 1
+                raise NotReadyError(refusal)
+
     def check_room(self, options: RequestOptions) -> None:
         """Check that a request would be accepted now.
 
@@ -204,9 +215,7 @@ class Scheduler(Closeable):
 
     def _check_admission(self, options: RequestOptions) -> Job | None:
         """Check that a request may be accepted, and return the request that it displaces."""
-        if refusal := self._refusal or self.fault:
-            self._refused[RefusalReason.NOT_READY] += 1
-            raise NotReadyError(refusal)
+        self.check_open()
         if self._admission.has_room():
             return None
         if not self._admission.has_share(options):

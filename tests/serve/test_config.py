@@ -17,3 +17,11 @@ from pipework.wire.text_tensors import MAX_CHARACTERS
 def test_an_invalid_limit_is_rejected(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"--set {setting.partition('=')[0]}: .*{message}"):
         load_settings(ServeSettings, None, [setting])
+
+
+def test_the_size_of_the_cache_has_a_unit() -> None:
+    for size, expected in (("64MB", 64_000_000), ("2KiB", 2048), ("5", 5)):
+        settings = load_settings(ServeSettings, None, [f"cache.bytes={size}"])
+        assert settings.cache.bytes == expected
+    with pytest.raises(ConfigError, match=r"cache\.bytes: could not interpret byte unit: apples"):
+        load_settings(ServeSettings, None, ["cache.bytes=64 apples"])

@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel
+from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -30,7 +30,14 @@ from pipework.tasks.registry import TASKS, Kind, kind_of
 from pipework.train.config.run_config import Config
 
 ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
-SCALARS = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}
+SCALARS = {
+    bool: "true or false",
+    int: "integer",
+    float: "number",
+    str: "text",
+    Path: "path",
+    ByteSize: "bytes",
+}
 KIND_CHECK = get_args(Kind)[1]  # the validator of a name of a kind of task
 BOUNDS = (
     (annotated_types.Ge, "ge", "≥"),

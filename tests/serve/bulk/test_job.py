@@ -744,3 +744,15 @@ def test_the_command_prints_the_url_of_the_output_without_its_password(run, tmp_
     assert result.returncode == 2
     assert "error: memory://***@bucket/out: the job was started with keep" in result.stderr
     assert "secret" not in result.stdout + result.stderr
+
+
+def test_both_forms_of_predict_have_the_scores_in_the_order_of_the_labels(run, tmp_path):
+    file, out, folder = tmp_path / "in.csv", tmp_path / "out.csv", tmp_path / "out"
+    file.write_text("text\nrain\n")
+    words = ("predict", run, "--columns", "text=text", "--scores")
+    assert pipe(*words, "--file", file, "--out", out).returncode == 0
+    assert pipe(*words, "--in", file, "--out", folder).returncode == 0
+    expected = ["score_weather", "score_sport", "score_money"]
+    assert out.read_text().splitlines()[0].split(",")[-3:] == expected
+    names = pq.read_table(folder / "parts").column_names
+    assert [name for name in names if name.startswith("score_")] == expected

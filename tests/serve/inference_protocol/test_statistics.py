@@ -15,7 +15,7 @@ def version(name="topics", number="1", totals=None):
     return SimpleNamespace(
         name=name,
         version=number,
-        load=EngineLoad(batches=7),
+        load=EngineLoad(batches=7, cache_hits=5, cache_misses=2),
         totals=totals or Statistics().totals,
         close=lambda: None,
     )
@@ -46,6 +46,8 @@ def test_each_stage_has_the_count_and_time_of_successful_requests():
         "queue": (2, 2),
         "compute_infer": (2, 3.5),
         "compute_output": (2, 4),
+        "cache_hit": (5, 0),
+        "cache_miss": (2, 0),
     }
 
 

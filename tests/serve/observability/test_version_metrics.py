@@ -23,6 +23,9 @@ LOAD = EngineLoad(
     crashes=9,
     rechecks=11,
     recheck_failures=12,
+    cache_hits=13,
+    cache_misses=14,
+    cache_bytes=15,
     refused={"queue_full": 10},
 )
 
@@ -73,6 +76,9 @@ def test_the_load_of_a_version_is_exported():
         "engine_deaths_total": 9,
         "rechecks_total": 11,
         "recheck_failures_total": 12,
+        "cache_hits_total": 13,
+        "cache_misses_total": 14,
+        "cache_bytes": 15,
         "rejections_total": 10,
     }
     assert expected.items() <= found.items()

@@ -63,14 +63,6 @@ def open_wrong(infer: Callable[[Path], Infer], wrong: Path) -> None:
     wrap_engines(infer(wrong))
 
 
-@pytest.fixture
-def wrap(monkeypatch: pytest.MonkeyPatch) -> Callable[[Infer], None]:
-    """Wrap the engines of this process until the end of the test."""
-    for name in ("open_first", "open_proven"):
-        monkeypatch.setattr(open_models, name, getattr(open_models, name))
-    return wrap_engines
-
-
 def test_a_server_whose_engine_becomes_wrong_is_not_ready_and_says_why(
     kept_run: Path, launch: Callable[..., ForkedProcess], tmp_path: Path
 ) -> None:

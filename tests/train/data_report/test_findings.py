@@ -132,6 +132,20 @@ def test_the_most_frequent_label_of_several_annotators_is_taken(tmp_path):
     assert [*report.findings[:2]] == ["train: 3 rows without a label left out", disputed]
 
 
+def test_other_labels_than_those_of_the_chosen_annotator_are_reported(tmp_path):
+    path = tmp_path / "tasks.json"
+    columns = label_studio(path, ["a", "aa", "bab", [None, "b"], [None, "a", "b"]])
+    first = replace(columns, label="annotations.0.result.0.value.choices.0")
+    source = Source(path=path, columns=first)
+    assert [row.label for row in source.rows()] == ["a", "a", "b", "b", "a"]
+    assert (
+        "train: 2 rows with different labels of annotators" in report_of({"train": source}).findings
+    )
+    path.write_text('[{"text": "a b", "kinds": [{"name": "a"}, {"name": "b"}]}]')
+    source = Source(path=path, columns=Columns(text="text", label="kinds.0.name"))
+    assert source.disputed_rows() == 0
+
+
 def test_labels_that_are_equally_frequent_are_refused(tmp_path):
     path = tmp_path / "tasks.json"
     columns = label_studio(path, ["a", "abba"])
