@@ -140,13 +140,15 @@ class TritonSettings(Settings):
 
 
 class DecisionSettings(Settings):
-    """When a model with one label for each text gives none, because its best score is too low.
+    """When a model gives no label, because its best score is too low; intervals of a regression.
 
     Attributes:
         max_error: the largest share of wrong labels among the texts with a label, with 95 %
             confidence: the lowest score with a label is chosen on labelled rows.
         min_score: the lowest score with a label, instead; 0 for a label for each text.
         per_label: whether `max_error` holds for each predicted label, which then has its own score.
+        coverage: for a regression: the probability that the true value is in an interval around the
+            predicted one, whose width is chosen on labelled rows.
         rows: file of labelled rows; None for the split "calibration" of the run, or the rows of an
             import. They must not have trained the model or chosen its checkpoint.
     """
@@ -154,22 +156,28 @@ class DecisionSettings(Settings):
     max_error: Annotated[float, Field(gt=0, lt=1)] | None = None
     min_score: Annotated[float, Field(ge=0, le=1)] | None = None
     per_label: bool = False
+    coverage: Annotated[float, Field(gt=0, lt=1)] | None = None
     rows: Path | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
-        if self.max_error is not None and self.min_score is not None:
-            message = "decision.max_error and decision.min_score cannot be used together"
+        names = ("max_error", "min_score", "coverage")
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) > 1:
+            message = f"decision.{given[0]} and decision.{given[1]} cannot be used together"
             raise ValueError(message)
-        if self.max_error is None and (self.per_label or self.rows is not None):
-            message = "decision.per_label and decision.rows need decision.max_error"
+        if self.per_label and self.max_error is None:
+            message = "decision.per_label needs decision.max_error"
+            raise ValueError(message)
+        if self.rows is not None and given in ([], ["min_score"]):
+            message = "decision.rows needs decision.max_error or decision.coverage"
             raise ValueError(message)
         return self
 
     @property
     def given(self) -> bool:
         """Whether the decision of the run is to be changed."""
-        return self.max_error is not None or self.min_score is not None
+        return self != DecisionSettings()
 
 
 class ExportSettings(Settings):

@@ -1,7 +1,9 @@
-"""Choose the lowest scores with a label from labelled rows, and record them in the run.
+"""Choose when a model gives no label, or the interval of a regression, from labelled rows.
 
 Shapes: N rows.
 """
+
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +17,11 @@ from pipework.export.inference import open_model
 from pipework.predict.text_model import EngineModel
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import file_digest
-from pipework.run_folder.manifest import Decision, LockedRun, TrainingReadOptions
+from pipework.run_folder.manifest import Decision, Interval, LockedRun, TrainingReadOptions
 from pipework.scoring.abstention import CONFIDENCE, MinScore, RiskCoverage
 from pipework.scoring.evaluation import label_array
+from pipework.tasks.outputs import Outputs
+from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.data import CALIBRATION
 
@@ -25,27 +29,32 @@ NEVER = 2.0  # a score that no label reaches
 
 
 def decide(locked: LockedRun, settings: DecisionSettings, progress: Progress) -> None:
-    """Choose the scores with the checkpoint, and replace the task in the manifest.
+    """Choose scores or an interval with the checkpoint, and replace the task in the manifest.
 
     Raises:
-        ConfigError: the model does not have one label for each text, or there are no rows, or they
-            have chosen the checkpoint.
+        ConfigError: the settings do not apply to the task, or there are no rows, or they have
+            chosen the checkpoint.
         CheckFailedError: the rows cannot show that the limit holds.
     """
     task = locked.manifest.task
-    if not isinstance(task, SingleLabelTask) or task.rows_per_token:
-        message = f"decision.* needs a model with one label for each text, found {task.kind}"
-        raise ConfigError(message, "leave out the decision settings")
+    if isinstance(task, RegressionTask) and settings.coverage is not None:
+        _set_interval(locked, task, settings, settings.coverage, progress)
+    elif isinstance(task, SingleLabelTask) and settings.coverage is None:
+        _set_scores(locked, task, settings, progress)
+    else:
+        message = f"these decision settings do not apply to a {task.kind} model"
+        hint = "decision.coverage is for a regression, the others for one label for each text"
+        raise ConfigError(message, hint)
+
+
+def _set_scores(
+    locked: LockedRun, task: SingleLabelTask, settings: DecisionSettings, progress: Progress
+) -> None:
     if settings.max_error is None:
         scores = (settings.min_score,) if settings.min_score else ()
         locked.record_decision(task.model_copy(update={"min_scores": scores}), None)
         return
-    source, name = _source(locked, settings)
-    rows = [*source.rows()]
-    truth_N = label_array(rows, task, str(source.path))
-    engine = open_model(locked.folder, locked.manifest, checkpoint=True)
-    with EngineModel.open(locked.folder, locked.manifest, engine) as model:
-        outputs = model.infer(rows, progress).outputs
+    outputs, truth_N, name = _labelled_outputs(locked, settings, progress)
     best_N = outputs.values.argmax(axis=1)
     scores_N = task.probabilities(outputs.values).max(axis=1)
     wrong_N = best_N != truth_N
@@ -59,13 +68,60 @@ def decide(locked: LockedRun, settings: DecisionSettings, progress: Progress) ->
     )
     decision = Decision(
         source=name,
-        rows=len(rows),
+        rows=len(truth_N),
         max_error=settings.max_error,
         answered=sum(one.answered for one in chosen),
         wrong=sum(one.wrong for one in chosen),
     )
     locked.record_decision(decided, decision)
     progress.note(f"decision: {decision}")
+
+
+def _set_interval(
+    locked: LockedRun,
+    task: RegressionTask,
+    settings: DecisionSettings,
+    coverage: float,
+    progress: Progress,
+) -> None:
+    outputs, truth_N, name = _labelled_outputs(locked, settings, progress)
+    width = conformal_width(np.abs(outputs.values[:, 0] - np.asarray(truth_N, float)), coverage)
+    interval = Interval(source=name, rows=len(truth_N), coverage=coverage, width=width)
+    locked.record_decision(task.model_copy(update={"interval": width}), interval)
+    progress.note(f"decision: {interval}")
+
+
+def conformal_width(errors_N: NDArray[np.floating], coverage: float) -> float:
+    """Return the width that holds the error of a new input with a probability.
+
+    It is an order statistic of the errors (split conformal prediction, Lei et al. 2018,
+    https://arxiv.org/abs/1604.04173).
+
+    Args:
+        errors_N: absolute errors of inputs that did not train the model.
+        coverage: the probability, for new inputs that are drawn like these.
+
+    Raises:
+        CheckFailedError: there are too few errors.
+    """
+    place = ceil(round((len(errors_N) + 1) * coverage, 9))  # 10 x 0.9 may be above 9
+    if place > len(errors_N):
+        needed = ceil(round(coverage / (1 - coverage), 9))
+        message = f"{counted(len(errors_N), 'row')} cannot give an interval for {coverage:.2%}"
+        raise CheckFailedError(message, f"at least {needed:,} rows are needed: decision.rows=FILE")
+    return float(np.sort(errors_N)[place - 1])
+
+
+def _labelled_outputs(
+    locked: LockedRun, settings: DecisionSettings, progress: Progress
+) -> tuple[Outputs, NDArray[np.generic], str]:
+    """Return the outputs of the checkpoint, the labels, and the name of the rows."""
+    source, name = _source(locked, settings)
+    rows = [*source.rows()]
+    truth_N = label_array(rows, locked.manifest.task, str(source.path))
+    engine = open_model(locked.folder, locked.manifest, checkpoint=True)
+    with EngineModel.open(locked.folder, locked.manifest, engine) as model:
+        return model.infer(rows, progress).outputs, truth_N, name
 
 
 def _source(locked: LockedRun, settings: DecisionSettings) -> tuple[Source, str]:
@@ -85,7 +141,7 @@ def _source(locked: LockedRun, settings: DecisionSettings) -> tuple[Source, str]
         return other_source(TrainingReadOptions.of(manifest.data), path), path.name
     split = CALIBRATION if manifest.imported is None else "dev"
     if split not in manifest.data.splits:
-        message = f"{locked.folder} has no rows for decision.max_error: no split {split!r}"
+        message = f"{locked.folder} has no labelled rows for the decision: no split {split!r}"
         raise ConfigError(message, hint)
     return split_source(locked.folder, manifest, split), split
 

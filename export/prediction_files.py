@@ -27,7 +27,6 @@ from pipework.tasks.predictions import (
     SCORE,
     SEPARATOR,
     Prediction,
-    RegressionValue,
 )
 
 PREDICTED = (LABEL, SCORE)
@@ -155,7 +154,7 @@ def _score_labels(prediction: Prediction, labels: Sequence[str]) -> list[str]:
 
 def _label_scores(prediction: Prediction) -> dict[str, float]:
     """Return the score of each label; none of a regression."""
-    return {} if isinstance(prediction, RegressionValue) else prediction.scores
+    return getattr(prediction, "scores", {})
 
 
 def _predicted_names(prediction: Prediction) -> list[str]:

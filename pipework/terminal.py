@@ -143,7 +143,7 @@ def show_evaluation(evaluation: Evaluation) -> None:
     console.print_line(f"rows {evaluation.rows:,}  {format_scores(evaluation.scores)}")
     before = evaluation.uncalibrated
     uncalibrated = before and f"before calibration: {before}"
-    for scores in (evaluation.calibration, uncalibrated, evaluation.answered):
+    for scores in (evaluation.calibration, uncalibrated, evaluation.decided):
         if scores is not None:
             console.print_line(str(scores))
     leaked = evaluation.leaked

@@ -106,7 +106,7 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
 
 def _calibration(trained: TrainedRun, model: Classifier, dev: Outputs) -> LogitScale | None:
     """Fit the calibration to rows of its own, or else to dev."""
-    if not trained.run.config.train.calibrate:
+    if not (trained.run.config.train.calibrate and trained.task.has_labels):
         return None
     sources = trained.run.config.sources()
     outputs, truth = dev, trained.data.dev.truth

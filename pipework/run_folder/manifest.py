@@ -300,10 +300,31 @@ class Decision(Record):
         return f"{self.source}: {counts}{limit}"
 
 
+class Interval(Record):
+    """How the interval of a regression was chosen: split conformal prediction, Lei et al. 2018.
+
+    Attributes:
+        source: the labelled rows: a file, or a split of the run.
+        rows: their number.
+        coverage: the probability that the interval holds the true value of a new input.
+        width: half the width of the interval.
+    """
+
+    source: str
+    rows: int
+    coverage: float
+    width: float
+
+    def __str__(self) -> str:
+        """The interval in a line."""
+        inside = f"the true value of {self.coverage:.0%} of new inputs"
+        return f"{self.source}: interval +-{self.width:.4g} holds {inside}, from {self.rows:,} rows"
+
+
 class Manifest(Record):
     """The contents of a run folder; `imported` is set if the model was not trained here.
 
-    `decision` is set if the model gives no label where its score is too low.
+    `decision` is set if the model gives no label where its score is too low, or has intervals.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -313,7 +334,7 @@ class Manifest(Record):
     model: Model
     data: Data
     imported: ImportRecord | None = None
-    decision: Decision | None = None
+    decision: Decision | Interval | None = None
     engines: tuple[EngineRecord, ...] = ()
 
     @property
@@ -438,7 +459,7 @@ class LockedRun:
         """
         self._record(engines=tuple(engines))
 
-    def record_decision(self, task: AnyTask, decision: Decision | None) -> None:
+    def record_decision(self, task: AnyTask, decision: Decision | Interval | None) -> None:
         """Replace the task in the manifest; engines that were checked with another one are invalid.
 
         Raises:

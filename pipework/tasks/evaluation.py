@@ -100,6 +100,21 @@ class AnsweredRows(BaseModel):
         return f"answered {self.answered:,} of {self.rows:,} rows ({share:.1%}){error}"
 
 
+class CoveredRows(BaseModel):
+    """How many rows have their true value in the interval of a regression, `width` on each side."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: int
+    covered: int
+    width: float
+
+    def __str__(self) -> str:
+        """The share in a line."""
+        share = self.covered / max(1, self.rows)
+        return f"interval +-{self.width:.4g}: {share:.1%} of {self.rows:,} true values are inside"
+
+
 class Evaluation(BaseModel):
     """Scores over a split; `metric` is the task's metric.
 
@@ -108,8 +123,8 @@ class Evaluation(BaseModel):
     the indices are those of `classes`. `losses` are set for pretraining. `leaked` is
     None if no row is known to be in train, too. `calibration` is None for tasks without
     probabilities, and where nobody asks for it; `uncalibrated` is the one before the calibration,
-    None if the model is not calibrated. `answered` is None if the model labels every input; the
-    other scores are those of all labels, also of labels that it does not give.
+    None if the model is not calibrated. `decided` is set for a model that gives no label to
+    uncertain inputs, whose other scores are those of all labels, and for intervals.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -123,7 +138,7 @@ class Evaluation(BaseModel):
     leaked: LeakedRows | None = None
     calibration: Calibration | None = None
     uncalibrated: Calibration | None = None
-    answered: AnsweredRows | None = None
+    decided: AnsweredRows | CoveredRows | None = None
 
     def metrics(self) -> SplitMetrics:
         """Return the part of the evaluation that a manifest stores."""

@@ -19,6 +19,7 @@ Truncated = Annotated[
 ]
 LABEL = "predicted_label"
 SCORE = "predicted_score"
+LOW, HIGH = "predicted_low", "predicted_high"
 TRUNCATED = "truncated"
 LABEL_SCORE = "score_{}"  # the column of the score of a label
 SEPARATOR = ", "
@@ -89,7 +90,23 @@ class RegressionValue:
         return (f"{self.score:.4f}",)
 
 
-Prediction = SingleLabel | AbstainedLabel | MultiLabel | RegressionValue
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegressionInterval:
+    """The predicted number of a regression, and the interval that holds most true values."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    score: float
+    low: float
+    high: float
+    truncated: Truncated = False
+
+    def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
+        """Return the number."""
+        return (f"{self.score:.4f}",)
+
+
+Prediction = SingleLabel | AbstainedLabel | MultiLabel | RegressionValue | RegressionInterval
 
 
 class ColumnType(StrEnum):

@@ -6,24 +6,28 @@ Shapes: N inputs, C classes (one), X comparisons of two outputs.
 import re
 from collections.abc import Sequence
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from pipework.errors import DataError, InputError
 from pipework.tasks import metrics
 from pipework.tasks.change import PredictionChange
-from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.evaluation import CoveredRows, Evaluation
 from pipework.tasks.kinds import Metric, Reported
 from pipework.tasks.labels import Label
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
+    HIGH,
+    LOW,
     SCORE,
     ColumnType,
     PredictedColumn,
     PredictedColumns,
     Prediction,
+    RegressionInterval,
     RegressionValue,
 )
 from pipework.tasks.task import MIN_RELATIVE_UNIT, Floats, Logits, Scorer, Task, Truth
@@ -34,9 +38,13 @@ MIN_UNIT = 1e-9  # see difference_unit
 
 
 class RegressionTask(Task):
-    """A number on the scale of the targets, the only logit."""
+    """A number on the scale of the targets, the only logit.
+
+    `interval` is half the width of an interval around each number; 0 for no interval.
+    """
 
     kind: Literal["regression"] = "regression"
+    interval: Annotated[float, Field(ge=0)] = 0.0
     has_labels: ClassVar[bool] = False
     has_values: ClassVar[bool] = True
     fixed_labels: ClassVar[tuple[str, ...] | None] = ("score",)
@@ -83,12 +91,24 @@ class RegressionTask(Task):
 
     def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
         """Return the predictions; see `Task`."""
-        return [RegressionValue(score=value) for value in _values(outputs.values).tolist()]
+        values, width = _values(outputs.values).tolist(), self.interval
+        if not width:
+            return [RegressionValue(score=value) for value in values]
+        return [
+            RegressionInterval(score=value, low=value - width, high=value + width)
+            for value in values
+        ]
 
     def columns(self, outputs: Outputs) -> PredictedColumns:
-        """Return the number; see `Task`."""
-        values = _values(outputs.values).tolist()
-        return {SCORE: PredictedColumn(type=ColumnType.NUMBER, values=values)}
+        """Return the number, and its interval if it has one; see `Task`."""
+        values_N = _values(outputs.values)
+        columns = {SCORE: values_N}
+        if self.interval:
+            columns |= {LOW: values_N - self.interval, HIGH: values_N + self.interval}
+        return {
+            name: PredictedColumn(type=ColumnType.NUMBER, values=numbers_N.tolist())
+            for name, numbers_N in columns.items()
+        }
 
     def evaluate(self, outputs: Outputs, truth: Truth) -> Evaluation:
         """Score values against targets [N]; see `Task`."""
@@ -102,7 +122,14 @@ class RegressionTask(Task):
                 for metric in self.applicable_metrics(self.labels)
             }
             | {Reported.MEAN_ABSOLUTE_ERROR: float(np.abs(values_N - truth_N).mean())},
+            decided=self._covered_rows(np.abs(values_N - truth_N)),
         )
+
+    def _covered_rows(self, error_N: Floats) -> CoveredRows | None:
+        if not self.interval:
+            return None
+        covered = int((error_N <= self.interval).sum())
+        return CoveredRows(rows=len(error_N), covered=covered, width=self.interval)
 
     def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:
         """Return a function that scores rows; see `Task`."""

@@ -152,7 +152,7 @@ class SingleLabelTask(Task):
             scores=scores,
             classes=class_reports(tally, self.labels),
             confusion=tuple(map(tuple, metrics.confusion(truth_N, predicted_N).tolist())),
-            answered=self._answered_rows(outputs.values, truth_N == predicted_N),
+            decided=self._answered_rows(outputs.values, truth_N == predicted_N),
         )
 
     def _answered_rows(self, logits_NC: Logits, right_N: NDArray[np.bool_]) -> AnsweredRows | None:

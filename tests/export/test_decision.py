@@ -1,22 +1,25 @@
 """A model that gives no label where its score is too low."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
 from pipework.data.examples import Example
 from pipework.data.splits import split_source
 from pipework.errors import ChangedFileError, CheckFailedError, ConfigError
 from pipework.export.config import DecisionSettings, ExportSettings
-from pipework.export.decision import decide
+from pipework.export.decision import conformal_width, decide
 from pipework.export.inference import evaluate_run, open_model, predict_run
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import LockedRun, read_manifest
 from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
-from pipework.tasks.predictions import AbstainedLabel
+from pipework.tasks.predictions import AbstainedLabel, RegressionInterval
+from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 
 TASK = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY)
@@ -78,7 +81,7 @@ def test_rows_that_chose_the_checkpoint_are_refused(run, noting):
     dev = read_manifest(run).data.splits["dev"].path
     with pytest.raises(ConfigError, match="has trained the model or chosen its checkpoint"):
         decided(run, noting, max_error=0.1, rows=dev)
-    with pytest.raises(ConfigError, match=r"has no rows for decision\.max_error"):
+    with pytest.raises(ConfigError, match=r"has no labelled rows for the decision"):
         decided(run, noting, max_error=0.1)
 
 
@@ -101,7 +104,7 @@ def test_an_engine_is_proven_with_the_decision(proven, noting):
     ]
     abstained = [prediction for prediction in predicted if isinstance(prediction, AbstainedLabel)]
     assert len(predicted) * 0.4 < len(abstained) < len(predicted) * 0.6
-    found = evaluate_run(proven, None, "dev", record.name, NullProgress()).answered
+    found = evaluate_run(proven, None, "dev", record.name, NullProgress()).decided
     assert found.answered == len(predicted) - len(abstained)
 
 
@@ -126,7 +129,7 @@ def test_texts_with_low_scores_get_no_label():
     assert (second.abstained, second.scores) == (True, {"y": pytest.approx(0.5)})
     each = TASK.model_copy(update={"min_scores": (0.8, 0.5, 0.5)})
     assert [prediction.label for prediction in each.decode(outputs)] == [None, "y", "z"]
-    answered = each.evaluate(outputs, np.array([0, 1, 0])).answered
+    answered = each.evaluate(outputs, np.array([0, 1, 0])).decided
     assert (answered.answered, answered.wrong) == (2, 1)
 
 
@@ -147,3 +150,50 @@ def test_the_margin_of_a_lost_label_is_the_distance_from_the_lowest_score():
 def test_settings_that_do_not_fit_together_are_refused(settings):
     with pytest.raises(ValueError, match="decision"):
         DecisionSettings(**settings)
+
+
+@pytest.mark.parametrize(("rows", "coverage"), [(30, 0.9), (200, 0.8), (1000, 0.95)])
+def test_the_interval_holds_the_promised_share_of_new_values(rows, coverage):
+    generator = np.random.default_rng(0)
+    inside = [
+        chi2(1).cdf(conformal_width(np.abs(generator.normal(size=rows)), coverage) ** 2)
+        for _ in range(2000)
+    ]
+    assert coverage - 0.003 < np.mean(inside) < coverage + 1 / rows + 0.003
+
+
+def test_an_interval_needs_enough_rows():
+    with pytest.raises(CheckFailedError, match="8 rows cannot give an interval for 90") as caught:
+        conformal_width(np.arange(8.0), 0.9)
+    assert caught.value.hint.startswith("at least 9 rows")
+    assert conformal_width(np.arange(9.0), 0.9) == 8
+
+
+def test_a_regression_answers_with_its_interval():
+    task = RegressionTask(labels=("score",), metric=Metric.PEARSON, interval=0.5)
+    outputs = Outputs.of(np.array([[2.0], [-1.0]], np.float32))
+    assert task.decode(outputs) == [
+        RegressionInterval(score=2, low=1.5, high=2.5),
+        RegressionInterval(score=-1, low=-1.5, high=-0.5),
+    ]
+    columns = {name: column.values for name, column in task.columns(outputs).items()}
+    assert columns["predicted_low"] == [1.5, -1.5]
+    decided = task.evaluate(outputs, np.array([2.4, 3], np.float32)).decided
+    assert str(decided) == "interval +-0.5: 50.0% of 2 true values are inside"
+
+
+def test_the_interval_of_a_run_is_chosen_on_labelled_rows(regression_run, tmp_path, noting):
+    run = tmp_path / "run"
+    shutil.copytree(regression_run, run)
+    reading = split_source(run, read_manifest(run), "dev").read_options()
+    values = [
+        {reading.text: f"report number {number}", reading.label: number % 7} for number in range(40)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(value)}\n" for value in values))
+    manifest = decided(run, noting, coverage=0.9, rows=path)
+    assert manifest.decision.width == manifest.task.interval > 0
+    evaluation = evaluate_run(run, path, "dev", None, NullProgress())
+    assert evaluation.decided.covered / 40 >= 0.9
+    with pytest.raises(ConfigError, match="do not apply to a regression model"):
+        decided(run, noting, min_score=0.5)

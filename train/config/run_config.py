@@ -146,9 +146,10 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _calibration_has_a_use(self) -> Self:
-        data, used = self.data, self.task.type.has_labels
+        data, kind = self.data, self.task.type
+        used = kind.has_labels or kind.has_values
         if not used and (data.calibration is not None or data.calibration_rows is not None):
-            message = "data.calibration needs a task with labels"
+            message = "data.calibration needs a task with labels or targets"
             raise ValueError(message)
         return self
 

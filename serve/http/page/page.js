@@ -187,6 +187,8 @@ function showResult(result, timing, elapsed) {
 function summary(prediction) {
   if (prediction.abstained) return ["No label", `the best score, ${percent(prediction.score)}, is too low`];
   if (prediction.label !== undefined) return [prediction.label, percent(prediction.score)];
+  if (prediction.low !== undefined)
+    return [prediction.score.toFixed(4), `from ${prediction.low.toFixed(4)} to ${prediction.high.toFixed(4)}`];
   if (prediction.labels === undefined) return [prediction.score.toFixed(4), "predicted value"];
   if (!prediction.labels.length) return ["No label", "no score reaches its threshold"];
   return [prediction.labels.join(", "), count(prediction.labels.length, "label")];

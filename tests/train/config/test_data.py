@@ -66,9 +66,9 @@ def test_contradictory_settings_are_rejected(tmp_path, lines, message):
         config(tmp_path, *lines)
 
 
-def test_a_task_without_labels_has_no_rows_for_calibration(tmp_path):
-    lines, overrides = ("dev_rows = 3", "calibration_rows = 3"), ["task.kind=regression"]
-    with pytest.raises(ConfigError, match=r"data\.calibration needs a task with labels"):
+def test_pretraining_has_no_rows_for_calibration(tmp_path):
+    lines, overrides = ("dev_rows = 3", "calibration_rows = 3"), ["task.kind=pretrain"]
+    with pytest.raises(ConfigError, match=r"data\.calibration needs a task with labels or"):
         config(tmp_path, *lines, overrides=overrides)
 
 
