@@ -17,7 +17,7 @@ from pipework.export.inference import open_model
 from pipework.predict.text_model import EngineModel
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import file_digest
-from pipework.run_folder.manifest import Decision, Interval, LockedRun, TrainingReadOptions
+from pipework.run_folder.manifest import Decision, LockedRun, TargetInterval, TrainingReadOptions
 from pipework.scoring.abstention import CONFIDENCE, MinScore, RiskCoverage
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.outputs import Outputs
@@ -86,7 +86,7 @@ def _set_interval(
 ) -> None:
     outputs, truth_N, name = _labelled_outputs(locked, settings, progress)
     width = conformal_width(np.abs(outputs.values[:, 0] - np.asarray(truth_N, float)), coverage)
-    interval = Interval(source=name, rows=len(truth_N), coverage=coverage, width=width)
+    interval = TargetInterval(source=name, rows=len(truth_N), coverage=coverage, width=width)
     locked.record_decision(task.model_copy(update={"interval": width}), interval)
     progress.note(f"decision: {interval}")
 

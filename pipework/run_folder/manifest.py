@@ -300,7 +300,7 @@ class Decision(Record):
         return f"{self.source}: {counts}{limit}"
 
 
-class Interval(Record):
+class TargetInterval(Record):
     """How the interval of a regression was chosen: split conformal prediction, Lei et al. 2018.
 
     Attributes:
@@ -334,7 +334,7 @@ class Manifest(Record):
     model: Model
     data: Data
     imported: ImportRecord | None = None
-    decision: Decision | Interval | None = None
+    decision: Decision | TargetInterval | None = None
     engines: tuple[EngineRecord, ...] = ()
 
     @property
@@ -459,7 +459,7 @@ class LockedRun:
         """
         self._record(engines=tuple(engines))
 
-    def record_decision(self, task: AnyTask, decision: Decision | Interval | None) -> None:
+    def record_decision(self, task: AnyTask, decision: Decision | TargetInterval | None) -> None:
         """Replace the task in the manifest; engines that were checked with another one are invalid.
 
         Raises:
