@@ -198,10 +198,10 @@ class RequestHandler:
         """Look up the model of a request and check that its queue has room."""
         assert exchange.route is not None
         _, parameters = exchange.route
-        if parameters or len(self._models.names) == 1:  # else the body has the name
+        if parameters or len(self._models.leases.names) == 1:  # else the body has the name
             bulk = exchange.head.fields.get(PRIORITY_FIELD) == BULK.encode()
             options = RequestOptions(bulk=bulk, client=exchange.context.client)
-            exchange.model.acquire(**parameters).check_room(options)
+            exchange.model.acquire(**parameters).scheduler.check_room(options)
 
     async def _response(self, exchange: Exchange) -> Response:
         head = exchange.head

@@ -108,7 +108,7 @@ def chosen_versions(models: Models, name: str, version: str) -> list[Predictor]:
     if version:
         with models.lease(name, version) as model:
             return [model]
-    return models.versions(name) if name else models.serving()
+    return models.leases.versions(name) if name else models.serving()
 
 
 def statistics(models: Sequence[Predictor]) -> StatisticsResponse:
@@ -117,13 +117,13 @@ def statistics(models: Sequence[Predictor]) -> StatisticsResponse:
 
 
 def _of(model: Predictor) -> ModelStatistics:
-    totals = model.totals
+    totals = model.scheduler.statistics.totals
     return ModelStatistics(
         name=model.name,
         version=model.version,
         last_inference=round(totals.last_s * 1e3),
         inference_count=totals.texts,
-        execution_count=model.load.batches,
+        execution_count=model.scheduler.load.batches,
         inference_stats=InferStatistics(
             success=Duration.of(totals.answered, totals.answered_s),
             fail=Duration.of(totals.failed, totals.failed_s),

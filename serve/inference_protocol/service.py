@@ -86,7 +86,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     ) -> proto.ModelMetadataResponse:
         """Return the inputs and outputs of a model."""
         with self._models.lease(request.name, request.version) as model:
-            versions = [version.version for version in self._models.versions(model.name)]
+            versions = [version.version for version in self._models.leases.versions(model.name)]
             described = metadata.metadata(model, versions)
         return message(described, proto.ModelMetadataResponse)
 
@@ -186,7 +186,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         self, request: proto.ModelInferRequest, call_options: RequestOptions
     ) -> proto.ModelInferResponse:
         with self._models.lease(request.model_name, request.model_version) as model:
-            model.check_room(
+            model.scheduler.check_room(
                 call_options
             )  # reject a request before it is parsed if the queue is full
             read = partial(read_message, request, model.inputs, self._settings.limits)

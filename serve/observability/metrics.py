@@ -102,7 +102,7 @@ class VersionMetrics(Collector):
         # A dict by name, because a version that is being drained may share its name with a new one,
         # and duplicate series are invalid.
         serving = {(model.name, model.version): model for model in self._models.serving()}
-        loads = {labels: model.load for labels, model in serving.items()}
+        loads = {labels: model.scheduler.load for labels, model in serving.items()}
         for name, text, number in GAUGES:
             gauge = GaugeMetricFamily(f"pipework_{name}", text, labels=LABELS)
             yield _filled(gauge, loads, number)
@@ -110,7 +110,7 @@ class VersionMetrics(Collector):
             counter = CounterMetricFamily(f"pipework_{name}", text, labels=LABELS)
             yield _filled(counter, loads, number)
         yield self._rejections(loads)
-        totals = {labels: model.totals for labels, model in serving.items()}
+        totals = {labels: model.scheduler.statistics.totals for labels, model in serving.items()}
         for name, text, texts in TEXTS:
             counter = CounterMetricFamily(f"pipework_{name}", text, labels=LABELS)
             yield _filled(counter, totals, texts)

@@ -25,8 +25,7 @@ from pipework.serve.request.context import (
     set_timings,
     start_processing,
 )
-from pipework.serve.request.statistics import EngineLoad, RefusalReason, Totals
-from pipework.serve.scheduling.in_flight import RunningBatch
+from pipework.serve.request.statistics import RefusalReason
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge, run_for_logits
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
@@ -51,7 +50,7 @@ class Predictor(Closeable):
         manifest: the manifest of the run.
         record: the engine.
         engine: its name.
-        scheduler: computes the logits of tokenized requests.
+        scheduler: computes the logits of tokenized requests; has the state and the counters.
     """
 
     def __init__(
@@ -84,31 +83,6 @@ class Predictor(Closeable):
         return self.scheduler.alive and not self.scheduler.fault
 
     @property
-    def ready(self) -> bool:
-        """Whether an engine is open and requests are accepted."""
-        return self.scheduler.ready
-
-    @property
-    def fault(self) -> str:
-        """What is wrong with the results of an engine, or ""."""
-        return self.scheduler.fault
-
-    @property
-    def load(self) -> EngineLoad:
-        """Queue length and engine counters."""
-        return self.scheduler.load
-
-    @property
-    def oldest_batch(self) -> RunningBatch | None:
-        """The batch that was started first of those that engines compute; None if all are idle."""
-        return self.scheduler.oldest_batch
-
-    @property
-    def totals(self) -> Totals:
-        """Request counters."""
-        return self.scheduler.statistics.totals
-
-    @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the input tensors."""
         return (TEXT, TEXT_PAIR) if self._codec.input.pair else (TEXT,)
@@ -117,15 +91,6 @@ class Predictor(Closeable):
     def classes(self) -> int:
         """Number of logits per text."""
         return len(self._codec.task.labels)
-
-    def check_room(self, options: RequestOptions) -> None:
-        """Check that a request would be accepted now.
-
-        Raises:
-            TooBusyError: the queue is full.
-            NotReadyError: the server is stopping, or no engine is left.
-        """
-        self.scheduler.check_room(options)
 
     def warm(self) -> None:
         """Compute a text to allocate memory and start threads before the first request.

@@ -33,8 +33,7 @@ def version(number, load=LOAD):
         version=number,
         engine="onnx-int8",
         record=SimpleNamespace(precision="int8"),
-        load=load,
-        totals=Statistics().totals,
+        scheduler=SimpleNamespace(load=load, statistics=Statistics()),
     )
 
 
