@@ -27,7 +27,7 @@ OVER_BUDGET = {
     "serve": 2_561,
     "benchmarks": 42,
     "benchmarks/studies": 925,
-    "tests": 11_363,
+    "tests": 11_360,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 
