@@ -47,7 +47,7 @@ def diagnose() -> DoctorReport:
         pipework=pipework.__version__,
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        devices=(_cpu(), _gpu()),
+        devices=(_yes("cpu", f"{processor()}; usable CPUs: {cpu_limit()}"), _gpu()),
         stages=tuple(_stages()),
         engines=tuple(
             _engine(runtime, precision) for runtime in RUNTIMES for precision in runtime.precisions
@@ -68,10 +68,6 @@ def _broken(name: str, package: str, error: Exception) -> Component:
     return Component(
         name=name, usable=Usability.NO, details=details, hint=f"install {package} again"
     )
-
-
-def _cpu() -> Component:
-    return _yes("cpu", f"{processor()}; usable CPUs: {cpu_limit()}")
 
 
 def _gpu() -> Component:

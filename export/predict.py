@@ -3,20 +3,20 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from pipework.client import Client
 from pipework.client.client import predict_all
 from pipework.data.examples import Example, Source, parse_columns, split_pair
 from pipework.data.other_files import unlabelled_source
-from pipework.data.readers import Columns, Format, column_names
+from pipework.data.readers import column_names
 from pipework.data.text_files import decoded_lines, numbered_lines
 from pipework.errors import ConfigError, DataError, without_password
 from pipework.export.inference import predict_run
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import TrainingReadOptions, read_classifier
+from pipework.run_folder.read_options import Format
 from pipework.tasks.predictions import Prediction
 
 RETRIES = 8  # of a request that an overloaded server rejects
@@ -54,7 +54,7 @@ def predict_inputs(
     texts = words if url is not None else words[1:]
     _check_inputs(words, file, url, columns, engine)
     rows = None if file is None else _file_source(words, file, url, columns)
-    if rows is not None and rows.format is Format.TEXT:
+    if rows is not None and rows.reading.format is Format.TEXT:
         progress.note(f"{rows.path} has no column for the text: each line is a text")
     if url is None:
         inputs = _text_inputs(texts) if rows is None else _examples(rows)
@@ -101,14 +101,14 @@ def _file_source(words: Sequence[str], file: Path, url: str | None, columns: str
     else:
         reading = _server_read_options(url, file, columns)
     rows = unlabelled_source(reading, file, columns)
-    if file.suffix != ".txt" or columns is not None or rows.columns.text_pair is not None:
+    if file.suffix != ".txt" or columns is not None or rows.reading.text_pair is not None:
         return rows
     try:
         next(rows.rows(), None)
     except DataError:
         _, first = next(numbered_lines(file), (1, ""))
         if first and "\t" not in first:
-            return replace(rows, format=Format.TEXT)
+            return rows.reread(format=Format.TEXT)
     return rows
 
 
@@ -123,7 +123,7 @@ def _server_read_options(url: str, file: Path, columns: str | None) -> TrainingR
     if reading is not None:
         return reading
     return TrainingReadOptions.of_inputs(
-        fields or column_names(file, Source(path=file, columns=Columns()).read_options())
+        fields or column_names(file, Source(path=file).read_options())
     )
 
 
@@ -157,7 +157,7 @@ def _client(url: str, *, bulk: bool = False) -> Client:
 
 def _examples(source: Source) -> Iterator[Example]:
     """Yield the inputs of a file; a blank line of a list of texts is an empty text."""
-    if source.format is Format.TEXT:
+    if source.reading.format is Format.TEXT:
         return (Example(text=text, line=line) for line, text in numbered_lines(source.path))
     return source.rows()
 

@@ -21,6 +21,7 @@ from pipework.data.text_files import file_head
 from pipework.errors import ConfigError
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
+from pipework.run_folder.read_options import Format
 from pipework.tasks.predictions import (
     LABEL,
     LABEL_SCORE,
@@ -65,7 +66,7 @@ def write_predictions(
         raise ConfigError(message)
     check_writable(out, () if source is None else (source.path,))
     partial = out.with_name(out.name + ".partial")
-    separator = None if source is None else source.separator
+    separator = None if source is None else source.reading.separator
     encoding, delimiter = _csv_form(source) if out.suffix == ".csv" else ("utf-8", "")
     try:
         with partial.open("w", encoding=encoding, newline="") as stream:
@@ -94,7 +95,7 @@ def _csv_form(source: Source | None) -> tuple[str, str]:
     if source is None:
         return "utf-8", ","
     options = source.read_options()
-    if options.format != "csv" or not table_has_quotes(options):
+    if options.format is not Format.CSV or not table_has_quotes(options):
         return "utf-8", ","
     mark = file_head(source.path).startswith(codecs.BOM_UTF8)
     encoding = options.dialect.encoding or ("utf-8-sig" if mark else "utf-8")
@@ -135,7 +136,7 @@ def _csv_rows(
     count, labels = 0, list[str]()
     for count, (example, prediction) in enumerate(predictions, start=1):
         texts = [text for text in (example.text, example.text_pair) if text is not None]
-        fields = prediction.text_fields(source.separator if source is not None else None)
+        fields = prediction.text_fields(source.reading.separator if source is not None else None)
         if count == 1:
             names = names if inputs is not None else _text_names(example)
             labels = [] if scores is None else _score_labels(prediction, scores)

@@ -36,7 +36,7 @@ def build_app(
     observers = observers or Observers(models)
     app = FastAPI(
         # The description is public, so it must not contain model names if keys are required.
-        title="pipework" if keys else f"pipework: {', '.join(models.names)}",
+        title="pipework" if keys else f"pipework: {', '.join(models.leases.names)}",
         version=__version__,
         docs_url=None,
         redoc_url=None,
@@ -55,7 +55,7 @@ def build_app(
     _add_metrics(app, observers)
     add_page(app)
     add_docs(app)
-    examples = {} if keys else {"name": next(iter(models.names), "")}
+    examples = {} if keys else {"name": next(iter(models.leases.names), "")}
     customize_openapi(app, examples, keys=bool(keys))
     direct = [route for router in (app, *inference) for route in router.routes]
     routes = [route for route in direct if isinstance(route, APIRoute)]

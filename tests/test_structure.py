@@ -21,13 +21,13 @@ def load():
 REPORT = load()
 # What is still above the budgets. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 950,
+    "pipework": 911,
     "train": 1_354,
-    "export": 1_896,
-    "serve": 2_609,
+    "export": 1_892,
+    "serve": 2_561,
     "benchmarks": 42,
-    "benchmarks/studies": 927,
-    "tests": 11_368,
+    "benchmarks/studies": 925,
+    "tests": 11_360,
 }
 MOST_PHRASES = 170  # a tenth of the 1,705 that the same report counts at commit 5b73bde
 

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from pipework.benchmarks.run import OFFLINE_BATCHES
 from pipework.benchmarks.studies.records.bulk_results import BulkRates, WorkRate
 from pipework.data.examples import Example, Source
-from pipework.data.readers import Columns
 from pipework.errors import ConfigError
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.manifest import read_classifier
@@ -124,7 +123,7 @@ def write_rows(folder: Path, rows: int, seed: int, groups: Sequence[int] = GROUP
         message = f"{folder} has the rows of another study"
         raise ConfigError(message, "choose another --work, or delete it") from error
     rng, first = random.Random(seed), 0  # noqa: S311  (not for security)
-    texts = [row.text for row in Source(path=SAMPLE / "train.tsv", columns=Columns()).rows()]
+    texts = [row.text for row in Source(path=SAMPLE / "train.tsv").rows()]
     for index in range(FILES):
         end = rows * (index + 1) // FILES
         with pq.ParquetWriter(folder / f"rows-{index}.parquet", SCHEMA) as writer:

@@ -11,14 +11,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedTokenizerFast
 
 from pipework.data.examples import Example, Source
-from pipework.data.readers import Columns
 from pipework.train.config.model import ModelSettings, Preset
 from pipework.train.config.run_config import SAMPLE
 from pipework.train.data.tokenizer import learn_wordpiece
 
 ROWS = 64
 WIDTH = 32
-SOURCE = Source(path=SAMPLE / "train.tsv", columns=Columns())
+SOURCE = Source(path=SAMPLE / "train.tsv")
 INIT_STD = 0.1  # with the usual 0.02 a width of 32 starts too close to zero
 DROPOUTS = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob"),

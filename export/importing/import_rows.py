@@ -6,12 +6,13 @@ from pathlib import Path
 
 from pipework.data.examples import Example, Source
 from pipework.data.kept_rows import CALIBRATION_ROWS, keep_rows, sample_evenly
-from pipework.data.readers import Columns, column_names
+from pipework.data.readers import column_names
 from pipework.errors import ConfigError, DataError
 from pipework.export.config import ImportSettings
 from pipework.export.importing.source_model import SourceModel
 from pipework.run_folder.files import file_digest
-from pipework.run_folder.manifest import Part, ReadOptions, Split
+from pipework.run_folder.manifest import Part, Split
+from pipework.run_folder.read_options import Format, ReadOptions
 from pipework.tasks.task import Task
 from pipework.train.config.data import ReadingSettings
 
@@ -43,7 +44,7 @@ class ImportRows:
         """
         known = source.pair if settings.pair is None else settings.pair
         opened = [_source(path, settings.data, source.task, known) for path in files]
-        pairs = [file.columns.text_pair is not None for file in opened]
+        pairs = [file.reading.text_pair is not None for file in opened]
         pair = any(pairs) if known is None else known
         if opened and pairs != [pair] * len(pairs):
             message = f"{opened[0].path}: expected {'two texts' if pair else 'one text'} per row"
@@ -67,7 +68,7 @@ class ImportRows:
     @property
     def labelled(self) -> bool:
         """Whether the rows have labels."""
-        return bool(self.sources) and self.sources["dev"].columns.label is not None
+        return bool(self.sources) and self.sources["dev"].reading.label is not None
 
     def splits(self, folder: Path) -> dict[str, Split]:
         """Record the files; the run folder keeps the rows of dev, and those for a calibration."""
@@ -90,16 +91,16 @@ class ImportRows:
             return self.sources["dev"].read_options()
         pair = "text_pair" if self.pair else None
         return ReadOptions(
-            text="text", text_pair=pair, label=None, format="tsv", header=True, kind=kind
+            text="text", text_pair=pair, label=None, format=Format.TSV, header=True, kind=kind
         )
 
 
 def _source(path: Path, data: ReadingSettings, task: Task, pair: bool | None) -> Source:
     """Return how to read a file: with the configured or the usual columns."""
     columns, source = data.columns, data.source(path, task.kind, labels=task.labels)
-    names = column_names(path, replace(source, columns=Columns(), header=None).read_options())
+    names = column_names(path, source.read_options())
     label = columns.label if "label" in columns.model_fields_set or "label" in names else None
     text_pair = columns.text_pair
     if text_pair is None and pair is not False and "text_pair" in names:
         text_pair = "text_pair"
-    return replace(source, columns=replace(source.columns, text_pair=text_pair, label=label))
+    return source.reread(text_pair=text_pair, label=label)

@@ -221,12 +221,11 @@ def _converts_type(node: StructureNode) -> bool:
     """Return whether a node is a cast of `onnx_to_fp16`, whose tensors differ by the suffix."""
     if node.kind != "Cast" or dict(node.attributes)["to"] != str(FLOAT):
         return False
-    before, after = (_without_suffix(name) for name in (node.inputs[0], node.outputs[0]))
+    before, after = (
+        name.removesuffix(SUFFIX[HALF]).removesuffix(SUFFIX[FLOAT])
+        for name in (node.inputs[0], node.outputs[0])
+    )
     return before == after
-
-
-def _without_suffix(name: str) -> str:
-    return name.removesuffix(SUFFIX[HALF]).removesuffix(SUFFIX[FLOAT])
 
 
 class _Match:

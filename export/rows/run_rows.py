@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source, chunks, fit_examples
 from pipework.data.kept_rows import kept_source, sample_evenly, spread
-from pipework.data.readers import Columns
 from pipework.data.splits import split_source
 from pipework.errors import DataError
 from pipework.export.config import TOLERANCES, ExportSettings
@@ -34,7 +33,7 @@ def sample_rows(input_: Input) -> list[Example]:
 
     A pair is a text and the next text; entities are the two halves of a text.
     """
-    texts = [example.text for example in Source(path=SAMPLE / "dev.tsv", columns=Columns()).rows()]
+    texts = [example.text for example in Source(path=SAMPLE / "dev.tsv").rows()]
     return [
         Example(
             text=text,
@@ -177,7 +176,7 @@ def _unlabelled_rows(
 ) -> list[Row]:
     if settings.unlabelled is None:
         return []
-    source = Source.of(manifest.data.reading, settings.unlabelled).unlabelled()
+    source = Source(path=settings.unlabelled, reading=manifest.data.reading).unlabelled()
     count = sum(1 for _ in source.rows())
     rows = sample_evenly(source.rows(), count, settings.dev_rows)
     examples = [*fit_examples(rows.values(), manifest.input)]

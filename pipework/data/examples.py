@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
@@ -12,18 +12,14 @@ from typing import cast
 from pipework.data.entities import Spans, check_spans, parse_marked_text, parse_spans
 from pipework.data.holdout import held_out_digests, text_digest
 from pipework.data.readers import (
-    FIELDS,
     WITHOUT_COLUMNS,
-    Column,
-    Columns,
-    Format,
     RawRow,
     format_from_suffix,
     read_rows,
 )
 from pipework.errors import DataError, InputError
-from pipework.run_folder.manifest import Dialect, Input, Part, ReadOptions
-from pipework.tasks.kinds import DEFAULT_KIND
+from pipework.run_folder.manifest import Input, Part
+from pipework.run_folder.read_options import Column, Format, Reading, ReadOptions
 from pipework.tasks.labels import Label
 from pipework.tasks.registry import task_type
 from pipework.tasks.task import Task
@@ -63,64 +59,20 @@ class Source:
 
     Attributes:
         path: the file.
-        columns: the columns of the fields.
-        format: None: derived from the suffix, see `pipework.data.readers.SUFFIXES`.
-        header: whether the first line holds column names; None: true if a column is given by
-            name.
-        kind: the kind of task, which determines the type of a label.
-        dialect: encoding, delimiter and quoting, if they are not the default.
-        separator: separates the labels in a cell of a multi-label row.
-        skip_unlabelled: whether rows without a label are left out.
-        no_label: labels that mean that a row has none.
-        vector: names of the positions of a label that is a list of 0 and 1.
-        marked: whether texts mark two entities with <e1>..</e1> and <e2>..</e2>.
+        reading: how it is read.
         part: the part of the file to read; None for the whole file.
         excluded: the splits `part.without`.
     """
 
     path: Path
-    columns: Columns
-    format: Format | None = None
-    header: bool | None = None
-    kind: str = DEFAULT_KIND
-    dialect: Dialect = field(default_factory=Dialect)
-    separator: str | None = None
-    skip_unlabelled: bool = False
-    no_label: tuple[str, ...] = ()
-    vector: tuple[str, ...] = ()
-    marked: bool = False
+    reading: Reading = field(default_factory=Reading)
     part: Part | None = None
     excluded: tuple["Source", ...] = ()
 
     @property
     def task(self) -> type[Task]:
         """The class of tasks whose labels the rows have."""
-        return task_type(self.kind)
-
-    @classmethod
-    def of(
-        cls,
-        reading: ReadOptions,
-        path: Path,
-        part: Part | None = None,
-        excluded: tuple["Source", ...] = (),
-    ) -> "Source":
-        """Return the source of a file, or of a part of it, from the read options of a manifest."""
-        return cls(
-            path=path,
-            columns=Columns(**{field: getattr(reading, field) for field in FIELDS}),
-            format=Format(reading.format),
-            header=reading.header,
-            kind=reading.kind,
-            dialect=reading.dialect,
-            separator=reading.separator,
-            skip_unlabelled=reading.skip_unlabelled,
-            no_label=reading.no_label,
-            vector=reading.vector,
-            marked=reading.marked,
-            part=part,
-            excluded=excluded,
-        )
+        return task_type(self.reading.kind)
 
     def read_options(self) -> ReadOptions:
         """Return the read options, with format and header resolved.
@@ -128,29 +80,26 @@ class Source:
         Raises:
             DataError: the format is not set and the suffix is unknown.
         """
-        columns = self.columns
-        labels = columns.label if isinstance(columns.label, tuple) else (columns.label,)
-        named = any(
-            isinstance(column, str) for column in (columns.text, columns.text_pair, *labels)
-        )
-        file_format = Format(self.format or format_from_suffix(self.path))
-        return ReadOptions(
-            **asdict(columns),
-            format=file_format.value,
-            header=named if self.header is None else self.header,
-            kind=self.kind,
-            dialect=self.dialect,
-            separator=self.separator,
-            skip_unlabelled=self.skip_unlabelled,
-            no_label=self.no_label,
-            vector=self.vector,
-            marked=self.marked or file_format is Format.SEMEVAL,
-        )
+        reading = self.reading
+        labels = reading.label if isinstance(reading.label, tuple) else (reading.label,)
+        columns = (reading.text, reading.text_pair, *labels)
+        named = any(isinstance(column, str) for column in columns)
+        file_format = reading.format or format_from_suffix(self.path)
+        fields = {name: getattr(reading, name) for name in ReadOptions.model_fields}
+        resolved = {
+            "format": file_format,
+            "header": named if reading.header is None else reading.header,
+            "marked": reading.marked or file_format is Format.SEMEVAL,
+        }
+        return ReadOptions(**fields | resolved)
+
+    def reread(self, **changes: object) -> "Source":
+        """Return a source of the same rows with other values of fields of `reading`."""
+        return replace(self, reading=self.reading.model_copy(update=changes))
 
     def unlabelled(self) -> "Source":
         """Return a source of the same rows that ignores labels."""
-        options = self.read_options().model_copy(update={"label": None})
-        return Source.of(options, self.path, self.part, self.excluded)
+        return replace(self, reading=self.read_options()).reread(label=None)
 
     def with_columns(self, option: str, fields: Collection[str] = TEXTS) -> "Source":
         """Return a source with the columns of an option, see `parse_columns`.
@@ -159,10 +108,10 @@ class Source:
             DataError: the option is invalid, or names a second text for single texts.
         """
         columns = parse_columns(option, fields)
-        if "text_pair" in columns and self.columns.text_pair is None:
+        if "text_pair" in columns and self.reading.text_pair is None:
             message = f"columns {option!r}: found text_pair, but this model classifies single texts"
             raise DataError(message, "name only the column of the text: --columns text=COLUMN")
-        return replace(self, columns=replace(self.columns, **columns), header=None)
+        return self.reread(**columns, header=None)
 
     def whole(self) -> "Source":
         """Return a source of the whole file."""
@@ -214,7 +163,7 @@ class Source:
         Raises:
             DataError: as `rows`.
         """
-        if self.columns.label is None or not (self.skip_unlabelled or self.no_label):
+        if not self._may_skip:
             return 0
         return sum(self._skips(row.label) for row in read_rows(self.path, self.read_options()))
 
@@ -224,20 +173,27 @@ class Source:
         Raises:
             DataError: as `rows`.
         """
-        if not re.search(r"\*|\.\d", str(self.columns.label)):  # items of a list
+        if not re.search(r"\*|\.\d", str(self.reading.label)):  # items of a list
             return 0
         return sum(row.disputed for row in read_rows(self.path, self.read_options()))
 
+    @property
+    def _may_skip(self) -> bool:
+        reading = self.reading
+        return reading.label is not None and (reading.skip_unlabelled or bool(reading.no_label))
+
     def _skips(self, label: object) -> bool:
         """Return whether a row is left out, because it has no label."""
-        if self.columns.label is None or not (self.skip_unlabelled or self.no_label):
+        if not self._may_skip:
             return False
         if isinstance(label, dict):
             return any(map(self._skips, label.values()))
         text = "" if label is None else str(label).strip()
         # An empty cell or list of a multi-label row is a row without any of the labels.
         empty = text in ("", "nan", "[]") and not self.task.many_labels
-        return text in self.no_label or (self.skip_unlabelled and (label is None or empty))
+        if text in self.reading.no_label:
+            return True
+        return self.reading.skip_unlabelled and (label is None or empty)
 
     def _held_out(self, part: Part, size: int) -> Iterator[Example]:
         """Yield the held-out rows, or all other rows; a stratified part needs the labels.
@@ -272,17 +228,17 @@ class Source:
         Raises:
             InputError: a field is missing or invalid.
         """
-        text, text_pair = _text(row.text, self.columns.text), None
-        if self.columns.text_pair is not None:
-            text_pair = _text(row.text_pair, self.columns.text_pair)
+        text, text_pair = _text(row.text, self.reading.text), None
+        if self.reading.text_pair is not None:
+            text_pair = _text(row.text_pair, self.reading.text_pair)
         label = None
-        if self.columns.label is not None:
-            label = self.task.parse_label(row.label, self.separator, self.vector)
+        if self.reading.label is not None:
+            label = self.task.parse_label(row.label, self.reading.separator, self.reading.vector)
         entities = None
         if marked:
             text, entities = parse_marked_text(text)
-        elif self.columns.entities is not None:
-            entities = check_spans(text, parse_spans(row.entities, self.columns.entities))
+        elif self.reading.entities is not None:
+            entities = check_spans(text, parse_spans(row.entities, self.reading.entities))
         return Example(
             text=text, text_pair=text_pair, entities=entities, label=label, line=row.line
         )

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from pipework.data.text_files import numbered_lines, unpacked
 from pipework.errors import DataError, InputError, failure_reason
-from pipework.run_folder.manifest import ReadOptions
+from pipework.run_folder.read_options import ReadOptions
 
 BATCH = 1024  # rows of parquet that are read at a time
 ANNOTATION_KEYS = {"was_cancelled", "status"}  # of Label Studio and of Argilla

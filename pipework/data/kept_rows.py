@@ -12,7 +12,8 @@ import numpy as np
 
 from pipework.data.examples import Example, Source
 from pipework.run_folder.files import FileRecord, record_file, verify_files, write_atomically
-from pipework.run_folder.manifest import Manifest, ReadOptions
+from pipework.run_folder.manifest import Manifest
+from pipework.run_folder.read_options import Format, Reading
 
 FOLDER = "rows"
 CALIBRATION_ROWS = 300  # train rows
@@ -49,16 +50,15 @@ def kept_source(run: Path, manifest: Manifest, split: str) -> Source | None:
         return None
     verify_files(run, (record,))
     reading, input_ = manifest.data.reading, manifest.input
-    options = ReadOptions(
-        text="text",
+    kept = Reading(
         text_pair="text_pair" if input_.pair else None,
         label=None if reading.label is None else "label",
-        format="jsonl",
+        format=Format.JSONL,
         header=False,
         entities="entities" if input_.marked else None,
         kind=reading.kind,
     )
-    return Source.of(options, run / record.path)
+    return Source(path=run / record.path, reading=kept)
 
 
 def sample_evenly(rows: Iterable[Example], count: int, most: int) -> dict[int, Example]:

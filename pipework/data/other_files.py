@@ -7,7 +7,8 @@ from pipework.data.examples import Source
 from pipework.data.readers import SUFFIXES, format_from_suffix
 from pipework.data.text_files import file_head, is_utf8
 from pipework.run_folder.files import data_suffix
-from pipework.run_folder.manifest import Dialect, ReadOptions, TrainingReadOptions
+from pipework.run_folder.manifest import TrainingReadOptions
+from pipework.run_folder.read_options import Dialect, ReadOptions
 
 
 def other_source(
@@ -29,12 +30,12 @@ def other_source(
     options: ReadOptions = reading
     suffix = "" if file.is_dir() else data_suffix(file)
     if suffix != reading.suffix and (suffix in SUFFIXES or file.is_dir()):
-        other = {"format": format_from_suffix(file).value, "dialect": Dialect()}
+        other = {"format": format_from_suffix(file), "dialect": Dialect()}
         options = options.model_copy(update=other)
     elif reading.dialect.encoding is not None and not file.is_dir() and is_utf8(read_head(file)):
         dialect = reading.dialect.model_copy(update={"encoding": None})
         options = options.model_copy(update={"dialect": dialect})
-    return Source.of(options, file)
+    return Source(path=file, reading=options)
 
 
 def unlabelled_source(

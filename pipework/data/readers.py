@@ -13,8 +13,7 @@ import csv
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from itertools import chain, count, groupby, islice
 from pathlib import Path
 
@@ -22,10 +21,9 @@ from pipework.data.fields import annotators_differ, cell_text, numbered_objects,
 from pipework.data.text_files import numbered_lines
 from pipework.errors import DataError
 from pipework.run_folder.files import data_suffix
-from pipework.run_folder.manifest import ReadOptions
+from pipework.run_folder.read_options import Column, Format, Reading, ReadOptions
 from pipework.tasks.registry import task_type
 
-Column = str | int
 # The first character of a formula in a spreadsheet:
 # https://owasp.org/www-community/attacks/CSV_Injection
 FORMULA = tuple("=+-@\t\r")
@@ -36,30 +34,6 @@ SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
 MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
 HINT = "a record of SemEval-2010 task 8 is a sentence, a relation, a comment and a blank line"
 FIELDS = ("text", "text_pair", "label", "entities")
-
-
-def safe_cell(value: object) -> str:
-    """Return a value as a csv cell that no spreadsheet computes: text after an apostrophe."""
-    cell = str(value)
-    return f"'{cell}" if cell.startswith(FORMULA) and not NUMBER.fullmatch(cell) else cell
-
-
-class Format(StrEnum):
-    """The format of a data file."""
-
-    CSV = "csv"
-    TSV = "tsv"
-    JSONL = "jsonl"
-    JSON = "json"
-    PARQUET = "parquet"
-    ARROW = "arrow"
-    FASTTEXT = "fasttext"
-    FOLDER = "folder"
-    SEMEVAL = "semeval"
-    TEXT = "text"
-    DOCUMENTS = "documents"
-
-
 WITHOUT_COLUMNS = (Format.FASTTEXT, Format.FOLDER, Format.SEMEVAL, Format.TEXT, Format.DOCUMENTS)
 TABLES = (Format.CSV, Format.TSV)
 SUFFIXES = {
@@ -92,24 +66,10 @@ REFUSED = {
 FASTTEXT_LABEL = re.compile(r"(?<!\S)__label__(\S+)\s*")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Columns:
-    """The columns of the fields, by name or by number from 0.
-
-    `entities` is a key of jsonl with the value [[start, end], [start, end]]. Several columns of the
-    label have 0 or 1 for the label of their name.
-    """
-
-    text: Column = "text"
-    text_pair: Column | None = None
-    label: Column | tuple[Column, ...] | None = "label"
-    entities: Column | None = None
-
-    def named(self) -> "Columns":
-        """Return the columns of texts with the default names instead of numbers."""
-        text = "text" if isinstance(self.text, int) else self.text
-        pair = "text_pair" if isinstance(self.text_pair, int) else self.text_pair
-        return replace(self, text=text, text_pair=pair)
+def safe_cell(value: object) -> str:
+    """Return a value as a csv cell that no spreadsheet computes: text after an apostrophe."""
+    cell = str(value)
+    return f"'{cell}" if cell.startswith(FORMULA) and not NUMBER.fullmatch(cell) else cell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,18 +119,18 @@ def read_rows(path: Path, options: ReadOptions) -> Iterator[RawRow]:
         Format.TEXT: _text,
         Format.DOCUMENTS: _documents,
     }
-    return readers.get(Format(options.format), _fields)(path, options)
+    return readers.get(options.format, _fields)(path, options)
 
 
 def table_delimiter(options: ReadOptions) -> str:
     """Return the text between the columns of csv or tsv."""
-    return options.dialect.delimiter or ("," if options.format == "csv" else "\t")
+    return options.dialect.delimiter or ("," if options.format is Format.CSV else "\t")
 
 
 def table_has_quotes(options: ReadOptions) -> bool:
     """Return whether the columns of csv or tsv may be quoted."""
     quoting = options.dialect.quoting
-    return options.format == "csv" if quoting is None else quoting
+    return options.format is Format.CSV if quoting is None else quoting
 
 
 def _split_lines(path: Path, options: ReadOptions) -> Generator[tuple[int, list[str]]]:
@@ -265,7 +225,7 @@ def read_cells(path: Path, options: ReadOptions) -> tuple[list[str], Iterator[li
     Without a header the names are column_0, column_1, ... In a format with fields, the columns are
     the keys of all rows, and a value that is not a text is written as JSON.
     """
-    if Format(options.format) not in TABLES:
+    if options.format not in TABLES:
         keys = list(dict.fromkeys(key for _, row in numbered_objects(path, options) for key in row))
         rows = numbered_objects(path, options)
         return keys, ([cell_text(row.get(key)) for key in keys] for _, row in rows)
@@ -282,7 +242,7 @@ def column_names(path: Path, options: ReadOptions) -> list[str]:
     Raises:
         DataError: as `read_rows`.
     """
-    if Format(options.format) in WITHOUT_COLUMNS:
+    if options.format in WITHOUT_COLUMNS:
         return []
     return read_cells(path, options.model_copy(update={"header": True}))[0]
 
@@ -308,7 +268,7 @@ def _index(
 
 def _column(field: str, column: Column) -> str:
     """Quote the name of a column, and add whether it is the default."""
-    is_default = column == getattr(Columns(), field)
+    is_default = column == Reading.model_fields[field].default
     return f"{column!r} (the default name)" if is_default else repr(column)
 
 

@@ -13,10 +13,10 @@ from typing import IO
 
 from pipework.data.examples import SURROGATE
 from pipework.data.fields import parse_object
-from pipework.data.readers import MAX_FIELD, TABLES, Format, table_delimiter, table_has_quotes
+from pipework.data.readers import MAX_FIELD, TABLES, table_delimiter, table_has_quotes
 from pipework.data.text_files import decoded_line
 from pipework.errors import DataError, InputError
-from pipework.run_folder.manifest import ReadOptions
+from pipework.run_folder.read_options import Format, ReadOptions
 
 MAX_RECORD = 16 * 2**20  # bytes; a quote without its end takes the rest of the file
 # Files that can be cut at the end of a record.
@@ -34,7 +34,7 @@ class Records:
 
     def __init__(self, options: ReadOptions) -> None:
         """Choose how records end."""
-        self.format = Format(options.format)
+        self.format = options.format
         self.header = options.header
         self.encoding = options.dialect.encoding
         self._delimiter = table_delimiter(options)

@@ -31,7 +31,9 @@ def split_source(run: Path, manifest: Manifest, split: str) -> Source:
     else:
         names = () if recorded.part is None else recorded.part.without
         excluded = tuple(split_source(run, manifest, name) for name in names)
-        return Source.of(manifest.data.reading, path, recorded.part, excluded)
+        return Source(
+            path=path, reading=manifest.data.reading, part=recorded.part, excluded=excluded
+        )
     kept = kept_source(run, manifest, split) if split == "dev" else None
     if kept is None:
         raise DataError(message, "restore the file, or use another: pipe eval RUN FILE")

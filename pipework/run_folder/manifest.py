@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,10 +28,11 @@ from pipework.run_folder.files import (
     write_atomically,
 )
 from pipework.run_folder.proof_subject import ProofSubject, settings_digest
+from pipework.run_folder.read_options import Format, ReadOptions
 from pipework.tasks.evaluation import AnsweredRows, SplitMetrics
-from pipework.tasks.kinds import DEFAULT_KIND, Score
+from pipework.tasks.kinds import Score
 from pipework.tasks.logit_scale import LogitScale
-from pipework.tasks.registry import AnyTask, Kind
+from pipework.tasks.registry import AnyTask
 from pipework.tasks.task import TargetScale, not_a_classifier
 
 SCHEMA_VERSION = 6
@@ -136,51 +137,6 @@ class Split(Record):
     kept: FileRecord | None = None
 
 
-class Dialect(Record):
-    """How a text file is decoded, and its lines are split; None for the default of the format."""
-
-    delimiter: str | None = None
-    quoting: bool | None = None
-    encoding: str | None = None
-
-
-class ReadOptions(Record):
-    """How the data files are read: columns by name or by number from 0, format, header or not.
-
-    `entities` is the key of two character spans, [[start, end], [start, end]]; `marked` means that
-    the text marks its entities with <e1>..</e1> and <e2>..</e2>. `separator` separates the labels
-    of a multi-label row, and `kind` determines the type of a label. Several columns of the label
-    hold 0 or 1 each; `vector` are the names of the positions of a list of 0 and 1. Rows without a
-    label, or with one of `no_label`, are left out with `skip_unlabelled`.
-    """
-
-    text: str | int
-    text_pair: str | int | None
-    label: str | int | tuple[str | int, ...] | None
-    format: Literal[
-        "csv",
-        "tsv",
-        "jsonl",
-        "json",
-        "parquet",
-        "arrow",
-        "fasttext",
-        "folder",
-        "semeval",
-        "text",
-        "documents",
-    ]
-    header: bool
-    dialect: Dialect = Dialect()
-    skip_unlabelled: bool = False
-    no_label: tuple[str, ...] = ()
-    vector: tuple[str, ...] = ()
-    entities: str | int | None = None
-    marked: bool = False
-    separator: str | None = None
-    kind: Kind = DEFAULT_KIND
-
-
 class TrainingReadOptions(ReadOptions):
     """How the training data was read, and the suffix of its files, to read other files like it.
 
@@ -202,7 +158,7 @@ class TrainingReadOptions(ReadOptions):
     def of_inputs(cls, names: Collection[str]) -> Self:
         """Return the options for columns with the names of the inputs of a model."""
         pair = "text_pair" if "text_pair" in names else None
-        return cls(text="text", text_pair=pair, label=None, format="tsv", header=True)
+        return cls(text="text", text_pair=pair, label=None, format=Format.TSV, header=True)
 
 
 class BaselineRecord(Record):

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from pipework.data.examples import Source
 from pipework.data.other_files import unlabelled_source
-from pipework.data.readers import MAX_FIELD, Format, table_delimiter
+from pipework.data.readers import MAX_FIELD, table_delimiter
 from pipework.data.records import Records
 from pipework.data.text_files import HEAD
 from pipework.errors import DataError
 from pipework.run_folder.manifest import TrainingReadOptions
+from pipework.run_folder.read_options import Format
 from pipework.serve.bulk.input_files import LINE
 from pipework.serve.bulk.stored_files import PARQUET, StoredFile
 
@@ -30,16 +31,16 @@ def file_source(stored: StoredFile, training: TrainingReadOptions, columns: str 
     source = unlabelled_source(training, Path(stored.name), columns, lambda _: stored.read(0, HEAD))
     suffix = source.path.suffix.lower()
     if suffix == ".txt" and columns is None and is_text_list(stored, source):
-        listed = replace(source.columns, text=LINE)
-        return replace(source, columns=listed, format=Format.TEXT)
+        return source.reread(text=LINE, format=Format.TEXT)
     _check_format(source)
-    named = replace(source, columns=source.columns.named())
-    return named if suffix in (PARQUET, ".jsonl") else source
+    by_name = suffix in (PARQUET, ".jsonl")
+    return replace(source, reading=source.reading.named()) if by_name else source
 
 
 def _check_format(source: Source) -> None:
     """Check that a file can be cut into parts at the ends of its records."""
-    if source.format not in CUT or not Records(source.read_options()).can_be_cut():
+    options = source.read_options()
+    if options.format not in CUT or not Records(options).can_be_cut():
         message = (
             f"{source.path}: a bulk job reads csv, tsv, jsonl and parquet, in UTF-8 or an encoding "
             "that is not UTF-16 or ISO-2022, and the model was trained on data in another form"
@@ -49,9 +50,9 @@ def _check_format(source: Source) -> None:
 
 def is_text_list(stored: StoredFile, source: Source) -> bool:
     """Return whether a .txt file has a text per line, and not the columns of the training data."""
-    columns, options = source.columns, source.read_options()
+    options = source.read_options()
     line, _, _ = stored.read(0, MAX_FIELD).partition(b"\n")
     first = line.decode(options.dialect.encoding or "utf-8-sig", "replace").rstrip("\r")
-    if not first or table_delimiter(options) in first or columns.text_pair is not None:
+    if not first or table_delimiter(options) in first or options.text_pair is not None:
         return False
-    return columns.text != first if isinstance(columns.text, str) else columns.text > 0
+    return options.text != first if isinstance(options.text, str) else options.text > 0

@@ -14,11 +14,11 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from pipework.data.examples import Source
-from pipework.data.readers import Format
 from pipework.data.records import Records
 from pipework.data.text_files import check_text
 from pipework.errors import DataError, InputError
 from pipework.record import Record
+from pipework.run_folder.read_options import Format
 from pipework.serve.bulk.stored_files import PARQUET, StoredFile, unreadable
 
 ITEM_BYTES = 2**20

@@ -7,11 +7,12 @@ from typing import IO, Any
 
 from pipework.data.examples import Example, Source, fit_input
 from pipework.data.fields import cell_text
-from pipework.data.readers import FIELDS, Column, RawRow
+from pipework.data.readers import FIELDS, RawRow
 from pipework.data.records import Records, check_unicode
 from pipework.errors import ConfigError, DataError, InputError, failure_reason
 from pipework.record import Record
 from pipework.run_folder.manifest import Input
+from pipework.run_folder.read_options import Column
 from pipework.serve.bulk.input_files import WorkItem
 from pipework.serve.bulk.stored_files import StoredFile, changed, unreadable
 
@@ -222,7 +223,7 @@ class RowReader:
         return fit_input(example, self.expected)
 
     def _fields(self) -> dict[str, Column]:
-        named = {field: getattr(self.source.columns, field) for field in FIELDS if field != "label"}
+        named = {field: getattr(self.source.reading, field) for field in FIELDS if field != "label"}
         return {field: column for field, column in named.items() if column is not None}
 
     @cached_property

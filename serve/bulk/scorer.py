@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.data.examples import Example, Source
-from pipework.data.readers import Columns
 from pipework.errors import InputError
 from pipework.machine import normal_priority
 from pipework.predict.text_model import EngineModel, TextModel
 from pipework.run_folder.manifest import read_classifier
+from pipework.run_folder.read_options import Reading
 from pipework.serve.bulk.records import RowReader
 from pipework.serve.engines import open_first
 from pipework.tasks.predictions import PredictedColumns
@@ -65,14 +65,14 @@ class Scorer(Closeable):
         # must be the same bit for bit after an interruption and on another day.
         opened.fix_costs()
         self.model: TextModel = EngineModel.open(folder, manifest, opened)
-        trained = Source.of(manifest.data.reading, Path("batch")).columns.named()
+        trained = manifest.data.reading.named()
         pair = text_pair or trained.text_pair or "text_pair"
-        columns = Columns(
+        reading = Reading(
             text=text or trained.text,
             text_pair=pair if manifest.input.pair else None,
             label=None,
         )
-        source = Source(path=Path("batch"), columns=columns)
+        source = Source(path=Path("batch"), reading=reading)
         self._reader = RowReader(source=source, columns=(), keep=(), expected=manifest.input)
 
     def __reduce__(self) -> tuple[Callable[..., "Scorer"], tuple[object, ...]]:

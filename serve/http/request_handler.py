@@ -198,7 +198,7 @@ class RequestHandler:
         """Look up the model of a request and check that its queue has room."""
         assert exchange.route is not None
         _, parameters = exchange.route
-        if parameters or len(self._models.names) == 1:  # else the body has the name
+        if parameters or len(self._models.leases.names) == 1:  # else the body has the name
             bulk = exchange.head.fields.get(PRIORITY_FIELD) == BULK.encode()
             options = RequestOptions(bulk=bulk, client=exchange.context.client)
             exchange.model.acquire(**parameters).check_room(options)

@@ -161,8 +161,8 @@ def _version(model: Predictor) -> VersionStatus:
         version=model.version,
         engine=model.engine,
         precision=str(model.record.precision),
-        ready=model.ready,
-        fault=model.fault,
+        ready=model.scheduler.ready,
+        fault=model.scheduler.fault,
         inputs=list(model.inputs),
         entities=manifest.input.marked,
         reading=TrainingReadOptions.of(manifest.data),
@@ -170,5 +170,5 @@ def _version(model: Predictor) -> VersionStatus:
         classes=model.classes,
         thresholds=manifest.task.label_thresholds,
         load=LoadStatus.model_validate(model.load),
-        totals=TotalsStatus.model_validate(model.totals),
+        totals=TotalsStatus.model_validate(model.scheduler.statistics.totals),
     )

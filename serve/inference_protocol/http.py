@@ -167,7 +167,7 @@ def _add_server(router: APIRouter, models: Models) -> None:
 def _add_model(router: APIRouter, models: Models, limits: LimitSettings) -> None:
     async def show(name: str, version: str = "") -> ModelMetadata:
         with models.lease(name, version) as model:
-            return metadata(model, [served.version for served in models.versions(name)])
+            return metadata(model, [served.version for served in models.leases.versions(name)])
 
     async def configured(name: str, version: str = "") -> ModelConfig:
         with models.lease(name, version) as model:

@@ -108,7 +108,7 @@ def chosen_versions(models: Models, name: str, version: str) -> list[Predictor]:
     if version:
         with models.lease(name, version) as model:
             return [model]
-    return models.versions(name) if name else models.serving()
+    return models.leases.versions(name) if name else models.serving()
 
 
 def statistics(models: Sequence[Predictor]) -> StatisticsResponse:
@@ -117,7 +117,7 @@ def statistics(models: Sequence[Predictor]) -> StatisticsResponse:
 
 
 def _of(model: Predictor) -> ModelStatistics:
-    totals, load = model.totals, model.load
+    totals, load = model.scheduler.statistics.totals, model.load
     return ModelStatistics(
         name=model.name,
         version=model.version,

@@ -86,7 +86,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
     ) -> proto.ModelMetadataResponse:
         """Return the inputs and outputs of a model."""
         with self._models.lease(request.name, request.version) as model:
-            versions = [version.version for version in self._models.versions(model.name)]
+            versions = [version.version for version in self._models.leases.versions(model.name)]
             described = metadata.metadata(model, versions)
         return message(described, proto.ModelMetadataResponse)
 

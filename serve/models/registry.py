@@ -48,6 +48,7 @@ class Models(Closeable):
     """The served models: a fixed list, or the models of a repository.
 
     Attributes:
+        leases: the open versions.
         change: applies a change that a client wants; in a server of several workers, in all.
         change_s: seconds until a client gets an error if a change is not finished.
         problems: returns problems of a server that is ready nevertheless.
@@ -68,18 +69,13 @@ class Models(Closeable):
             settings: whether clients may load and unload models, and how long that may take.
         """
         settings = settings or RepositorySettings()
-        self._leases = VersionLeases(models) if source is None else source.leases
+        self.leases = VersionLeases(models) if source is None else source.leases
         self._source = source
         self._control = settings.control
         self.change_s = settings.change_s
         self.stopping = Event()
         self.change = self.apply
         self.problems: Callable[[], Sequence[str]] = tuple
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the served models."""
-        return self._leases.names
 
     def lease(self, name: str = "", version: str = "") -> Lease:
         """Return a context manager that keeps a version open.
@@ -88,15 +84,7 @@ class Models(Closeable):
         UnknownModelError if there is no such version, or several models and no name, and
         NotReadyError with the reason if the version is being loaded or could not be loaded.
         """
-        return Lease(self._leases, name, version, self._check_not_pending)
-
-    def versions(self, name: str) -> list[Predictor]:
-        """Return the served versions of a model, the newest last.
-
-        Raises:
-            UnknownModelError: there is no model of that name.
-        """
-        return self._leases.versions(name)
+        return Lease(self.leases, name, version, self._check_not_pending)
 
     def policy(self, name: str) -> Policy:
         """Return which versions of a model are served."""
@@ -104,12 +92,12 @@ class Models(Closeable):
 
     def serving(self) -> list[Predictor]:
         """Return all versions that get requests."""
-        return self._leases.serving()
+        return self.leases.serving()
 
     def index(self) -> list[Entry]:
         """Return all versions, ready or not, sorted by name and version."""
         entries = {
-            (model.name, model.version): _draining(model) for model in self._leases.draining()
+            (model.name, model.version): _draining(model) for model in self.leases.draining()
         }
         entries |= {(model.name, model.version): _entry(model) for model in self.serving()}
         for entry in self._source.entries() if self._source else ():
@@ -204,7 +192,7 @@ class Models(Closeable):
     def close(self) -> None:
         """Finish accepted requests and free the engines. Blocks until done."""
         if self._source is None:
-            self._leases.close()
+            self.leases.close()
         else:
             self._source.close()
 
@@ -230,7 +218,7 @@ class Models(Closeable):
 def _check_available(model: Predictor) -> None:
     if _unavailable(model):
         raise _unavailable_error(model)
-    batch = model.oldest_batch
+    batch = model.scheduler.oldest_batch
     if batch is not None and batch.stuck:
         message = (
             f"the engine of {model.name} {model.version} is stuck: a batch has taken "
@@ -241,11 +229,11 @@ def _check_available(model: Predictor) -> None:
 
 def _unavailable(model: Predictor) -> str:
     """Return why a version accepts no requests, or ""."""
-    if model.fault:
-        return f"is not used any more: {model.fault}"
+    if fault := model.scheduler.fault:
+        return f"is not used any more: {fault}"
     if not model.alive:
         return "has stopped"
-    return "" if model.ready else "is being reopened"
+    return "" if model.scheduler.ready else "is being reopened"
 
 
 def _unavailable_error(model: Predictor) -> NotReadyError:

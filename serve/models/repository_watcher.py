@@ -218,16 +218,13 @@ class RepositoryWatcher(Closeable):
         after: dict[str, Predictor] = {}
         for folder in model.versions:
             old = before.get(folder.version)
-            unchanged = old is not None and self._unchanged(old, folder)
-            new = old if unchanged else self._try_open(folder)
+            same = self._opened_folders.get((folder.name, folder.version)) == folder
+            new = old if old is not None and old.alive and same else self._try_open(folder)
             if new is not None:
                 after[folder.version] = new
         if model.reason or len(after) < len(model.versions):
             after = {key: old for key, old in before.items() if key in model.present} | after
         self._put(model.name, [after[version] for version in sorted(after, key=int)])
-
-    def _unchanged(self, old: Predictor, folder: VersionFolder) -> bool:
-        return old.alive and self._opened_folders.get((folder.name, folder.version)) == folder
 
     def _try_open(self, folder: VersionFolder) -> Predictor | None:
         """Open a version, or record why it cannot be opened."""

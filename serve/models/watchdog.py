@@ -46,7 +46,7 @@ def _watch(models: Models, ended: threading.Event) -> None:
 
 def end_if_stuck(model: Predictor, resumed_s: float) -> None:
     """End the process if a batch takes too long; the time before `resumed_s` does not count."""
-    oldest = model.oldest_batch
+    oldest = model.scheduler.oldest_batch
     if oldest is None:
         return
     seconds = time.monotonic() - max(oldest.started_s, resumed_s)

@@ -118,7 +118,7 @@ class VersionMetrics(Collector):
             counter = CounterMetricFamily(f"pipework_{name}", text, labels=LABELS)
             yield _filled(counter, loads, number)
         yield self._rejections(loads)
-        totals = {labels: model.totals for labels, model in serving.items()}
+        totals = {labels: model.scheduler.statistics.totals for labels, model in serving.items()}
         for name, text, texts in TEXTS:
             counter = CounterMetricFamily(f"pipework_{name}", text, labels=LABELS)
             yield _filled(counter, totals, texts)

@@ -26,8 +26,7 @@ from pipework.serve.request.context import (
     set_timings,
     start_processing,
 )
-from pipework.serve.request.statistics import EngineLoad, RefusalReason, Totals
-from pipework.serve.scheduling.in_flight import RunningBatch
+from pipework.serve.request.statistics import EngineLoad, RefusalReason
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge, run_for_logits
 from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.response_cache import ResponseCache
@@ -53,7 +52,7 @@ class Predictor(Closeable):
         manifest: the manifest of the run.
         record: the engine.
         engine: its name.
-        scheduler: computes the logits of tokenized requests.
+        scheduler: computes the logits of tokenized requests; has the state and the counters.
         cache: outputs of earlier inputs; None without a cache.
     """
 
@@ -88,16 +87,6 @@ class Predictor(Closeable):
         return self.scheduler.alive and not self.scheduler.fault
 
     @property
-    def ready(self) -> bool:
-        """Whether an engine is open and requests are accepted."""
-        return self.scheduler.ready
-
-    @property
-    def fault(self) -> str:
-        """What is wrong with the results of an engine, or ""."""
-        return self.scheduler.fault
-
-    @property
     def load(self) -> EngineLoad:
         """Queue length, counters of the engines and of the cache."""
         load, cache = self.scheduler.load, self.cache
@@ -106,16 +95,6 @@ class Predictor(Closeable):
         return replace(
             load, cache_hits=cache.hits, cache_misses=cache.misses, cache_bytes=cache.bytes
         )
-
-    @property
-    def oldest_batch(self) -> RunningBatch | None:
-        """The batch that was started first of those that engines compute; None if all are idle."""
-        return self.scheduler.oldest_batch
-
-    @property
-    def totals(self) -> Totals:
-        """Request counters."""
-        return self.scheduler.statistics.totals
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -6,10 +6,10 @@ from pipework.benchmarks import run
 from pipework.benchmarks.plan import BenchPlan
 from pipework.benchmarks.run import bench
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.errors import InputError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.run_folder.read_options import Reading
 from tests.serve.conftest import build_run
 
 QUICK = BenchPlan(concurrencies=(1, 2), duration_s=0.2)
@@ -60,7 +60,7 @@ def test_a_run_folder_is_measured_with_each_stage_and_batch(tmp_path_factory, mo
 def test_a_run_folder_is_measured_with_the_given_file_and_batch(tmp_path_factory, tmp_path):
     path = tmp_path / "rows.txt"
     path.write_text("one\ntwo\n")
-    source = Source(path=path, columns=Columns(text=0, label=None))
+    source = Source(path=path, reading=Reading(text=0, label=None))
     plan = BenchPlan(source=source, batch=2, duration_s=0.1)
     result = bench(str(build_run(tmp_path_factory)), plan, NullProgress())
     assert {level.batch for level in result.offline} == {2}
@@ -78,6 +78,6 @@ def test_a_model_of_two_entities_is_measured_with_marked_texts(tmp_path_factory,
     assert [level.stage for level in result.offline] == ["tokenizing", "onnx"]
     path = tmp_path / "rows.txt"
     path.write_text("<e1>one</e1> and <e2>two</e2>\nneither\n")
-    source = Source(path=path, columns=Columns(text=0, label=None))
+    source = Source(path=path, reading=Reading(text=0, label=None))
     with pytest.raises(InputError, match=r"text \d: expected <e1> once"):
         bench(str(folder), BenchPlan(source=source, batch=1, duration_s=0.1), NullProgress())

@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
 from pipework.export.plan import all_variants
 from pipework.run_folder.files import file_digest, record_file
-from pipework.run_folder.manifest import ReadOptions, Split, read_manifest, write_manifest
+from pipework.run_folder.manifest import Split, read_manifest, write_manifest
+from pipework.run_folder.read_options import ReadOptions
 from pipework.tasks.kinds import Metric
 from pipework.tasks.registry import task_type
 from pipework.tasks.single_label import SingleLabelTask

@@ -131,7 +131,8 @@ def test_a_split_held_out_of_train_is_reconstructed(exported_run, tmp_path):
     rows = {name: evaluate_run(run, None, name, None, NullProgress()).rows for name in parts}
     assert rows["dev"] + rows["train"] == whole.rows
     assert 40 <= rows["dev"] < 44
-    expected = list(Source.of(manifest.data.reading, Path(whole.path), parts["dev"].part).rows())
+    dev = Source(path=Path(whole.path), reading=manifest.data.reading, part=parts["dev"].part)
+    expected = list(dev.rows())
     assert list(split_source(run, read_manifest(run), "dev").rows()) == expected
 
 

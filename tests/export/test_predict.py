@@ -17,6 +17,7 @@ from pipework.export.predict import predict_inputs
 from pipework.export.prediction_files import write_predictions
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.run_folder.read_options import Format
 from pipework.serve.app import build_app
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
@@ -142,7 +143,7 @@ def titles_run(exported_run, tmp_path_factory):
     run = shutil.copytree(exported_run, tmp_path_factory.mktemp("titles") / "run")
     manifest = read_manifest(run)
     reading = manifest.data.reading.model_copy(
-        update={"text": "title", "label": "topic", "format": "csv"}
+        update={"text": "title", "label": "topic", "format": Format.CSV}
     )
     splits = {
         name: split.model_copy(update={"path": f"/private/{name}.txt"})

@@ -7,12 +7,12 @@ import pytest
 
 from pipework.data.examples import Example, Source
 from pipework.data.other_files import unlabelled_source
-from pipework.data.readers import Columns
 from pipework.errors import ConfigError, InputError
 from pipework.export.inference import predict_run
 from pipework.export.prediction_files import write_predictions
 from pipework.progress import NullProgress
-from pipework.run_folder.manifest import Dialect, TrainingReadOptions
+from pipework.run_folder.manifest import TrainingReadOptions
+from pipework.run_folder.read_options import Dialect, Format, Reading
 from pipework.tasks.predictions import MultiLabel, SingleLabel
 from tests.commands import pipe
 
@@ -79,12 +79,12 @@ def test_several_labels_can_be_read_back(tmp_path, suffix, separator):
     texts, labels = ["rain", "sun", "goal"], [("a", "b, c"), (), ("d",)]
     file, out = tmp_path / f"in{suffix}", tmp_path / f"out{suffix}"
     file.write_text("\n".join(["text", *texts]) + "\n")
-    source = Source(path=file, columns=Columns(label=None), separator=separator)
+    source = Source(path=file, reading=Reading(label=None, separator=separator))
     predictions = [MultiLabel(labels=names, scores=dict.fromkeys(names, 0.5)) for names in labels]
     pairs = zip((Example(text=text) for text in texts), predictions, strict=True)
     write_predictions(pairs, out, NullProgress(), source)
-    columns = Columns(text="text", label="predicted_label")
-    read = Source(path=out, columns=columns, kind="multi_label", separator=separator)
+    reading = Reading(label="predicted_label", kind="multi_label", separator=separator)
+    read = Source(path=out, reading=reading)
     assert [(row.text, row.label) for row in read.rows()] == [*zip(texts, labels, strict=True)]
 
 
@@ -96,7 +96,7 @@ def test_csv_has_the_form_of_the_inputs(tmp_path, encoding, trained):
     file.write_text("N\u00b0;text;sum\n1;caf\u00e9, th\u00e9;-5,50\n2;no;=1\n", encoding=encoding)
     dialect = Dialect(delimiter=";", encoding=trained)
     options = TrainingReadOptions.of_inputs(("text",)).model_copy(
-        update={"format": "csv", "suffix": ".csv", "dialect": dialect}
+        update={"format": Format.CSV, "suffix": ".csv", "dialect": dialect}
     )
     source = unlabelled_source(options, file)
     assert [row.text for row in source.rows()] == ["caf\u00e9, th\u00e9", "no"]
@@ -120,7 +120,7 @@ def test_csv_has_the_form_of_the_inputs(tmp_path, encoding, trained):
 def test_csv_may_have_the_score_of_each_label(tmp_path):
     file, out = tmp_path / "in.csv", tmp_path / "out.csv"
     file.write_text("id,text\n7,rain\n8,sun\n")
-    source = Source(path=file, columns=Columns(label=None))
+    source = Source(path=file, reading=Reading(label=None))
     predictions = [
         MultiLabel(labels=("b",), scores={"b": 0.75, "a": 0.00012345678}),
         MultiLabel(labels=(), scores={"a": 0.25, "b": 0.125}),

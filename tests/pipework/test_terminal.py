@@ -10,11 +10,11 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from pipework import console
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.export.plan import all_variants
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import FallbackLayer, Precision
 from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.read_options import Reading
 from pipework.serve.config import EngineSettings
 from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
@@ -156,7 +156,7 @@ def test_no_engine_name_is_broken_in_80_columns(manifest, tmp_path, capsys, monk
 def test_the_share_of_truncated_rows_is_shown(tmp_path, capsys):
     rows = "".join(f"{'word ' * words}\ta\n" for words in (1, 6, 7, 8))
     (tmp_path / "rows.tsv").write_text("text\tlabel\n" + rows)
-    source = Source(path=tmp_path / "rows.tsv", columns=Columns(text="text", label="label"))
+    source = Source(path=tmp_path / "rows.tsv", reading=Reading(text="text", label="label"))
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "word": 1}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     encoder = TextEncoder(tokenizer, max_length=6, type_ids=False)

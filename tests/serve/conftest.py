@@ -37,10 +37,10 @@ from pipework.run_folder.manifest import (
     Input,
     Manifest,
     Model,
-    ReadOptions,
     read_manifest,
     write_manifest,
 )
+from pipework.run_folder.read_options import ReadOptions
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_engine
 from pipework.serve.engines.runtimes import runtime_of

@@ -13,7 +13,7 @@ from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.serve.config import LimitSettings
 from pipework.serve.models.registry import Models
 from pipework.serve.request.context import RequestOptions, StageTimings, set_timings
-from pipework.serve.request.statistics import EngineLoad, Totals
+from pipework.serve.request.statistics import EngineLoad, Statistics
 from pipework.tasks.predictions import Prediction, SingleLabel
 from pipework.wire.text_tensors import InputTexts, OutputTensors
 from tests.serve.servers import MemoryServer
@@ -27,19 +27,22 @@ class FakeModel:
     name = "fake"
     version = "1"
     engine = "onnx"
-    fault = ""
-    alive = ready = True
-    oldest_batch = None
+    alive = True
     record = SimpleNamespace(precision="fp32")
-    load = EngineLoad()
-    totals = Totals()
     inputs = ("text",)
     classes = 2
+    load = EngineLoad()
 
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.examples: list[list[Example]] = []
         self.terms: list[RequestOptions] = []
+        self.scheduler = SimpleNamespace(
+            ready=True,
+            fault="",
+            oldest_batch=None,
+            statistics=Statistics(),
+        )
 
     def check_room(self, _: RequestOptions) -> None:
         if isinstance(self.error, TooBusyError):

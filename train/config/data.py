@@ -7,10 +7,11 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from pipework.data.examples import Source
-from pipework.data.readers import WITHOUT_COLUMNS, Column, Columns, Format
+from pipework.data.readers import WITHOUT_COLUMNS
 from pipework.data.text_files import numbered_lines
 from pipework.errors import ConfigError
-from pipework.run_folder.manifest import Dialect, Part
+from pipework.run_folder.manifest import Part
+from pipework.run_folder.read_options import Column, Dialect, Format, Reading
 from pipework.settings import Positive, Settings
 from pipework.tasks.kinds import DEFAULT_KIND, Metric
 from pipework.tasks.labels import resolve_label
@@ -163,12 +164,11 @@ class ReadingSettings(Settings):
         if self.separator is not None and not task.many_labels:
             message = f"data.separator needs a multi_label task, and this task is {kind}"
             raise ConfigError(message, "set task.kind to multi_label, or remove data.separator")
-        columns = Columns(**self.columns.model_dump())
+        columns = self.columns.model_dump()
         if not task.predicts:
-            columns = Columns(text=columns.text, label=None)
-        return Source(
-            path=path,
-            columns=columns,
+            columns = {"text": self.columns.text, "label": None}
+        reading = Reading(
+            **columns,
             format=self.format,
             header=self.header,
             kind=kind,
@@ -178,8 +178,8 @@ class ReadingSettings(Settings):
             no_label=self.no_label,
             vector=labels if task.many_labels else (),
             marked=self.marked,
-            part=None if part == Part() else part,
         )
+        return Source(path=path, reading=reading, part=None if part == Part() else part)
 
     @property
     def entities(self) -> bool:

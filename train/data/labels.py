@@ -28,8 +28,8 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
         labels = read_labels(configured)
     elif configured is not None:
         labels = configured
-    elif isinstance(source.columns.label, tuple):
-        labels = tuple(map(str, source.columns.label))
+    elif isinstance(source.reading.label, tuple):
+        labels = tuple(map(str, source.reading.label))
     else:
         # Read the rows held out for dev too: a rare label may occur only there.
         names = {label for example in source.whole().rows() for label in example.labels}
@@ -37,7 +37,7 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
         labels = tuple(sorted(names, key=int if numeric else str))
     minimum = task.fewest_labels
     if not labels and (skipped := source.skipped_rows()):
-        message = f"{source.path}: all {skipped:,} rows lack a label at {source.columns.label!r}"
+        message = f"{source.path}: all {skipped:,} rows lack a label at {source.reading.label!r}"
         hint = "check data.columns.label, data.skip_unlabelled and data.no_label"
         raise ConfigError(message, hint)
     if len(set(labels)) != len(labels) or len(labels) < minimum:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Source
-from pipework.data.readers import Format
 from pipework.progress import Progress
+from pipework.run_folder.read_options import Format
 from pipework.settings import Settings, load_settings
 from pipework.tasks.registry import task_type
 from pipework.text.encoding import TextEncoder

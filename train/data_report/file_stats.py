@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source, chunks, folded_text
-from pipework.data.readers import Columns
 from pipework.progress import Progress
+from pipework.run_folder.read_options import Reading
 from pipework.tasks.labels import Label, resolve_label
 from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
@@ -84,7 +84,7 @@ class FileStats:
     """
 
     def __init__(
-        self, names: Sequence[str] | None, task: type[Task], columns: Columns | None = None
+        self, names: Sequence[str] | None, task: type[Task], columns: Reading | None = None
     ) -> None:
         """Create empty statistics; `names` are the classes, if the file holds their indices."""
         self.labels: Counter[str] = Counter()
@@ -117,7 +117,7 @@ class FileStats:
         Raises:
             DataError: a row cannot be read, or the file has no rows.
         """
-        stats = cls(names, source.task, source.columns)
+        stats = cls(names, source.task, source.reading)
         size, stride = _size(source), 0
         rest = size
         with progress.stage(f"read {source.path.name}", size, "bytes"):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Tokenizer
 
-from pipework.data.readers import Format
 from pipework.errors import ConfigError
+from pipework.run_folder.read_options import Format
 from pipework.text.padding import Padding
 from pipework.text.special_tokens import SpecialTokens
 from pipework.train.config.run_config import Config

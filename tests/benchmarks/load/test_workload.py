@@ -6,14 +6,14 @@ import pytest
 from pipework.benchmarks.load.workload import MEAN_WORDS, Workload
 from pipework.data.entities import parse_marked_text
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.errors import DataError
+from pipework.run_folder.read_options import Reading
 
 
 def source(tmp_path, lines, *, text_pair=None):
     path = tmp_path / "rows.tsv"
     path.write_text("\n".join(lines), encoding="utf-8")
-    return Source(path=path, columns=Columns(text=0, text_pair=text_pair, label=None))
+    return Source(path=path, reading=Reading(text=0, text_pair=text_pair, label=None))
 
 
 def test_synthetic_lengths_are_log_normal_with_the_stated_mean():
@@ -76,7 +76,7 @@ def test_an_empty_file_is_reported(tmp_path):
     path = tmp_path / "empty.jsonl"
     path.touch()
     with pytest.raises(DataError, match=r"empty\.jsonl contains no rows"):
-        Workload.read(Source(path=path, columns=Columns(label=None)), texts_per_request=1, seed=0)
+        Workload.read(Source(path=path, reading=Reading(label=None)), texts_per_request=1, seed=0)
 
 
 def test_the_mean_length_can_be_chosen():

@@ -13,7 +13,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 from pipework.benchmarks.studies.imports import save_classifier, save_graph
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.errors import ConfigError
 from pipework.export.config import ExportSettings, ImportSettings
 from pipework.export.importing.run import import_source
@@ -57,7 +56,7 @@ def published(exported, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows():
-    return list(Source(path=SAMPLE / "test.tsv", columns=Columns()).rows())
+    return list(Source(path=SAMPLE / "test.tsv").rows())
 
 
 def test_the_files_have_the_names_of_the_hub(published):

@@ -19,31 +19,30 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines.cuda import Gpu
 from tests.conftest import Noting
 from tests.export.conftest import INT8_LAYERS
-
-FORMS = [
-    ("onnx", Scaling.DYNAMIC, Layout.PADDED),
-    ("onnx", Scaling.STATIC, Layout.PACKED),
-    ("openvino", Scaling.STATIC, Layout.PADDED),
-    ("openvino", Scaling.STATIC, Layout.PACKED),
-]
+from tests.repetitions import repeated
 
 
 def int8(format_, scaling, layout):
     return Variant(format=format_, precision=Precision.INT8, layout=layout, scaling=scaling)
 
 
+DYNAMIC = int8("onnx", Scaling.DYNAMIC, Layout.PADDED)
+STATIC = int8("onnx", Scaling.STATIC, Layout.PACKED)
+OPENVINO = {layout: int8("openvino", Scaling.STATIC, layout) for layout in Layout}
+VARIANTS = [[DYNAMIC, OPENVINO[Layout.PACKED]], [STATIC, OPENVINO[Layout.PADDED]]]
+
 L4 = Gpu(name="NVIDIA L4", capability=89)
 
 
-@pytest.fixture(scope="module")
-def int8_export(trained_run, tmp_path_factory):
-    """A run with an engine of each form, built beside a GPU, and the notes; read it only."""
+@pytest.fixture(scope="module", params=repeated(VARIANTS), ids=["dynamic", "static"])
+def int8_export(request, trained_run, tmp_path_factory):
+    """A run with an onnx and an openvino engine, built on a machine with a GPU, and the notes."""
     run, noting = tmp_path_factory.mktemp("runs") / "int8", Noting()
     shutil.copytree(trained_run, run)
     settings = ExportSettings(speed_s=0, calibration_rows=32, dev_rows=100)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnx2ort, "cuda_gpu", lambda: L4)
-        export(run, noting, [int8(*form) for form in FORMS], settings=settings)
+        export(run, noting, request.param, settings=settings)
     return run, noting.lines
 
 
@@ -54,23 +53,22 @@ def int8_run(int8_export):
 
 def test_nodes_that_a_gpu_leaves_to_the_cpu_are_reported(int8_export):
     run, lines = int8_export
-    (dynamic,) = (one for one in read_manifest(run).engines if one.scaling is Scaling.DYNAMIC)
-    graph = run / dynamic.files[0].path
+    (engine,) = (one for one in read_manifest(run).engines if one.format == "onnx")
+    graph = run / engine.files[0].path
     count = sum(node.op_type == "MatMulInteger" for node in onnx.load(graph).graph.node)
-    assert count > 0
-    assert [line for line in lines if "CUDA" in line] == [
-        (
-            f"onnx-int8-dynamic: onnxruntime has no CUDA kernel for {count} MatMulInteger nodes: "
-            "NVIDIA L4 waits for the CPU; use --precision fp16, or --to tensorrt --precision int8"
-        )
-    ]
+    assert (count > 0) is (engine.scaling is Scaling.DYNAMIC)
+    note = (
+        f"onnx-int8-dynamic: onnxruntime has no CUDA kernel for {count} MatMulInteger nodes: "
+        "NVIDIA L4 waits for the CPU; use --precision fp16, or --to tensorrt --precision int8"
+    )
+    assert [line for line in lines if "CUDA" in line] == [note] * bool(count)
     assert onnx2ort.cuda_warning(graph, None) is None
 
 
 @pytest.mark.slow
 def test_every_form_passes_without_fallback_layers(int8_run):
     engines = read_manifest(int8_run).engines
-    assert {engine.name for engine in engines} == {int8(*form).label for form in FORMS}
+    assert [engine.format for engine in engines] == ["onnx", "openvino"]
     for engine in engines:
         assert engine.proven
         assert engine.built.kept == ()
@@ -118,7 +116,6 @@ def test_the_layers_in_int8_are_returned_by_their_modules(exported_run, tmp_path
     settings = ExportSettings(speed_s=0, dev_rows=10)
     run_rows = RunRows.open(exported_run, manifest, settings)
     graph = exported_run / manifest.engines[0].files[0].path
-    variant = int8("onnx", Scaling.DYNAMIC, Layout.PADDED)
-    layers = onnx_to_int8(graph, tmp_path / "model.onnx", variant, run_rows, NullProgress())
+    layers = onnx_to_int8(graph, tmp_path / "model.onnx", DYNAMIC, run_rows, NullProgress())
     assert layers.fallback == ()
     assert layers.int8 == INT8_LAYERS

@@ -1,16 +1,16 @@
 import pytest
 
 from pipework.data.examples import Example, Source, parse_columns, split_pair
-from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.run_folder.manifest import Part
+from pipework.run_folder.read_options import Format, Reading
 
-NUMBERS = Columns(text=0, label=1)
+NUMBERS = Reading(text=0, label=1)
 
 
 def read(path, content, columns=None, **how):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return list(Source(path=path, columns=columns or Columns(), **how).rows())
+    return list(Source(path=path, reading=columns or Reading()).reread(**how).rows())
 
 
 def test_tsv_has_no_quoting(tmp_path):
@@ -42,7 +42,7 @@ def test_with_column_numbers_a_declared_header_is_skipped(tmp_path):
     rows = read(
         tmp_path / "a.tsv",
         "q\tid\tone\ttwo\n1\t7\ta\tb\n",
-        Columns(text=2, text_pair=3, label=0),
+        Reading(text=2, text_pair=3, label=0),
         header=True,
     )
     assert rows == [Example(text="a", text_pair="b", label="1")]
@@ -87,7 +87,7 @@ def test_errors_name_file_and_line(tmp_path, name, content, message):
 
 def test_a_column_number_out_of_range_is_reported(tmp_path):
     with pytest.raises(DataError, match="no column 5; found 2 columns"):
-        read(tmp_path / "a.tsv", "x\ty\n", Columns(text=5, label=1))
+        read(tmp_path / "a.tsv", "x\ty\n", Reading(text=5, label=1))
 
 
 def test_blank_lines_are_skipped_except_inside_quotes(tmp_path):
@@ -104,7 +104,7 @@ def test_line_numbers_count_blank_lines(tmp_path):
 def test_an_unlabelled_source_still_skips_the_header(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\ttopic\nx\t1\n")
-    source = Source(path=path, columns=Columns(text=0, label="topic"))
+    source = Source(path=path, reading=Reading(text=0, label="topic"))
     assert list(source.unlabelled().rows()) == [Example(text="x")]
 
 
@@ -122,7 +122,7 @@ def test_columns_are_parsed_from_an_option():
         parse_columns("text=0,text_pair=1,text=2")
 
 
-ENTITIES = Columns(entities="entities")
+ENTITIES = Reading(entities="entities")
 MULTI, NUMBER = {"kind": "multi_label"}, {"kind": "regression"}
 
 
@@ -167,12 +167,12 @@ def test_entity_tags_are_removed_from_marked_texts_and_semeval_records(tmp_path)
     rows = read(
         tmp_path / "a.tsv",
         "x\t<e2>tea</e2> in <e1> cup </e1>\n",
-        Columns(text=1, label=0),
+        Reading(text=1, label=0),
         marked=True,
     )
     assert rows == [Example(text="tea in  cup ", entities=((8, 11), (0, 3)), label="x")]
     record = '1\t"<e1>a</e1> <e2>b</e2>"\nOther\nComment:\n\n'
-    rows = read(tmp_path / "a.TXT", record, format="semeval")
+    rows = read(tmp_path / "a.TXT", record, format=Format.SEMEVAL)
     assert rows == [Example(text="a b", entities=((0, 1), (2, 3)), label="Other")]
 
 
@@ -244,7 +244,7 @@ def test_an_invalid_label_or_entity_is_reported_with_its_line(
 
 def part(path, *, held_out, rows=30, seed=0, stratified=False):
     chosen = Part(rows=rows, seed=seed, held_out=held_out, stratified=stratified)
-    return [row.text for row in Source(path=path, columns=NUMBERS, part=chosen).rows()]
+    return [row.text for row in Source(path=path, reading=NUMBERS, part=chosen).rows()]
 
 
 def test_held_out_rows_do_not_depend_on_the_order_of_the_file(tmp_path):
@@ -281,50 +281,36 @@ def test_a_limit_takes_the_same_rows_in_any_order_of_the_file(tmp_path):
     path.write_text("\n".join(lines))
     turned.write_text("\n".join(reversed(lines)))
     few, turned_few = (
-        [row.text for row in Source(path=p, columns=NUMBERS, part=Part(limit=25)).rows()]
+        [row.text for row in Source(path=p, reading=NUMBERS, part=Part(limit=25)).rows()]
         for p in (path, turned)
     )
     assert len(few) == len(turned_few) == 25
     assert set(few) == set(turned_few)
     assert few != [line.split("\t")[0] for line in lines[:25]]
     both = Part(rows=30, seed=1, limit=10)
-    rest = [row.text for row in Source(path=path, columns=NUMBERS, part=both).rows()]
+    rest = [row.text for row in Source(path=path, reading=NUMBERS, part=both).rows()]
     assert len(rest) == 10
     assert set(rest).isdisjoint(part(path, held_out=True, seed=1))
-    assert len(list(Source(path=path, columns=NUMBERS, part=Part(limit=500)).rows())) == 100
+    assert len(list(Source(path=path, reading=NUMBERS, part=Part(limit=500)).rows())) == 100
 
 
 def test_rows_of_excluded_splits_are_left_out(tmp_path):
     train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
     train.write_text("Rain  and wind\t1\nsun\t0\nrain\t1\n")
     dev.write_text("rain and WIND\t0\n")
-    excluded = (Source(path=dev, columns=NUMBERS),)
-    chosen = Source(path=train, columns=NUMBERS, part=Part(without=("dev",)), excluded=excluded)
+    excluded = (Source(path=dev, reading=NUMBERS),)
+    chosen = Source(path=train, reading=NUMBERS, part=Part(without=("dev",)), excluded=excluded)
     assert [row.text for row in chosen.rows()] == ["sun", "rain"]
     assert [row.text for row in chosen.unlabelled().rows()] == ["sun", "rain"]
     assert len(list(chosen.whole().rows())) == 3
 
 
-def test_a_source_is_restored_from_the_read_options_of_a_manifest(tmp_path):
-    source = Source(
-        path=tmp_path / "a.tsv",
-        columns=Columns(text=1, label=0),
-        format="tsv",
-        header=False,
-        kind="multi_label",
-        separator=";",
-        marked=True,
-        part=Part(rows=3, seed=4, held_out=True),
-    )
-    assert Source.of(source.read_options(), source.path, source.part) == source
-
-
 def test_real_files_have_the_documented_number_of_rows(shared_data):
-    headlines = Source(path=shared_data / "thucnews_headlines" / "train_45000.txt", columns=NUMBERS)
+    headlines = Source(path=shared_data / "thucnews_headlines" / "train_45000.txt", reading=NUMBERS)
     assert sum(1 for _ in headlines.rows()) == 45_000
-    pairs = Columns(text=3, text_pair=4, label=0)
+    pairs = Reading(text=3, text_pair=4, label=0, format="tsv", header=True)
     for name, count in (("train.tsv", 3668), ("dev.tsv", 408), ("msr_paraphrase_test.txt", 1725)):
-        source = Source(path=shared_data / "mrpc" / name, columns=pairs, format="tsv", header=True)
+        source = Source(path=shared_data / "mrpc" / name, reading=pairs)
         rows = list(source.rows())
         assert len(rows) == count
         assert {row.label for row in rows} == {"0", "1"}
@@ -336,8 +322,8 @@ def test_the_official_semeval_files_and_the_tsv_files_give_the_same_examples(sha
         ("TRAIN_FILE.TXT", "rbert_train.tsv", 8000),
         ("TEST_FILE_FULL.TXT", "rbert_test.tsv", 2717),
     ):
-        records = Source(path=folder / official, columns=Columns(), format="semeval")
-        marked = Source(path=folder / tsv, columns=Columns(text=1, label=0), marked=True)
+        records = Source(path=folder / official, reading=Reading(format="semeval"))
+        marked = Source(path=folder / tsv, reading=Reading(text=1, label=0, marked=True))
         first, second = list(records.rows()), list(marked.rows())
         assert len(first) == len(second) == count
         assert [row.label for row in first] == [row.label for row in second]
@@ -353,7 +339,7 @@ def entity_texts(row):
 
 
 def test_the_labels_of_stsb_are_numbers(shared_data):
-    columns = Columns(text="sentence1", text_pair="sentence2", label="score")
+    pairs = Reading(text="sentence1", text_pair="sentence2", label="score", kind="regression")
     path = shared_data / "stsb" / "glue_dev.tsv"
-    scores = [float(row.label) for row in Source(path=path, columns=columns, **NUMBER).rows()]
+    scores = [float(row.label) for row in Source(path=path, reading=pairs).rows()]
     assert (len(scores), min(scores), max(scores)) == (1500, 0, 5)

@@ -3,10 +3,10 @@ from collections import Counter
 import pytest
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.run_folder.manifest import Part
+from pipework.run_folder.read_options import Reading
 
-NUMBERS = Columns(text=0, label=1)
+NUMBERS = Reading(text=0, label=1)
 
 
 @pytest.mark.parametrize("turn", [False, True])
@@ -18,7 +18,7 @@ def test_each_label_has_its_share_of_a_stratified_part(tmp_path, turn):
 
     def rows(**part):
         chosen = Part(seed=3, stratified=True, held_out=True).model_copy(update=part)
-        return [*Source(path=path, columns=NUMBERS, part=chosen).rows()]
+        return [*Source(path=path, reading=NUMBERS, part=chosen).rows()]
 
     dev, test = rows(rows=30), rows(rows=60, after=30)
     for part in dev, test:

@@ -5,11 +5,12 @@ import pytest
 from pipework.data.records import Records
 from pipework.errors import InputError
 from pipework.run_folder.manifest import TrainingReadOptions
+from pipework.run_folder.read_options import Format
 
 
 def records(file_format):
     options = TrainingReadOptions.of_inputs(("text",))
-    return Records(options.model_copy(update={"format": file_format}))
+    return Records(options.model_copy(update={"format": Format(file_format)}))
 
 
 def test_a_record_is_decoded_alone():

@@ -4,8 +4,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 from pipework.data.entities import parse_marked_text
 from pipework.data.examples import Example, Source
-from pipework.data.readers import Columns, numbered_lines
+from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError, InputError, RunFolderError
+from pipework.run_folder.read_options import Reading
 from pipework.text.encoding import TextEncoder, mark_entities
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefgh"]
@@ -308,7 +309,7 @@ def test_real_texts_keep_their_entities_at_every_max_length(shared_data):
         single="[CLS] $A [SEP]", special_tokens=ends
     )
     path = shared_data / "semeval2010_task8" / "TEST_FILE_FULL.TXT"
-    examples = list(Source(path=path, columns=Columns(), format="semeval").rows())
+    examples = list(Source(path=path, reading=Reading(format="semeval")).rows())
     for limit in (6, 16, 128):
         limited = TextEncoder(tokenizer, max_length=limit, type_ids=True)
         for example, encoding in zip(examples, limited.encode(examples), strict=True):

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
-from pipework.data.readers import Format
 from pipework.errors import DataError
-from pipework.run_folder.manifest import Dialect, TrainingReadOptions
+from pipework.run_folder.manifest import TrainingReadOptions
+from pipework.run_folder.read_options import Dialect, Format
 from pipework.serve.bulk.file_sources import file_source
 from tests.serve.bulk.test_job import score
 
@@ -51,7 +51,7 @@ def test_a_list_of_texts_has_its_own_column_name(run, tmp_path):
 def test_a_file_that_cannot_be_cut_is_refused(dialect):
     training = TrainingReadOptions.of_inputs(("text",)).model_copy(update={"suffix": ".tsv"})
     table = SimpleNamespace(name="table.tsv", read=lambda *_: b"")
-    assert file_source(table, training, None).format is Format.TSV
+    assert file_source(table, training, None).reading.format is Format.TSV
     other = training.model_copy(update={"dialect": Dialect(**dialect)})
     with pytest.raises(DataError, match="was trained on data in another form"):
         file_source(table, other, None)

@@ -11,20 +11,20 @@ import pytest
 
 from pipework.data import records
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.data.records import Records
 from pipework.errors import DataError
+from pipework.run_folder.read_options import Reading
 from pipework.serve.bulk import input_files
 from pipework.serve.bulk.input_files import plan_file
 from pipework.serve.bulk.stored_files import find_files
 
-COLUMNS = Columns(text="text", label=None)
-CSV = Records(Source(path=Path("a.csv"), columns=COLUMNS).read_options())
+COLUMNS = Reading(text="text", label=None)
+CSV = Records(Source(path=Path("a.csv"), reading=COLUMNS).read_options())
 
 
 def plan(path: Path, header: bool = True):
     (stored,) = find_files(str(path))
-    planned = plan_file(stored, Source(path=path, columns=COLUMNS, header=header), 0)
+    planned = plan_file(stored, Source(path=path, reading=COLUMNS).reread(header=header), 0)
     return stored, planned.file, planned.items
 
 

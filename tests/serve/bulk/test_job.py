@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.progress import NullProgress
+from pipework.run_folder.read_options import Reading
 from pipework.serve.bulk import input_files, job, job_folder, stored_files
 from pipework.serve.bulk.input_files import WorkItem
 from pipework.serve.bulk.job import BulkOptions, score_files
@@ -579,7 +579,7 @@ def test_a_damaged_row_group_is_reported_and_the_others_are_scored(run, files, t
     path = inputs / "file0.parquet"
     content = path.read_bytes()
     (stored,) = stored_files.find_files(str(path))
-    item = input_files.plan_file(stored, Source(path=path, columns=Columns(text="text")), 0).items[
+    item = input_files.plan_file(stored, Source(path=path, reading=Reading(text="text")), 0).items[
         1
     ]
     damaged = bytearray(content)

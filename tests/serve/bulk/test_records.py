@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.read_options import Format, Reading
 from pipework.serve.bulk import records
 from pipework.serve.bulk.records import RowReader
 
@@ -19,7 +19,7 @@ def reader(run):
     expected = read_manifest(run).input
 
     def make(name: str, columns: tuple[str, ...], keep=(), text="text") -> RowReader:
-        source = Source(path=Path(name), columns=Columns(text=text, label=None))
+        source = Source(path=Path(name), reading=Reading(text=text, label=None))
         return RowReader(source=source, columns=columns, keep=keep, expected=expected)
 
     return make
@@ -59,7 +59,7 @@ def test_rows_of_tsv_and_text(reader):
     rows, _, _ = read(reader("x.tsv", ("id", "text")), b'1\t"rain\n2\tsun\n')
     assert rows == [(2, '"rain'), (3, "sun")]
     lines = reader("x.txt", ("text",))
-    source = Source(path=Path("x.txt"), columns=lines.source.columns, format=Format.TEXT)
+    source = lines.source.reread(format=Format.TEXT)
     lines = RowReader(source=source, columns=("text",), keep=(), expected=lines.expected)
     assert read(lines, b"rain, sun\n\n a\tb", 1)[0] == [(1, "rain, sun"), (3, " a\tb")]
 

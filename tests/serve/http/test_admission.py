@@ -41,6 +41,10 @@ class FakeVersion:
     name: str = "topics"
     version: str = "1"
 
+    @property
+    def scheduler(self) -> "FakeVersion":
+        return self
+
     def check_room(self, _: RequestOptions) -> None:
         if self.error:
             raise self.error

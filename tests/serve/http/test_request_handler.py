@@ -366,7 +366,7 @@ def test_a_request_keeps_its_version_open_until_it_is_answered(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = MemoryServer(models := Models([predictor]))
-    (leased,) = models._leases._models[predictor.name].values()  # noqa: SLF001
+    (leased,) = models.leases._models[predictor.name].values()  # noqa: SLF001
     held: list[int] = []
 
     async def predict(*_: object) -> list[Prediction]:

@@ -28,8 +28,7 @@ class Version:
     """The attributes of a model version that the status contains."""
 
     engine, inputs, classes = "onnx-int8", ("text",), 2
-    alive = ready = True
-    fault = ""
+    alive = True
 
     def __init__(self, name, version, kind="single_label", thresholds=()):
         self.name, self.version = name, version
@@ -41,10 +40,7 @@ class Version:
         )
         self.load = EngineLoad(waiting_requests=3, crashes=2, refused={"queue_full": 4})
         self.statistics = Statistics()
-
-    @property
-    def totals(self):
-        return self.statistics.totals
+        self.scheduler = SimpleNamespace(ready=True, fault="", statistics=self.statistics)
 
     def close(self):
         pass

@@ -23,9 +23,7 @@ def version():
         name="topics",
         version="1",
         alive=True,
-        ready=True,
-        fault="",
-        oldest_batch=None,
+        scheduler=SimpleNamespace(ready=True, fault="", oldest_batch=None),
         close=lambda: None,
     )
 
@@ -52,9 +50,9 @@ def test_the_status_follows_the_readiness_of_the_models(service):
 
     async def use(health, models, _):
         ready = await check(health, service)
-        served.ready = False
+        served.scheduler.ready = False
         reopened = await check(health, service)
-        served.ready = True
+        served.scheduler.ready = True
         models.stopping.set()
         return ready, reopened, await check(health, service)
 
@@ -85,7 +83,7 @@ def test_a_watch_yields_each_change_and_ends_with_the_server():
         async for response in health.Watch(HealthCheckRequest(service=SERVICE), None):
             seen.append(response.status)
             if len(seen) < 3:
-                served.ready = not served.ready
+                served.scheduler.ready = not served.scheduler.ready
             else:
                 models.stopping.set()
                 ending.set()

@@ -11,12 +11,12 @@ from pipework.serve.request.context import StageTimings
 from pipework.serve.request.statistics import EngineLoad, Statistics
 
 
-def version(name="topics", number="1", totals=None):
+def version(name="topics", number="1", counters=None):
     return SimpleNamespace(
         name=name,
         version=number,
         load=EngineLoad(batches=7, cache_hits=5, cache_misses=2),
-        totals=totals or Statistics().totals,
+        scheduler=SimpleNamespace(statistics=counters or Statistics()),
         close=lambda: None,
     )
 
@@ -31,7 +31,7 @@ def test_each_stage_has_the_count_and_time_of_successful_requests():
     counters.record_success(4, StageTimings(tokenize_s=1, queue_s=2, infer_s=3, decode_s=4))
     counters.record_success(1, StageTimings(infer_s=0.5))
     counters.record_failure(6)
-    (found,) = statistics([version(totals=counters.totals)]).model_stats
+    (found,) = statistics([version(counters=counters)]).model_stats
     assert (found.inference_count, found.execution_count) == (5, 7)
     requests = found.inference_stats
     seconds = {
@@ -54,9 +54,9 @@ def test_each_stage_has_the_count_and_time_of_successful_requests():
 def test_the_last_response_is_in_milliseconds_since_1970(monkeypatch):
     monkeypatch.setattr("time.time", lambda: 1_700_000_000.25)
     counters = Statistics()
-    assert statistics([version(totals=counters.totals)]).model_stats[0].last_inference == 0
+    assert statistics([version(counters=counters)]).model_stats[0].last_inference == 0
     counters.record_success(1, StageTimings())
-    found = statistics([version(totals=counters.totals)]).model_stats[0]
+    found = statistics([version(counters=counters)]).model_stats[0]
     assert found.last_inference == 1_700_000_000_250
 
 

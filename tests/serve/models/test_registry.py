@@ -20,8 +20,8 @@ def models(run):
 
 
 def test_versions_are_leased_by_name_and_the_last_given_is_the_newest(models):
-    assert models.names == ["topics"]
-    assert [one.version for one in models.versions("topics")] == ["9", "10"]
+    assert models.leases.names == ["topics"]
+    assert [one.version for one in models.leases.versions("topics")] == ["9", "10"]
     assert models.policy("topics") == Policy(latest=1)
     with models.lease() as one:
         assert one.version == "10"

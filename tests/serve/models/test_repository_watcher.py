@@ -55,8 +55,8 @@ def test_names_and_versions_are_those_of_the_folders(shelf):
     shelf.add(2)
     shelf.add(7, name="other")
     with opened(shelf) as models:
-        assert models.names == ["other", "topics"]
-        assert [one.version for one in models.versions("topics")] == ["1", "2"]
+        assert models.leases.names == ["other", "topics"]
+        assert [one.version for one in models.leases.versions("topics")] == ["1", "2"]
         assert asyncio.run(label(models)) == ("2", "weather-2")
         assert asyncio.run(label(models, version="1")) == ("1", "weather")
         with models.lease("other") as one:
@@ -110,14 +110,14 @@ def test_polling_loads_new_versions_and_unloads_removed_ones(shelf):
         shelf.add(2)
         wait_for(lambda: asyncio.run(label(models)) == ("2", "weather-2"))
         shelf.add(1, name="other")
-        wait_for(lambda: models.names == ["topics", "other"])
+        wait_for(lambda: models.leases.names == ["topics", "other"])
         shutil.rmtree(shelf.folder / "topics" / "2")
         wait_for(lambda: asyncio.run(label(models)) == ("1", "weather"))
         shutil.rmtree(shelf.folder / "other")
-        wait_for(lambda: models.names == ["topics"])
+        wait_for(lambda: models.leases.names == ["topics"])
         shelf.configure(ALL)
         shelf.add(3)
-        wait_for(lambda: len(models.versions("topics")) == 2)
+        wait_for(lambda: len(models.leases.versions("topics")) == 2)
 
 
 def test_a_failure_is_logged_once_and_retried_when_the_files_change(shelf, caplog):
@@ -191,7 +191,7 @@ def test_an_unloaded_model_is_not_served_until_it_is_loaded(shelf):
     shelf.add(1)
     shelf.add(1, name="other")
     with opened(shelf, poll_s=0.02) as models:
-        (old,) = models.versions("topics")
+        (old,) = models.leases.versions("topics")
         asyncio.run(models.request(Change.UNLOAD, "topics"))
         assert not old.alive
         shelf.add(2)
@@ -221,7 +221,7 @@ def test_unloading_waits_for_leases_on_the_model(models):
     unloading = threading.Thread(target=unload)
     with models.lease("topics") as one:
         unloading.start()
-        wait_for(lambda: states(models)[0][2] == "UNAVAILABLE" or not models.names)
+        wait_for(lambda: states(models)[0][2] == "UNAVAILABLE" or not models.leases.names)
         assert unloading.is_alive()
         (answer,) = asyncio.run(one.predict([Example(text="goal")]))
         assert answer.label == "sport"
@@ -273,7 +273,7 @@ def test_a_model_that_needs_a_tritonserver_is_reported(shelf, models):
     shelf.add(1, name="asked", policy=key)
     with pytest.raises(LoadError, match="asked-engine, a model of a tritonserver: serve it"):
         load(models, "asked")
-    assert models.names == ["topics"]
+    assert models.leases.names == ["topics"]
 
 
 def test_a_bad_model_does_not_stop_the_others_from_being_served(shelf):
@@ -281,7 +281,7 @@ def test_a_bad_model_does_not_stop_the_others_from_being_served(shelf):
     shelf.add(1, name="bad", wrong=True)
     shelf.configure("version_policy {", "worse")
     with opened(shelf) as models:
-        assert models.names == ["topics"]
+        assert models.leases.names == ["topics"]
         assert [(name, state) for name, _, state, _ in states(models)] == [
             ("bad", "UNAVAILABLE"),
             ("topics", "READY"),

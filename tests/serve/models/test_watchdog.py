@@ -91,6 +91,11 @@ def test_the_limit_of_a_batch_follows_the_measured_batches(
     assert totals.limit_s(tokens) == pytest.approx(limit_s)
 
 
+def running(batch: RunningBatch | None) -> SimpleNamespace:
+    scheduler = SimpleNamespace(oldest_batch=batch)
+    return SimpleNamespace(name="topics", version="1", scheduler=scheduler)
+
+
 @pytest.mark.parametrize("seconds", [ENDS * 20.0 - 1, ENDS * 20.0 + 1])
 def test_the_process_ends_after_twice_the_limit(
     monkeypatch: pytest.MonkeyPatch, seconds: float
@@ -99,7 +104,7 @@ def test_the_process_ends_after_twice_the_limit(
     monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=ended.append))
     monkeypatch.setattr(watchdog.logging, "shutdown", lambda: None)
     batch = RunningBatch(started_s=time.monotonic() - seconds, limit_s=20.0)
-    model = SimpleNamespace(name="topics", version="1", oldest_batch=batch)
+    model = running(batch)
     end_if_stuck(model, 0.0)  # type: ignore[arg-type]
     assert ended == ([1] if seconds > ENDS * 20.0 else [])
 
@@ -111,7 +116,7 @@ def test_the_time_in_which_the_process_was_stopped_does_not_count(
     monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=ended.append))
     monkeypatch.setattr(watchdog, "STOPPED_S", -1.0)  # each poll is after a pause
     batch = RunningBatch(started_s=time.monotonic() - 100, limit_s=0.1)
-    model = SimpleNamespace(name="topics", version="1", oldest_batch=batch)
+    model = running(batch)
     models = SimpleNamespace(serving=lambda: [model])
     with watchdog.watchdog(models):  # type: ignore[arg-type]
         threading.Event().wait(3 * watchdog.POLL_S)
@@ -119,5 +124,5 @@ def test_the_time_in_which_the_process_was_stopped_does_not_count(
 
 
 def test_an_idle_engine_is_not_stuck() -> None:
-    model = SimpleNamespace(name="topics", version="1", oldest_batch=None)
+    model = running(None)
     end_if_stuck(model, 0.0)  # type: ignore[arg-type]

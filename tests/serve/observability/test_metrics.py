@@ -20,11 +20,9 @@ class MetricsVersion:
         self.name, self.version, self.engine = name, version, "onnx"
         self.record = SimpleNamespace(precision="int8")
         self.statistics = Statistics()
-        self.load = EngineLoad(batch_tokens=100, computed_tokens=125, refused={"queue_full": 2})
-
-    @property
-    def totals(self) -> object:
-        return self.statistics.totals
+        load = EngineLoad(batch_tokens=100, computed_tokens=125, refused={"queue_full": 2})
+        self.load = load
+        self.scheduler = SimpleNamespace(statistics=self.statistics)
 
 
 def samples(metrics: ServerMetrics) -> Samples:

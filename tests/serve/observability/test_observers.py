@@ -103,7 +103,7 @@ def test_a_request_to_a_closed_model_is_counted_once(
         (version,) = models.serving()
         version.close()
         assert app.request("POST", "/v1/predict", json={"texts": ["goal"]}).status_code == 503
-        assert version.load.refused["not_ready"] == 1
+        assert version.scheduler.load.refused["not_ready"] == 1
 
 
 def test_traces_without_opentelemetry_are_an_error(

@@ -37,7 +37,7 @@ def version(number, load=LOAD):
         engine="onnx-int8",
         record=SimpleNamespace(precision="int8"),
         load=load,
-        totals=Statistics().totals,
+        scheduler=SimpleNamespace(statistics=Statistics()),
     )
 
 

@@ -53,7 +53,8 @@ def test_predictions_of_truncated_texts_are_marked_and_counted(
             text=[text.encode() for text in texts], text_pair=pair and [pair.encode()] * 4
         )
         assert asyncio.run(predictor.answer(sent)).parameters() == {"truncated": "1,3"}
-        assert (predictor.totals.texts, predictor.totals.truncated) == (8, 4)
+        totals = predictor.scheduler.statistics.totals
+        assert (totals.texts, totals.truncated) == (8, 4)
     assert [prediction.truncated for prediction in predictions] == [False, True, False, True]
 
 
@@ -141,8 +142,8 @@ def test_warm_up_computes_a_text_and_counts_no_request(
 ) -> None:
     with open_predictor(request.getfixturevalue(kind)) as predictor:
         predictor.warm()
-        assert predictor.load.batch_texts == 1
-        assert predictor.totals.answered == 0
+        assert predictor.scheduler.load.batch_texts == 1
+        assert predictor.scheduler.statistics.totals.answered == 0
 
 
 def test_prove_checks_parity_on_the_stored_reference_rows(
@@ -195,7 +196,7 @@ def test_several_engines_share_the_cpus_and_return_the_same_predictions(
     monkeypatch.setattr("pipework.serve.engines.cpu_limit", lambda: 8)
     examples = [Example(text=text) for text in ("rain", "goal team")]
     with open_predictor(run, queue=QueueSettings(instances=3)) as several:
-        assert several.load.engines == 3
+        assert several.scheduler.load.engines == 3
         found = asyncio.run(several.predict(examples))
     assert threads == [3, 3, 3]  # of 8
     assert found == asyncio.run(predictor.predict(examples))
@@ -208,14 +209,14 @@ def test_a_machine_with_several_cpus_has_two_engines(
     monkeypatch.setattr("pipework.serve.engines.cpu_limit", lambda: processors)
     monkeypatch.setattr("pipework.serve.models.open_models.computes_on_gpu", lambda *_: False)
     with open_predictor(run) as predictor:
-        assert predictor.load.engines == engines
+        assert predictor.scheduler.load.engines == engines
 
 
 def test_a_deadline_that_has_passed_before_the_queue_is_counted(predictor: Predictor) -> None:
     options = RequestOptions(deadline_s=time.monotonic())
     with pytest.raises(DeadlineError):
         asyncio.run(predictor.predict([Example(text="rain")], options=options))
-    assert predictor.load.refused[RefusalReason.DEADLINE] == 1
+    assert predictor.scheduler.load.refused[RefusalReason.DEADLINE] == 1
 
 
 def test_a_model_of_pairs_names_the_fields_of_a_request(pair_run: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_version_of_a_repository_with_a_wrong_engine_is_opened_again(
         (before,) = models.serving()
         wrong.touch()
         wait_for(lambda: before not in models.serving())
-        assert before.fault
+        assert before.scheduler.fault
         models.check_ready()
 
 

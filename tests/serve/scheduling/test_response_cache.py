@@ -179,7 +179,7 @@ def test_answers_from_the_cache_are_the_same_bits(
         known = asyncio.run(predictor.predict([examples[1], examples[0], examples[2]], top_k=10))
         assert known == [computed[1], computed[0], computed[2]]
         assert [prediction.truncated for prediction in known] == [True, False, False]
-        assert predictor.totals.truncated == 4
+        assert predictor.scheduler.statistics.totals.truncated == 4
         assert noisy == []
 
 

@@ -1,8 +1,8 @@
 import pytest
 
-from pipework.data.readers import Format
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
+from pipework.run_folder.read_options import Format
 from pipework.tasks.kinds import Metric
 from pipework.train.config.data import TaskSettings
 from pipework.train.config.run_config import load_config
@@ -74,8 +74,9 @@ def test_pretraining_has_no_rows_for_calibration(tmp_path):
 
 def test_a_multi_label_task_may_have_a_separator(tmp_path):
     lines = ('dev = "b.tsv"', 'separator = "|"')
-    source = config(tmp_path, *lines, overrides=["task.kind=multi_label"]).sources()["dev"]
-    assert (source.separator, source.kind) == ("|", "multi_label")
+    sources = config(tmp_path, *lines, overrides=["task.kind=multi_label"]).sources()
+    reading = sources["dev"].reading
+    assert (reading.separator, reading.kind) == ("|", "multi_label")
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,16 @@ import sys
 import pytest
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
+from pipework.run_folder.read_options import Reading
 from pipework.train.data.labels import class_labels
 
 
-def source(tmp_path, labels, **how):
+def source(tmp_path, labels, part=None, **how):
     path = tmp_path / "rows.tsv"
     path.write_text("".join(f"{n}\t{label}\n" for n, label in enumerate(labels)))
-    return Source(path=path, columns=Columns(text=0, label=1), **how)
+    return Source(path=path, reading=Reading(text=0, label=1, **how), part=part)
 
 
 def test_labels_are_sorted_for_any_order_of_rows(tmp_path):
@@ -34,9 +34,9 @@ def test_a_file_of_names_fixes_the_order(tmp_path):
 def test_rows_without_any_label_are_reported(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "x", "label": "a"}\n' * 3)
-    columns = Columns(label="annotations.0.label")
+    reading = Reading(label="annotations.0.label", skip_unlabelled=True)
     with pytest.raises(ConfigError, match=r"all 3 rows lack a label at 'annotations\.0\.label'"):
-        class_labels(None, Source(path=path, columns=columns, skip_unlabelled=True))
+        class_labels(None, Source(path=path, reading=reading))
 
 
 def test_multi_label_classes_are_the_labels_of_all_rows(tmp_path):
@@ -60,9 +60,9 @@ def test_labels_do_not_depend_on_the_hash_seed(tmp_path):
     path = source(tmp_path, ["pear", "apple", "fig", "lime", "plum"]).path
     code = (
         "from pathlib import Path; from pipework.data.examples import Source;"
-        "from pipework.data.readers import Columns;"
+        "from pipework.run_folder.read_options import Reading;"
         "from pipework.train.data.labels import class_labels;"
-        f"rows = Source(path=Path({str(path)!r}), columns=Columns(text=0, label=1));"
+        f"rows = Source(path=Path({str(path)!r}), reading=Reading(text=0, label=1));"
         "print(class_labels(None, rows))"
     )
     printed = {

@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.errors import DataError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part
@@ -27,7 +26,7 @@ def parts(tmp_path, monkeypatch):
     path.write_text("text\tlabel\n" + "".join(f"{'word ' * n}\t{n % 2}\n" for n in range(1, 10)))
     tokenizer = learn_wordpiece(ModelSettings(preset="tiny"), lambda: ["word word"])
     encoder = TextEncoder(tokenizer, max_length=8, type_ids=True)
-    return Source(path=path, columns=Columns()), tokenizer.to_str(), encoder
+    return Source(path=path), tokenizer.to_str(), encoder
 
 
 def test_a_row_of_the_cache_equals_its_encoding(parts):

@@ -6,7 +6,7 @@ import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import BertTokenizerFast
 
-from pipework.data.examples import Columns, Example, Source
+from pipework.data.examples import Example, Source
 from pipework.errors import ConfigError
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import SAMPLE, ModelSettings
@@ -19,8 +19,8 @@ from pipework.train.data.tokenizer import (
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "猫坐在垫子上", "狗坐在门口", "猫和狗"] * 4
 TINY = ModelSettings(preset="tiny", vocab_size=3000)
-SAMPLE_ROWS = Source(path=SAMPLE / "train.tsv", columns=Columns())
-SOURCE = Source(path="unused", columns=Columns())
+SAMPLE_ROWS = Source(path=SAMPLE / "train.tsv")
+SOURCE = Source(path="unused")
 
 
 def test_the_same_texts_give_the_same_vocabulary():

@@ -5,7 +5,6 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.progress import NullProgress
 from pipework.text.encoding import TextEncoder
 from pipework.train.data_report.data_report import data_report
@@ -20,7 +19,7 @@ def sources(tmp_path, **splits):
     for name, rows in splits.items():
         path = tmp_path / f"{name}.tsv"
         path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-        result[name] = Source(path=path, columns=Columns())
+        result[name] = Source(path=path)
     return result
 
 

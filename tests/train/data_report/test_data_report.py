@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part
+from pipework.run_folder.read_options import Reading
 from pipework.train.data_report import file_stats
 from pipework.train.data_report.data_report import (
     cached_report,
@@ -55,7 +55,7 @@ def test_an_unknown_label_of_dev_fails_the_check(tmp_path):
 def test_a_header_that_is_read_as_data_is_reported(tmp_path, header, first, found):
     path = tmp_path / "f.csv"
     path.write_text(f"text,{first}\n" + "".join(f"row {n},{'ab'[n % 2]}\n" for n in range(30)))
-    source = Source(path=path, columns=Columns(text=0, label=1), header=header)
+    source = Source(path=path, reading=Reading(text=0, label=1, header=header))
     report = report_of({"train": source})
     assert report.splits["train"].header == found
     assert ("train: the first line may be a header" in " ".join(report.findings)) == bool(found)
@@ -103,7 +103,7 @@ def test_every_row_of_a_small_file_is_tokenized(tmp_path):
 def test_a_regression_has_value_statistics(tmp_path):
     rows = [("zero", "0"), ("one", "1"), ("two", "2.5"), ("four", "4.5"), ("zero", "0.0")]
     files = sources(tmp_path, train=[*rows, ("one", "3")], dev=[("x", "-1")])
-    numbers = {name: replace(source, kind="regression") for name, source in files.items()}
+    numbers = {name: source.reread(kind="regression") for name, source in files.items()}
     report = report_of(numbers)
     train = report.splits["train"]
     assert (train.labels, train.conflicting) == ({}, 1)

@@ -1,11 +1,10 @@
 import json
-from dataclasses import replace
 
 import pytest
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.errors import DataError
+from pipework.run_folder.read_options import Reading
 from pipework.train.data_report.tables import tables
 from tests.train.data_report.reports import encoder_of, report_of, sources
 
@@ -73,7 +72,7 @@ def test_texts_that_the_tokenizer_makes_equal_are_reported(tmp_path):
 
 def test_labels_without_rows_and_labels_of_all_rows_are_reported(tmp_path):
     files = sources(tmp_path, train=[("x", "a,c"), ("y", "b,c"), ("z", "c")])
-    files["train"] = replace(files["train"], kind="multi_label", separator=",")
+    files["train"] = files["train"].reread(kind="multi_label", separator=",")
     report = report_of(files, labels=["a", "b", "c", "d"])
     assert report.findings == (
         "train: every row has the label c, which cannot be learned",
@@ -86,7 +85,7 @@ def test_rows_without_any_of_several_labels_are_counted(tmp_path):
     labels = [["a"], ["b", "a"], *[[]] * 18]
     lines = (json.dumps({"text": f"t{n}", "label": label}) for n, label in enumerate(labels))
     path.write_text("\n".join(lines))
-    report = report_of({"train": Source(path=path, columns=Columns(), kind="multi_label")})
+    report = report_of({"train": Source(path=path, reading=Reading(kind="multi_label"))})
     (finding,) = report.findings
     assert finding.startswith(
         'train: 18 rows (90%) without a label: set train.class_weights = "bal'
@@ -97,7 +96,7 @@ def test_rows_without_any_of_several_labels_are_counted(tmp_path):
 
 def test_rows_without_a_label_are_counted(tmp_path):
     files = sources(tmp_path, train=[("x", "a"), ("y", "-"), ("z", ""), ("w", "b")])
-    source = replace(files["train"], skip_unlabelled=True, no_label=("-",))
+    source = files["train"].reread(skip_unlabelled=True, no_label=("-",))
     report = report_of({"train": source})
     assert (report.splits["train"].rows, report.splits["train"].skipped) == (2, 2)
     assert "train: 2 rows without a label left out" in report.findings
@@ -119,13 +118,13 @@ def label_studio(path, answers):
         for number, labels in enumerate(answers)
     ]
     path.write_text(json.dumps(tasks))
-    return Columns(text="data.text", label="annotations.*.result.0.value.choices")
+    return Reading(text="data.text", label="annotations.*.result.0.value.choices")
 
 
 def test_the_most_frequent_label_of_several_annotators_is_taken(tmp_path):
     path = tmp_path / "tasks.json"
     columns = label_studio(path, ["a", "aa", "bab", [None, "b"], "ab", [None], []])
-    source = Source(path=path, columns=columns, skip_unlabelled=True)
+    source = Source(path=path, reading=columns).reread(skip_unlabelled=True)
     assert [row.label for row in source.rows()] == ["a", "a", "b", "b"]
     report = report_of({"train": source})
     disputed = "train: 2 rows with different labels of annotators"
@@ -135,14 +134,14 @@ def test_the_most_frequent_label_of_several_annotators_is_taken(tmp_path):
 def test_other_labels_than_those_of_the_chosen_annotator_are_reported(tmp_path):
     path = tmp_path / "tasks.json"
     columns = label_studio(path, ["a", "aa", "bab", [None, "b"], [None, "a", "b"]])
-    first = replace(columns, label="annotations.0.result.0.value.choices.0")
-    source = Source(path=path, columns=first)
+    first = columns.model_copy(update={"label": "annotations.0.result.0.value.choices.0"})
+    source = Source(path=path, reading=first)
     assert [row.label for row in source.rows()] == ["a", "a", "b", "b", "a"]
     assert (
         "train: 2 rows with different labels of annotators" in report_of({"train": source}).findings
     )
     path.write_text('[{"text": "a b", "kinds": [{"name": "a"}, {"name": "b"}]}]')
-    source = Source(path=path, columns=Columns(text="text", label="kinds.0.name"))
+    source = Source(path=path, reading=Reading(text="text", label="kinds.0.name"))
     assert source.disputed_rows() == 0
 
 
@@ -152,14 +151,14 @@ def test_labels_that_are_equally_frequent_are_refused(tmp_path):
     with pytest.raises(
         DataError, match=r"2: .* found different labels, none most often: \[\['a'\], \['b'\], "
     ) as caught:
-        list(Source(path=path, columns=columns).rows())
+        list(Source(path=path, reading=columns).rows())
     assert caught.value.hint.endswith("or data.skip_unlabelled = true")
 
 
 def test_the_order_of_the_labels_of_an_annotator_does_not_count(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"text": "x", "labels": [["a", "b"], ["c"], ["b", "a"]]}))
-    source = Source(path=path, columns=Columns(label="labels.*"), kind="multi_label")
+    source = Source(path=path, reading=Reading(label="labels.*", kind="multi_label"))
     assert [{*row.label} for row in source.rows()] == [{"a", "b"}]
 
 
@@ -171,7 +170,7 @@ def test_annotators_of_several_labels_vote_on_each_and_those_of_numbers_give_a_m
         ("multi_label", "labels.*", ("a",)),
         ("regression", "scores.*", "4.5"),
     ):
-        source = Source(path=path, columns=Columns(label=column), kind=kind)
+        source = Source(path=path, reading=Reading(label=column, kind=kind))
         assert [row.label for row in source.rows()] == [expected]
 
 
@@ -180,6 +179,6 @@ def test_a_discarded_response_of_argilla_is_no_answer(tmp_path):
     responses = [{"value": "a", "status": "discarded"}, {"value": "b", "status": "submitted"}]
     path.write_text(json.dumps({"text": "x", "label": responses}))
     for column in ("label.*.value", "label.0.value"):
-        assert [row.label for row in Source(path=path, columns=Columns(label=column)).rows()] == [
+        assert [row.label for row in Source(path=path, reading=Reading(label=column)).rows()] == [
             "b"
         ]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns
 from pipework.progress import NullProgress
 from pipework.train.data_report.near_duplicates import BANDS, HASHES, band_keys, near_duplicates
 
@@ -31,7 +30,7 @@ def findings_of(folder, splits, threshold=0.8):
     for name, texts in splits.items():
         path = folder / f"{name}.tsv"
         path.write_text("text\tlabel\n" + "".join(f"{text}\ta\n" for text in texts))
-        sources[name] = Source(path=path, columns=Columns())
+        sources[name] = Source(path=path)
     rows = {name: len(texts) for name, texts in splits.items()}
     return list(near_duplicates(sources, rows, threshold, NullProgress()))
 

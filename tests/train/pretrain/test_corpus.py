@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns, Format
 from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
+from pipework.run_folder.read_options import Format, Reading
 from pipework.train.config.model import ModelSettings, Preset
 from pipework.train.data.tokenizer import learn_wordpiece
 from pipework.train.pretrain import corpus as code
@@ -23,7 +23,7 @@ def texts(tmp_path):
 
 
 def source(path, form=Format.TEXT):
-    return Source(path=path, columns=Columns(text="text", label=None), format=form, kind="pretrain")
+    return Source(path=path, reading=Reading(text="text", label=None, format=form, kind="pretrain"))
 
 
 def tokenizer(lines):

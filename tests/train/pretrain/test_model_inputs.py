@@ -6,8 +6,8 @@ import torch
 from tokenizers import Tokenizer
 
 from pipework.data.examples import Source
-from pipework.data.readers import Columns, Format
 from pipework.progress import NullProgress
+from pipework.run_folder.read_options import Format, Reading
 from pipework.text.padding import Padding
 from pipework.text.special_tokens import SpecialTokens
 from pipework.train.config.model import ModelSettings, Preset
@@ -28,8 +28,8 @@ def loader_fixture(tmp_path):
     path.write_text("\n\n".join("\n".join(document) for document in documents))
     lines = [line for document in documents for line in document]
     tokenizer = learn_wordpiece(ModelSettings(preset=Preset.TINY, vocab_size=400), lambda: lines)
-    columns = Columns(text="text", label=None)
-    source = Source(path=path, columns=columns, format=Format.DOCUMENTS, kind="pretrain")
+    reading = Reading(label=None, format=Format.DOCUMENTS, kind="pretrain")
+    source = Source(path=path, reading=reading)
     rows = corpus(
         source,
         tokenizer.to_str(),

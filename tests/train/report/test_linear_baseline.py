@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipework.data.examples import Example, Source
-from pipework.data.readers import Columns
 from pipework.errors import MissingDependencyError, as_pipe_error
 from pipework.progress import NullProgress
+from pipework.run_folder.read_options import Reading
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
@@ -18,7 +18,7 @@ from pipework.train.report.linear_baseline import linear_baseline, sample
 
 TOPICS = SingleLabelTask(labels=("food", "sport", "never"), metric=Metric.ACCURACY)
 WORDS = {"food": ("soup", "bread", "salt"), "sport": ("goal", "race", "team")}
-PAIRS = Columns(text_pair="text_pair")
+PAIRS = Reading(text_pair="text_pair")
 
 
 def table(path, header, rows):
@@ -40,7 +40,7 @@ def topics(tmp_path, rows=60):
         name: table(tmp_path / f"{name}.tsv", header, topic_rows(rows, generator))
         for name in ("train", "dev")
     }
-    return (Source(path=path, columns=Columns()) for path in files.values())
+    return (Source(path=path) for path in files.values())
 
 
 def splits(train, dev):
@@ -134,14 +134,14 @@ def test_chinese_needs_no_spaces(tmp_path):
     train = table(tmp_path / "train.tsv", ("text", "label"), rows)
     dev_rows = [("我吃汤面", "food"), ("比赛有两队", "sport")]
     dev = table(tmp_path / "dev.tsv", ("text", "label"), dev_rows)
-    sources = (Source(path=path, columns=Columns()) for path in (train, dev))
+    sources = (Source(path=path) for path in (train, dev))
     assert linear_baseline(splits(*sources), TOPICS, NullProgress()).evaluation.score == 1
 
 
 def pairs(tmp_path, rows, **kwargs):
     header = ("text", "text_pair", "label")
     paths = (table(tmp_path / f"{n}.tsv", header, part) for n, part in rows.items())
-    return (Source(path=path, columns=PAIRS, **kwargs) for path in paths)
+    return (Source(path=path, reading=PAIRS).reread(**kwargs) for path in paths)
 
 
 def test_the_order_of_a_text_pair_matters(tmp_path):
@@ -175,7 +175,7 @@ def test_a_multi_label_baseline_has_its_own_thresholds(tmp_path):
     path = tmp_path / "a.jsonl"
     lines = (f'{{"text": "{t}", "label": {n.split(",") if n else []!s}}}' for t, n in rows)
     path.write_text("\n".join(lines).replace("'", '"') + "\n")
-    source = Source(path=path, columns=Columns(), kind="multi_label")
+    source = Source(path=path, reading=Reading(kind="multi_label"))
     task = MultiLabelTask(labels=("food", "sport", "never"), metric=Metric.MICRO_F1)
     result = linear_baseline(splits(source, source), task, NullProgress())
     assert result.evaluation.score == 1
@@ -194,7 +194,7 @@ def test_the_position_of_entities_matters(tmp_path):
         ]
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(lines) + "\n")
-    source = Source(path=path, columns=Columns(entities="entities"))
+    source = Source(path=path, reading=Reading(entities="entities"))
     task = SingleLabelTask(labels=("first", "last"), metric=Metric.ACCURACY)
     assert linear_baseline(splits(source, source), task, NullProgress()).evaluation.score == 1
 
@@ -216,7 +216,7 @@ def test_the_accuracy_on_headlines_is_as_expected(shared_data):
     labels = tuple((folder / "class.txt").read_text(encoding="utf-8").split())
     task = TOPICS.model_copy(update={"labels": labels})
     train, test = (
-        Source(path=folder / name, columns=Columns(text=0, label=1))
+        Source(path=folder / name, reading=Reading(text=0, label=1))
         for name in ("train_45000.txt", "test.txt")
     )
     result = linear_baseline(splits(train, test), task, NullProgress())
@@ -226,7 +226,7 @@ def test_the_accuracy_on_headlines_is_as_expected(shared_data):
 def test_the_baseline_is_scored_on_test_if_there_is_one(tmp_path):
     train, dev = topics(tmp_path)
     wrong = table(tmp_path / "test.tsv", ("text", "label"), [("soup bread", "sport")] * 4)
-    sources = splits(train, dev) | {"test": Source(path=wrong, columns=Columns())}
+    sources = splits(train, dev) | {"test": Source(path=wrong)}
     result = linear_baseline(sources, TOPICS, NullProgress())
     assert (result.split, result.evaluation.score, result.outputs.values.shape) == (
         "test",
