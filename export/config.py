@@ -145,10 +145,10 @@ class DecisionSettings(Settings):
     Attributes:
         max_error: the largest share of wrong labels among the texts with a label, with 95 %
             confidence: the lowest score with a label is chosen on labelled rows.
-        min_score: the lowest score with a label, instead; 0 for a label for each text.
+        min_score: the lowest score with a label, as a number; 0 for a label for each text.
         per_label: whether `max_error` holds for each predicted label, which then has its own score.
         coverage: for a regression: the probability that the true value is in an interval around the
-            predicted one, whose width is chosen on labelled rows.
+            predicted one, whose width is chosen on labelled rows; 0 for no interval.
         rows: file of labelled rows; None for the split "calibration" of the run, or the rows of an
             import. They must not have trained the model or chosen its checkpoint.
     """
@@ -156,7 +156,7 @@ class DecisionSettings(Settings):
     max_error: Annotated[float, Field(gt=0, lt=1)] | None = None
     min_score: Annotated[float, Field(ge=0, le=1)] | None = None
     per_label: bool = False
-    coverage: Annotated[float, Field(gt=0, lt=1)] | None = None
+    coverage: Annotated[float, Field(ge=0, lt=1)] | None = None
     rows: Path | None = None
 
     @model_validator(mode="after")

@@ -8,32 +8,33 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Source
+from pipework.data.examples import Example, Source
 from pipework.data.other_files import other_source
 from pipework.data.splits import split_source
-from pipework.errors import CheckFailedError, ConfigError
+from pipework.errors import CheckFailedError, ConfigError, DataError
 from pipework.export.config import DecisionSettings
 from pipework.export.inference import open_model
 from pipework.predict.text_model import EngineModel
 from pipework.progress import Progress, counted
-from pipework.run_folder.files import file_digest
 from pipework.run_folder.manifest import Decision, LockedRun, TargetInterval, TrainingReadOptions
-from pipework.scoring.abstention import CONFIDENCE, MinScore, RiskCoverage
+from pipework.scoring.abstention import CONFIDENCE, RiskCoverage, fewest_rows, min_score
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import Floats
 from pipework.train.config.data import CALIBRATION
+from pipework.train.data_report.leaks import leaked_rows
 
 NEVER = 2.0  # a score that no label reaches
 
 
 def decide(locked: LockedRun, settings: DecisionSettings, progress: Progress) -> None:
-    """Choose scores or an interval with the checkpoint, and replace the task in the manifest.
+    """Choose scores or an interval with the checkpoint, and set them in the locked manifest.
 
     Raises:
         ConfigError: the settings do not apply to the task, or there are no rows, or they have
-            chosen the checkpoint.
+            trained the model or chosen the checkpoint.
         CheckFailedError: the rows cannot show that the limit holds.
     """
     task = locked.manifest.task
@@ -50,30 +51,30 @@ def decide(locked: LockedRun, settings: DecisionSettings, progress: Progress) ->
 def _set_scores(
     locked: LockedRun, task: SingleLabelTask, settings: DecisionSettings, progress: Progress
 ) -> None:
-    if settings.max_error is None:
-        scores = (settings.min_score,) if settings.min_score else ()
-        locked.record_decision(task.model_copy(update={"min_scores": scores}), None)
+    limit = settings.max_error
+    if limit is None:
+        given = (settings.min_score,) if settings.min_score else ()
+        locked.set_decision(task.model_copy(update={"min_scores": given}), None)
         return
+    scores: tuple[float, ...]
     outputs, truth_N, name = _labelled_outputs(locked, settings, progress)
-    best_N = outputs.values.argmax(axis=1)
-    scores_N = task.probabilities(outputs.values).max(axis=1)
+    best_N, scores_N = outputs.values.argmax(axis=1), task.best_scores(outputs.values)
     wrong_N = best_N != truth_N
     if settings.per_label:
-        found = _of_labels(task.labels, best_N, scores_N, wrong_N, settings.max_error, progress)
+        scores = _of_labels(task.labels, best_N, scores_N, wrong_N, limit, progress)
     else:
-        found = [_of_all(scores_N, wrong_N, settings.max_error)]
-    chosen = [one for one in found if one is not None]
-    decided = task.model_copy(
-        update={"min_scores": tuple(NEVER if one is None else one.score for one in found)}
-    )
+        scores = (_of_all(scores_N, wrong_N, limit),)
+    decided = task.model_copy(update={"min_scores": scores})
+    answered_N = decided.answered(outputs.values)
     decision = Decision(
         source=name,
         rows=len(truth_N),
-        max_error=settings.max_error,
-        answered=sum(one.answered for one in chosen),
-        wrong=sum(one.wrong for one in chosen),
+        max_error=limit,
+        per_label=settings.per_label,
+        answered=int(answered_N.sum()),
+        wrong=int((answered_N & wrong_N).sum()),
     )
-    locked.record_decision(decided, decision)
+    locked.set_decision(decided, decision)
     progress.note(f"decision: {decision}")
 
 
@@ -84,10 +85,13 @@ def _set_interval(
     coverage: float,
     progress: Progress,
 ) -> None:
+    if not coverage:
+        locked.set_decision(task.model_copy(update={"interval": 0.0}), None)
+        return
     outputs, truth_N, name = _labelled_outputs(locked, settings, progress)
     width = conformal_width(np.abs(outputs.values[:, 0] - np.asarray(truth_N, float)), coverage)
     interval = TargetInterval(source=name, rows=len(truth_N), coverage=coverage, width=width)
-    locked.record_decision(task.model_copy(update={"interval": width}), interval)
+    locked.set_decision(task.model_copy(update={"interval": width}), interval)
     progress.note(f"decision: {interval}")
 
 
@@ -117,7 +121,7 @@ def _labelled_outputs(
 ) -> tuple[Outputs, NDArray[np.generic], str]:
     """Return the outputs of the checkpoint, the labels, and the name of the rows."""
     source, name = _source(locked, settings)
-    rows = [*source.rows()]
+    rows = _without_learned(locked, [*source.rows()], progress)
     truth_N = label_array(rows, locked.manifest.task, str(source.path))
     engine = open_model(locked.folder, locked.manifest, checkpoint=True)
     with EngineModel.open(locked.folder, locked.manifest, engine) as model:
@@ -128,36 +132,56 @@ def _source(locked: LockedRun, settings: DecisionSettings) -> tuple[Source, str]
     """Return the labelled rows and their name.
 
     Raises:
-        ConfigError: the run has none, or the file is that of train or dev.
+        ConfigError: the run has none.
     """
-    manifest = locked.manifest
-    hint = "set decision.rows to a file of labelled rows, or train with data.calibration_rows=N"
+    manifest, hint = locked.manifest, "set decision.rows to a file of labelled rows"
     if settings.rows is not None:
-        path = settings.rows
-        used = {"train", "dev"} & manifest.data.splits.keys() if manifest.imported is None else ()
-        if any(manifest.data.splits[name].sha256 == file_digest(path) for name in used):
-            message = f"{path} has trained the model or chosen its checkpoint"
-            raise ConfigError(message, "expected other labelled rows: decision.rows=FILE")
-        return other_source(TrainingReadOptions.of(manifest.data), path), path.name
+        reading = TrainingReadOptions.of(manifest.data)
+        if reading.label is None:  # an import without labelled rows
+            reading = reading.model_copy(update={"label": "label"})
+        return other_source(reading, settings.rows), settings.rows.name
     split = CALIBRATION if manifest.imported is None else "dev"
+    if manifest.imported is None:
+        hint += ", or train with data.calibration_rows=N"
     if split not in manifest.data.splits:
         message = f"{locked.folder} has no labelled rows for the decision: no split {split!r}"
         raise ConfigError(message, hint)
     return split_source(locked.folder, manifest, split), split
 
 
-def _of_all(
-    scores_N: NDArray[np.float32], wrong_N: NDArray[np.bool_], max_error: float
-) -> MinScore:
+def _without_learned(locked: LockedRun, rows: list[Example], progress: Progress) -> list[Example]:
+    """Leave out rows whose texts have trained the model or chosen its checkpoint.
+
+    Raises:
+        ConfigError: all have.
+    """
+    manifest = locked.manifest
+    if manifest.imported is not None:
+        return rows
+    learned_N = np.zeros(len(rows), np.bool_)
+    for split in ("train", "dev"):
+        try:
+            learned_N |= leaked_rows(split_source(locked.folder, manifest, split), rows)
+        except (ConfigError, DataError):
+            progress.note(f"decision: the {split} file is not there to be compared with the rows")
+    if rows and learned_N.all():
+        message = "the rows for the decision have trained the model or chosen its checkpoint"
+        raise ConfigError(message, "expected other labelled rows: decision.rows=FILE")
+    if learned_N.any():
+        left_out = counted(int(learned_N.sum()), "row")
+        progress.note(f"decision: {left_out} left out: also in train or dev")
+    return [row for row, learned in zip(rows, learned_N.tolist(), strict=True) if not learned]
+
+
+def _of_all(scores_N: Floats, wrong_N: NDArray[np.bool_], max_error: float) -> float:
     """Return the lowest score of all labels.
 
     Raises:
         CheckFailedError: the limit does not hold for any score.
     """
-    ranked = RiskCoverage.of(scores_N, wrong_N)
-    found = ranked.min_score(max_error)
-    if found is not None:
+    if (found := min_score(scores_N, wrong_N, max_error)) is not None:
         return found
+    ranked = RiskCoverage.of(scores_N, wrong_N)
     rows, needed = counted(len(scores_N), "row"), ranked.rows_needed(max_error)
     message = (
         f"{rows} cannot show with {CONFIDENCE:.0%} confidence that at most {max_error:.2%} of the "
@@ -176,24 +200,27 @@ def _of_all(
 def _of_labels(
     labels: tuple[str, ...],
     best_N: NDArray[np.intp],
-    scores_N: NDArray[np.float32],
+    scores_N: Floats,
     wrong_N: NDArray[np.bool_],
     max_error: float,
     progress: Progress,
-) -> list[MinScore | None]:
-    """Return the lowest score of each label; None for labels for which the limit cannot hold.
+) -> tuple[float, ...]:
+    """Return the lowest score of each label; the limits of all hold together with 95 % confidence.
+
+    Labels for which the limit cannot hold get a score that no text reaches.
 
     Raises:
         CheckFailedError: it cannot hold for any label.
     """
-    found = []
-    for index in range(len(labels)):
-        own_N = best_N == index
-        found.append(RiskCoverage.of(scores_N[own_N], wrong_N[own_N]).min_score(max_error))
+    confidence = 1 - (1 - CONFIDENCE) / len(labels)  # Bonferroni
+    own_CN = [best_N == index for index in range(len(labels))]
+    found = [min_score(scores_N[own_N], wrong_N[own_N], max_error, confidence) for own_N in own_CN]
     never = [label for label, one in zip(labels, found, strict=True) if one is None]
     if len(never) == len(labels):
+        rows = fewest_rows(max_error, confidence)
         message = f"no label has rows enough for an error of at most {max_error:.2%}"
-        raise CheckFailedError(message, "leave out decision.per_label, or raise the limit")
+        hint = f"each needs {rows:,} rows or more: leave out decision.per_label, or raise the limit"
+        raise CheckFailedError(message, hint)
     if never:
         progress.note(f"decision: never given, too few rows or too many errors: {', '.join(never)}")
-    return found
+    return tuple(NEVER if one is None else one for one in found)

@@ -62,9 +62,8 @@ def evaluate_run(
     chosen = open_model(run, manifest, engine, checkpoint=engine is None)
     with EngineModel.open(run, manifest, chosen) as model:
         outputs = model.infer(examples, progress).outputs
-    scale = None if is_kept(engine) else manifest.model.calibration
     evaluation = manifest.task.evaluate(outputs, labels_N).model_copy(
-        update=both_calibrations(manifest.task, outputs, labels_N, scale)
+        update=both_calibrations(manifest.task, outputs, labels_N, manifest.model.calibration)
     )
     # The rows of an import trained nothing: its split "train" calibrates static int8.
     if manifest.imported is not None or (file is None and split == "train"):
@@ -82,11 +81,6 @@ def _leaked_rows(run: Path, manifest: Manifest, rows: Sequence[Example]) -> NDAr
         return np.zeros(len(rows), np.bool_)
 
 
-def is_kept(name: str | None) -> bool:
-    """Return whether a name is that of a checkpoint kept by `train.keep_every`: step-N."""
-    return name is not None and KEPT.fullmatch(name) is not None
-
-
 def open_model(
     run: Path, manifest: Manifest, name: str | None = None, *, checkpoint: bool
 ) -> Engine:
@@ -98,7 +92,7 @@ def open_model(
         RunFolderError: files of the run folder do not match its manifest.
         MissingDependencyError: a package that the engine needs is not installed.
     """
-    kept = name if is_kept(name) else None
+    kept = name if name is not None and KEPT.fullmatch(name) else None
     if not checkpoint and kept is None:
         return open_proven(run, manifest, name)
     from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (torch is optional for servers)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from pipework.errors import PipeError
+from pipework.errors import ConfigError, PipeError
 from pipework.export.build import EngineBuilder, build
 from pipework.export.checked_engine import build_checked
 from pipework.export.config import ExportSettings
@@ -74,7 +74,7 @@ def export_locked(
     # A checked engine is renamed to its digest, and the engine that it replaces is deleted after
     # the manifest is updated: the manifest never records an incomplete or unchecked engine.
     settings = settings or ExportSettings()
-    _check_model(locked, settings, progress)
+    _prepare(locked, settings, progress)
     run, manifest = locked.folder, locked.manifest
     if settings.rebuild and len(variants) > 1:
         labels = ", ".join(variant.label for variant in variants)
@@ -102,12 +102,15 @@ def export_locked(
         remove_unrecorded(locked, NullProgress())
 
 
-def _check_model(locked: LockedRun, settings: ExportSettings, progress: Progress) -> None:
-    """Check the files of the model, and change when it gives no label."""
+def _prepare(locked: LockedRun, settings: ExportSettings, progress: Progress) -> None:
+    """Check the files of the model, and choose when it gives no label."""
     run, manifest = locked.folder, locked.manifest
     verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
     remove_unrecorded(locked, progress)
     if settings.decision.given:
+        if not settings.rebuild:
+            message = "decision.* needs engines that are proven with it, found rebuild=false"
+            raise ConfigError(message, "leave out rebuild=false")
         decide(locked, settings.decision, progress)
     if manifest.data.failures:
         progress.note(f"{run}: {manifest.data.failures[0]}")

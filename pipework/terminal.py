@@ -279,7 +279,8 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
         ("input", f"{' + '.join(manifest.input.fields)}, at most {longest}"),
         ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
         ("data", ", ".join(f"{n} {counted(s.rows, 'row')}" for n, s in splits.items())),
-        *([("decided", str(manifest.decision))] if manifest.decision else []),
+        *([("limits", manifest.task.limits)] if manifest.task.limits else []),
+        *([("", str(manifest.decision))] if manifest.decision else []),
         *([("kept", ", ".join(model.kept))] if model.kept else []),
         *([("code", f"executed by the import: {', '.join(code)}")] if code else []),
     ]

@@ -85,6 +85,8 @@ def imported_data(
             check_scores(scored, outputs.values, truth, task, path)
         tokens = token_digest(encodings)
         metrics["dev"] = scored.metrics().model_copy(update={"tokens": tokens})
+    if rows.settings.calibrate and scale is None:
+        progress.note("too few labelled rows: nothing was calibrated")
     if rows.sources:
         # The rows of the calibration are not scored: those that are also in dev do no harm.
         dev = {"dev": rows.sources["dev"]}

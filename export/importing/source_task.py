@@ -70,7 +70,9 @@ def source_task(
     )
     if published is None or labels != published.labels:
         return read
-    return published.model_copy(update={key: getattr(read, key) for key in changed})
+    # Rows of this import have not shown the limits of the published model.
+    without = {key: getattr(read, key) for key in ("min_scores", "interval") if hasattr(read, key)}
+    return published.model_copy(update=without | {key: getattr(read, key) for key in changed})
 
 
 def _is_label(name: str) -> bool:

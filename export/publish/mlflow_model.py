@@ -26,6 +26,7 @@ from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines import open_proven
 from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.predictions import Prediction
+from pipework.tasks.regression import RegressionTask
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,9 +84,9 @@ class RunModel(PythonModel):  # type: ignore[misc]  # mlflow has no types
 def prediction_row(prediction: Prediction) -> dict[str, object]:
     """Return a prediction as columns: one per field, and `score_LABEL` for each label."""
     fields: dict[str, object] = {}
-    for name in ("label", "labels", "score"):
-        value = getattr(prediction, name, None)
-        if value is not None:
+    for name in ("label", "labels", "score", "low", "high"):
+        if hasattr(prediction, name):
+            value = getattr(prediction, name)
             fields[name] = list(value) if isinstance(value, tuple) else value
     scores: Mapping[str, float] = getattr(prediction, "scores", {})
     return fields | {f"score_{label}": scores[label] for label in sorted(scores)}
@@ -133,8 +134,10 @@ def _signature(manifest: Manifest) -> ModelSignature:
     if task.many_labels:
         own = [ColSpec(Array(text), "labels")]
     else:
-        label = [ColSpec(text, "label")] if task.has_labels else []
-        own = [*label, ColSpec(number, "score")]
+        # A text without a label has None.
+        label = [ColSpec(text, "label", required=False)] if task.has_labels else []
+        bounds = ("low", "high") if isinstance(task, RegressionTask) and task.interval else ()
+        own = [*label, *(ColSpec(number, name) for name in ("score", *bounds))]
     labels = sorted(task.labels) if task.has_labels else ()
     scores = [ColSpec(number, f"score_{label}") for label in labels]
     inputs = [ColSpec(text, name) for name in manifest.input.fields]

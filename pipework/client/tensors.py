@@ -152,17 +152,17 @@ def _predictions(
     classes = outputs.probabilities_NC.shape[1]
     if classes == 1 and not any(outputs.label_N):
         return [RegressionValue(score=float(score)) for score in outputs.score_N]
+    one_label = bool((np.abs(outputs.probabilities_NC.sum(axis=1) - 1) < SUM_TOLERANCE).all())
     if not names_C:
         return [
             SingleLabel(label=label, score=float(score), scores={label: float(score)})
-            if label
+            if label or not one_label
             else AbstainedLabel(score=float(score), scores={})
             for label, score in zip(outputs.label_N, outputs.score_N, strict=True)
         ]
     if len(names_C) != classes:
         message = f"the server has {len(names_C)} class names but returned {classes} classes"
         raise PipeError(message, "retry: another version may have been loaded in between")
-    one_label = bool((np.abs(outputs.probabilities_NC.sum(axis=1) - 1) < SUM_TOLERANCE).all())
     order_NC = np.argsort(-outputs.probabilities_NC, axis=1, kind="stable")
     return [
         _prediction(

@@ -119,7 +119,7 @@ def _add_version(
     settings = load_settings(ExportSettings, None, overrides)
     if settings.decision.given:
         message = "decision.* changes the model, which a Triton repository only copies"
-        raise ConfigError(message, f"first: pipe export {run} --to auto --set decision.*")
+        raise ConfigError(message, f"first: pipe export {run} --to auto, with these settings")
     choice = EngineChoice(precision=precision, layout=layout)
     added = add_version(run, repository, settings.triton, choice, console.progress())
     status = "added" if added.new else "already present"

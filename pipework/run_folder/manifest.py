@@ -87,7 +87,7 @@ class Model(Record):
 
     `kept` are the files of the checkpoints of `train.keep_every`, by name: step-300.
     `target_scale` is set for a regression, `calibration` for a model whose probabilities were
-    calibrated. Weights and engines contain both; the kept checkpoints only the first.
+    calibrated. The checkpoint contains both, and so do engines; `kept` have no calibration.
     """
 
     family: str
@@ -235,25 +235,24 @@ class Decision(Record):
     Attributes:
         source: the labelled rows: a file, or a split of the run.
         rows: their number.
-        max_error: the limit on the share of wrong labels, with 95 % confidence; None if the score
-            was given.
+        max_error: the limit on the share of wrong labels, with 95 % confidence.
+        per_label: whether it holds for each label.
         answered: the rows with a label.
         wrong: those of them with a wrong label.
     """
 
     source: str
     rows: int
-    max_error: float | None
+    max_error: float
+    per_label: bool = False
     answered: int
     wrong: int
 
     def __str__(self) -> str:
         """The shares in a line."""
         counts = AnsweredRows(rows=self.rows, answered=self.answered, wrong=self.wrong)
-        limit = ""
-        if self.max_error is not None:
-            limit = f"; at most {self.max_error:.2%} with 95 % confidence"
-        return f"{self.source}: {counts}{limit}"
+        each = "of each label " if self.per_label else ""
+        return f"{self.source}: {counts}; {each}at most {self.max_error:.2%} with 95 % confidence"
 
 
 class TargetInterval(Record):
@@ -273,7 +272,7 @@ class TargetInterval(Record):
 
     def __str__(self) -> str:
         """The interval in a line."""
-        inside = f"the true value of {self.coverage:.0%} of new inputs"
+        inside = f"the true value of {100 * self.coverage:.4g}% of new inputs"
         return f"{self.source}: interval +-{self.width:.4g} holds {inside}, from {self.rows:,} rows"
 
 
@@ -413,20 +412,13 @@ class LockedRun:
         Raises:
             RunFolderError: as `write_manifest`.
         """
-        self._record(engines=tuple(engines))
-
-    def record_decision(self, task: AnyTask, decision: Decision | TargetInterval | None) -> None:
-        """Replace the task in the manifest; engines that were checked with another one are invalid.
-
-        Raises:
-            RunFolderError: as `write_manifest`.
-        """
-        self._record(task=task, decision=decision)
-
-    def _record(self, **fields: object) -> None:
-        manifest = self.manifest.model_copy(update=fields)
+        manifest = self.manifest.model_copy(update={"engines": tuple(engines)})
         write_manifest(self.folder, manifest)
         self.manifest = manifest
+
+    def set_decision(self, task: AnyTask, decision: Decision | TargetInterval | None) -> None:
+        """Replace the task in this object; `record_engines` writes it with the engines for it."""
+        self.manifest = self.manifest.model_copy(update={"task": task, "decision": decision})
 
 
 class _AnyManifest(BaseModel):

@@ -14,7 +14,7 @@ class ProofSubject(Record):
         checkpoint: names and contents of the checkpoint's files; "" in a container image.
         tokenizer: contents of the tokenizer.
         labels: the labels in the order of the logits.
-        task: the rest of the task: kind, metric, thresholds.
+        task: the rest of the task: kind, metric, thresholds, lowest scores, interval.
         input: fields, maximum length, padding.
         model: head, and scale of the targets.
     """

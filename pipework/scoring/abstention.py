@@ -4,11 +4,12 @@ The method is Learn then Test with a fixed sequence (Angelopoulos et al. 2021,
 https://arxiv.org/abs/2110.01052): lower and lower scores are tested until a test fails. A test
 passes if so few errors among the rows with higher scores would occur in at most 5 % of draws if the
 limit was exceeded (exact binomial distribution, Clopper and Pearson 1934). The limit then holds
-with 95 % confidence for the last score, although it was chosen on the same rows. The sequence
-starts at the score that will most probably pass, which the scores alone tell.
+with 95 % confidence for the last score, although it was chosen on the same rows. A part of the rows
+is not tested: it shows how often scores are wrong, and so with which score to start.
 
-The rows must not have trained the model or chosen its checkpoint. The limit holds for texts like
-these rows: not after a change of the traffic, and not for a part of the texts.
+The rows must not have trained the model or chosen its checkpoint. A temperature that was fitted on
+them, a single number, does no measurable harm. The limit holds for texts like these rows: not after
+a change of the traffic, and not for a part of the texts.
 
 Shapes: N rows, S steps.
 """
@@ -25,19 +26,12 @@ from pipework.tasks.task import Task
 
 CONFIDENCE = 0.95
 STEPS = 50  # shares of answered rows
-HOPELESS = 0.01  # chance to pass
+NOT_TESTED = 0.15  # share of the rows that choose the start
+RIDGE = 1e-3  # keeps the fit of few rows close to the scores
+SEED = 0
 MOST_ROWS = 10_000_000
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MinScore:
-    """A score, the number of rows with at least this score, and how many of these are wrong."""
-
-    score: float
-    answered: int
-    wrong: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,7 +46,7 @@ class RiskCoverage:
         score_S: the limits, from high to low; the last is below all scores.
         answered_S: the number of rows above them, at least 1.
         wrong_S: how many of these are wrong.
-        expected_S: the share that would be wrong if the scores were exact probabilities.
+        expected_S: the share of these that is expected to be wrong.
     """
 
     rows: int
@@ -62,10 +56,19 @@ class RiskCoverage:
     expected_S: Floats
 
     @classmethod
-    def of(cls, scores_N: NDArray[np.float32], wrong_N: NDArray[np.bool_]) -> "RiskCoverage":
-        """Rank rows by the score of their label; `wrong_N` is whether it is wrong."""
+    def of(
+        cls, scores_N: Floats, wrong_N: NDArray[np.bool_], expected_N: Floats | None = None
+    ) -> "RiskCoverage":
+        """Rank rows by the score of their label.
+
+        Args:
+            scores_N: the scores.
+            wrong_N: whether the label is wrong.
+            expected_N: the probability of that; None for 1 minus the score.
+        """
         rows, order_N = len(scores_N), np.argsort(-scores_N, kind="stable")
         ranked_N = scores_N[order_N].astype(np.float64)
+        expected_N = 1 - ranked_N if expected_N is None else expected_N[order_N]
         place_S = -(-rows * np.arange(1, STEPS + 1) // STEPS)
         score_S = np.append(ranked_N, -inf)[place_S]
         answered_S = np.searchsorted(-ranked_N, -score_S, side="left")
@@ -75,7 +78,7 @@ class RiskCoverage:
             score_S=score_S,
             answered_S=answered_S,
             wrong_S=np.cumsum(wrong_N[order_N], dtype=np.int64)[answered_S - 1],
-            expected_S=np.cumsum(np.clip(1 - ranked_N, 0, 1))[answered_S - 1] / answered_S,
+            expected_S=np.cumsum(np.clip(expected_N, 0, 1))[answered_S - 1] / answered_S,
         )
 
     @classmethod
@@ -85,30 +88,8 @@ class RiskCoverage:
         """Rank the rows of a task with one label for each text; None for other tasks."""
         if not isinstance(task, SingleLabelTask) or task.rows_per_token:
             return None
-        scores_N = task.probabilities(outputs.values).max(axis=1, initial=0)
-        return cls.of(scores_N, outputs.values.argmax(axis=1) != truth_N)
-
-    def min_score(self, max_error: float) -> MinScore | None:
-        """Return the lowest score whose error is at most `max_error`, see the module.
-
-        None if no score has so few errors, or there are too few rows.
-        """
-        from scipy.special import bdtr  # noqa: PLC0415  (needs an extra)
-
-        if not self.rows:
-            return None
-        allowed_S = _most_wrong(self.answered_S, max_error)
-        chance_S = np.where(allowed_S < 0, 0, bdtr(allowed_S, self.answered_S, self.expected_S))
-        start = int(np.argmax(chance_S))
-        if chance_S[start] < HOPELESS:  # the scores are far too low, or the limit is
-            start = len(chance_S) - 1
-        passed_S = self.wrong_S[start:] <= allowed_S[start:]
-        last = start + int(np.argmin(np.append(passed_S, False))) - 1
-        if last < start:
-            return None
-        score = max(0.0, float(np.nextafter(self.score_S[last], inf)))
-        answered, wrong = int(self.answered_S[last]), int(self.wrong_S[last])
-        return MinScore(score=score, answered=answered, wrong=wrong)
+        values_NC = outputs.values
+        return cls.of(task.best_scores(values_NC), values_NC.argmax(axis=1) != truth_N)
 
     def rows_needed(self, max_error: float) -> int | None:
         """Return how many rows with these shares of errors would be enough for `min_score`.
@@ -117,21 +98,71 @@ class RiskCoverage:
         """
         share_S = self.wrong_S / self.answered_S
         answers_S = np.array([_answers_needed(share, max_error) for share in share_S.tolist()])
-        least = min(self.rows * answers_S / self.answered_S, default=inf)
+        least = min(self.rows * answers_S / self.answered_S, default=inf) / (1 - NOT_TESTED)
         return ceil(least) if least < MOST_ROWS else None
 
 
-def fewest_rows(max_error: float) -> int:
-    """Return the number of rows that are enough if none of them is wrong."""
-    return ceil(log(1 - CONFIDENCE) / log1p(-max_error))
+def min_score(
+    scores_N: Floats, wrong_N: NDArray[np.bool_], max_error: float, confidence: float = CONFIDENCE
+) -> float | None:
+    """Return the lowest score whose error is at most `max_error`, see the module.
+
+    Args:
+        scores_N: the score of the predicted label of each row.
+        wrong_N: whether this label is wrong.
+        max_error: the largest share of wrong labels, above 0.
+        confidence: the probability that the limit holds.
+
+    Returns:
+        The score, 0 for all texts; None if no score has so few errors, or there are too few rows.
+    """
+    from scipy.special import bdtr  # noqa: PLC0415  (needs an extra)
+
+    tested_N = np.random.default_rng(SEED).random(len(scores_N)) >= NOT_TESTED
+    expected_N = _error_probability(scores_N, wrong_N, ~tested_N)
+    ranked = RiskCoverage.of(scores_N[tested_N], wrong_N[tested_N], expected_N[tested_N])
+    if not ranked.rows:
+        return None
+    allowed_S = _most_wrong(ranked.answered_S, max_error, confidence)
+    chance_S = np.where(allowed_S < 0, 0, bdtr(allowed_S, ranked.answered_S, ranked.expected_S))
+    start = int(np.argmax(chance_S))
+    passed_S = ranked.wrong_S[start:] <= allowed_S[start:]
+    last = start + int(np.argmin(np.append(passed_S, False))) - 1
+    return None if last < start else max(0.0, float(np.nextafter(ranked.score_S[last], inf)))
 
 
-def _most_wrong(answered_S: Counts, max_error: float) -> Counts:
+def fewest_rows(max_error: float, confidence: float = CONFIDENCE) -> int:
+    """Return the number of rows that are enough for a test if none of them is wrong."""
+    return ceil(log(1 - confidence) / log1p(-max_error))
+
+
+def _error_probability(
+    scores_N: Floats, wrong_N: NDArray[np.bool_], fitted_N: NDArray[np.bool_]
+) -> Floats:
+    """Return the probability of an error, by a logistic regression on the log-odds of some rows."""
+    from scipy.optimize import minimize  # noqa: PLC0415  (needs an extra)
+    from scipy.special import expit, logit  # noqa: PLC0415  (needs an extra)
+
+    odds_N = logit(np.clip(scores_N, 1e-12, 1 - 1e-12).astype(np.float64))
+    used_N, right_N = odds_N[fitted_N], ~wrong_N[fitted_N]
+    if not len(used_N):
+        return np.asarray(expit(-odds_N))
+
+    def loss(parameters: Floats) -> float:
+        shifted_N = parameters[0] * used_N + parameters[1]
+        distance = (parameters - (1, 0)) @ (parameters - (1, 0))
+        return float((np.logaddexp(0, shifted_N) - right_N * shifted_N).mean() + RIDGE * distance)
+
+    scale, offset = minimize(loss, (1.0, 0.0), method="Nelder-Mead").x
+    return np.asarray(expit(-(scale * odds_N + offset)))
+
+
+def _most_wrong(answered_S: Counts, max_error: float, confidence: float = CONFIDENCE) -> Counts:
     """Return how many wrong rows pass the test; -1 if not even 0 do."""
     from scipy.special import bdtr, bdtrik  # noqa: PLC0415  (needs an extra)
 
-    wrong_S = np.floor(bdtrik(1 - CONFIDENCE, answered_S, max_error))
-    passes_S = bdtr(wrong_S, answered_S, max_error) <= 1 - CONFIDENCE
+    wrong_S = np.floor(bdtrik(1 - confidence, answered_S, max_error))
+    passes_S = bdtr(wrong_S, answered_S, max_error) <= 1 - confidence
     return np.asarray(np.where(passes_S, wrong_S, wrong_S - 1), np.int64)
 
 

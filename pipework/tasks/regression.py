@@ -189,8 +189,13 @@ class RegressionTask(Task):
         return "one score"
 
     def describe_output(self) -> str:
-        """Return that there is one number."""
-        return "one score"
+        """Return that there is one number, and its interval."""
+        return f"one score, {self.limits}" if self.limits else "one score"
+
+    @property
+    def limits(self) -> str:
+        """The interval; see `Task`."""
+        return f"interval +-{self.interval:.4g}" if self.interval else ""
 
     def label_text(self, prediction: Any) -> str:  # noqa: ANN401  (of this kind)
         """Return an empty text."""

@@ -94,9 +94,11 @@ class SingleLabelTask(Task):
         best_N = logits_NC.argmax(axis=1)
         if not self.min_scores:
             return np.ones(len(best_N), np.bool_)
-        # A limit between two adjacent float32 numbers would be rounded to one of them.
-        scores_N = self.probabilities(logits_NC).max(axis=1).astype(np.float64)
-        return np.asarray(scores_N >= self._limits[best_N])
+        return np.asarray(self.best_scores(logits_NC) >= self._limits[best_N])
+
+    def best_scores(self, logits_NC: Logits) -> Floats:
+        """Return the score of the best label of each input, [N]: float64, to tell those near 1."""
+        return np.asarray(np.exp(self.log_probabilities(logits_NC)[:, 0].max(axis=1)))
 
     def abstained(self, outputs: Outputs) -> int:
         """Return the number of inputs without a label; see `Task`."""
@@ -238,6 +240,17 @@ class SingleLabelTask(Task):
         return f"{counted(len(self.labels), 'label')}, softmax"
 
     def describe_output(self) -> str:
-        """Return the labels."""
+        """Return the labels, and when there is none."""
         names = ", ".join(f"`{label}`" for label in self.labels)
-        return f"{counted(len(self.labels), 'label')}: {names}"
+        limits = (
+            f" ({self.limits}; other programs give a label to each text)" if self.limits else ""
+        )
+        return f"{counted(len(self.labels), 'label')}: {names}{limits}"
+
+    @property
+    def limits(self) -> str:
+        """The lowest scores; see `Task`."""
+        if len(self.min_scores) <= 1:
+            return "".join(f"no label below a score of {score:.4g}" for score in self.min_scores)
+        each = zip(self.labels, self.min_scores, strict=True)
+        return "no label below " + ", ".join(f"{score:.4g} for {label}" for label, score in each)

@@ -109,6 +109,11 @@ class Task(Record):
         """The threshold of each label; None for a kind without thresholds."""
         return None
 
+    @property
+    def limits(self) -> str:
+        """When there is no label, or the interval of a value, as text; "" without them."""
+        return ""
+
     @model_validator(mode="after")
     def _valid_labels(self) -> Self:
         labels = self.labels

@@ -189,9 +189,9 @@ class Predictor(Closeable):
             self._check_deadline(options)
             result = await self._outputs(examples, options)
             start_s = time.perf_counter()
-            value = await run_for_logits(result.outputs.values.size, partial(decode, result))
-            if abstained := self._codec.task.abstained(result.outputs):
-                self.scheduler.statistics.record_abstained(abstained)
+            value = await run_for_logits(
+                result.outputs.values.size, partial(self._decoded, decode, result)
+            )
         except asyncio.CancelledError:
             self.scheduler.count(RefusalReason.CANCELLED)
             raise
@@ -209,6 +209,12 @@ class Predictor(Closeable):
         )
         set_timings(timings)
         return value
+
+    def _decoded(self, decode: Callable[[JobResult], T], result: JobResult) -> T:
+        """Decode a result, and count its texts without a label."""
+        if abstained := self._codec.task.abstained(result.outputs):
+            self.scheduler.statistics.record_abstained(abstained)
+        return decode(result)
 
     def _check_deadline(self, options: RequestOptions) -> None:
         try:

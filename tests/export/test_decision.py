@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -9,10 +11,10 @@ from scipy.stats import chi2
 
 from pipework.data.examples import Example
 from pipework.data.splits import split_source
-from pipework.errors import ChangedFileError, CheckFailedError, ConfigError
+from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import DecisionSettings, ExportSettings
 from pipework.export.decision import conformal_width, decide
-from pipework.export.inference import evaluate_run, open_model, predict_run
+from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import LockedRun, read_manifest
@@ -28,6 +30,7 @@ TASK = SingleLabelTask(labels=("x", "y", "z"), metric=Metric.ACCURACY)
 def decided(run, noting, **settings):
     with LockedRun.open(run) as locked:
         decide(locked, DecisionSettings(**settings), noting)
+        locked.record_engines(())
         return locked.manifest
 
 
@@ -77,10 +80,15 @@ def test_a_limit_that_the_rows_cannot_show_is_refused(run, rows_file, noting):
     assert read_manifest(run) == before
 
 
-def test_rows_that_chose_the_checkpoint_are_refused(run, noting):
-    dev = read_manifest(run).data.splits["dev"].path
-    with pytest.raises(ConfigError, match="has trained the model or chosen its checkpoint"):
+def test_rows_that_chose_the_checkpoint_are_left_out(run, tmp_path, noting):
+    dev = Path(read_manifest(run).data.splits["dev"].path)
+    with pytest.raises(ConfigError, match="have trained the model or chosen its checkpoint"):
         decided(run, noting, max_error=0.1, rows=dev)
+    mixed = tmp_path / f"mixed{dev.suffix}"
+    mixed.write_text("".join(dev.read_text().splitlines(keepends=True)[:100]) + "new\tsports\n")
+    with pytest.raises(CheckFailedError, match="1 row cannot show"):
+        decided(run, noting, max_error=0.1, rows=mixed)
+    assert noting.lines[-1] == "decision: 99 rows left out: also in train or dev"
     with pytest.raises(ConfigError, match=r"has no labelled rows for the decision"):
         decided(run, noting, max_error=0.1)
 
@@ -93,10 +101,12 @@ def test_an_engine_is_proven_with_the_decision(proven, noting):
     settings = ExportSettings(
         speed_s=0, decision=DecisionSettings(min_score=float(np.median(scores)))
     )
-    with LockedRun.open(proven) as locked:
-        decide(locked, settings.decision, noting)
-    with pytest.raises(ChangedFileError, match="different task"):
-        open_model(proven, read_manifest(proven), "onnx-fp32", checkpoint=False)
+    before = read_manifest(proven)
+    with pytest.raises(ConfigError, match=r"decision\.\* needs engines that are proven with it"):
+        export(proven, noting, settings=settings.model_copy(update={"rebuild": False}))
+    with pytest.raises(KeyboardInterrupt):
+        export(proven, noting, settings=settings, builder=Mock(side_effect=KeyboardInterrupt))
+    assert read_manifest(proven) == before
     (record,) = export(proven, NullProgress(), settings=settings)
     assert record.parity.flips_outside == 0
     predicted = [
@@ -127,7 +137,7 @@ def test_texts_with_low_scores_get_no_label():
     assert task.abstained(outputs) == 1
     (second,) = task.decode(outputs.part(1, 2), top_k=1)
     assert (second.abstained, second.scores) == (True, {"y": pytest.approx(0.5)})
-    each = TASK.model_copy(update={"min_scores": (0.8, 0.5, 0.5)})
+    each = TASK.model_copy(update={"min_scores": (0.8, 0.4, 0.4)})
     assert [prediction.label for prediction in each.decode(outputs)] == [None, "y", "z"]
     answered = each.evaluate(outputs, np.array([0, 1, 0])).decided
     assert (answered.answered, answered.wrong) == (2, 1)

@@ -27,17 +27,19 @@ def test_a_run_that_learns_nothing_names_the_setting_to_change(small, tmp_path):
         train(config, tmp_path / "run", NullProgress(), resume=True)
 
 
+@pytest.mark.parametrize("calibrate", ["false", "true"])
 @pytest.mark.parametrize("at", ["promote", "finish"])
-def test_the_end_of_a_run_can_be_interrupted(small, tmp_path, monkeypatch, at):
+def test_the_end_of_a_run_can_be_interrupted(small, tmp_path, monkeypatch, at, calibrate):
     monkeypatch.setattr(logit_scale, "FEWEST", 10)
-    whole = learn(small(), tmp_path / "whole").model
-    assert whole.calibration is not None
+    config = small(f"train.calibrate={calibrate}")
+    whole = learn(config, tmp_path / "whole").model
+    assert (whole.calibration is not None) == (calibrate == "true")
     with monkeypatch.context() as patch:
         patch.setattr(finalize, at, Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            learn(small(), tmp_path / "run")
+            learn(config, tmp_path / "run")
     with suppress(CheckFailedError):
-        train(small(), tmp_path / "run", NullProgress(), resume=True)
+        train(config, tmp_path / "run", NullProgress(), resume=True)
     resumed = read_manifest(tmp_path / "run").model
     assert (resumed.calibration, resumed.checkpoint) == (whole.calibration, whole.checkpoint)
     assert not (tmp_path / "run" / "state").exists()

@@ -20,9 +20,9 @@ ROLES = {
 
 
 def promote(weights: Path, run: Path) -> None:
-    """Rename a folder of weights to RUN/checkpoint, unless an interrupted run did so before."""
+    """Rename a folder of weights to RUN/checkpoint, unless it is that folder."""
     final = run / FOLDER
-    if weights.is_dir():
+    if weights != final:
         shutil.rmtree(final, ignore_errors=True)
         weights.rename(final)
 

@@ -124,7 +124,8 @@ def open_reference(
 ) -> CheckpointEngine:
     """Load the checkpoint of a run, or of a step by its name, after checking its digests.
 
-    It runs in float32 unless an autocast type is given, and on `spare` if memory runs out.
+    The checkpoint of a step gets the calibration of the run, which its weights do not contain. It
+    runs in float32 unless an autocast type is given, and on `spare` if memory runs out.
 
     Raises:
         RunFolderError: the step has no checkpoint, a file of the checkpoint is missing or has
@@ -143,6 +144,8 @@ def open_reference(
     if model.labels != manifest.task.labels:
         message = f"{run}: checkpoint labels {model.labels} differ from the labels of the manifest"
         raise RunFolderError(message, "train again: the order of the labels is ambiguous")
+    if kept is not None and manifest.model.calibration is not None:
+        model.calibrate(manifest.model.calibration)
     padding = Padding.of(manifest.input)
     return CheckpointEngine(
         model.to(device),
