@@ -185,7 +185,7 @@ def test_the_page_has_a_plot_of_each_curve(page, regression, drawn):
     for title in ("Loss", "Scores on dev", "Learning rate", "Gradient norm"):
         assert f"<h3>{title}</h3>" in drawn(page)
     assert drawn(page).count("<svg") == 7  # with the two plots of the probabilities
-    assert drawn(regression).count("<svg") == 7  # two regression plots, no dev scores
+    assert drawn(regression).count("<svg") == 6  # two regression plots, no dev scores
 
 
 def test_the_confusion_matrix_counts_every_row(page, crowded, drawn):
