@@ -19,7 +19,7 @@ def test_the_stored_score_equals_that_of_the_run(trained_run, run_study):
     assert result.minutes > 0
     evaluation = evaluate_run(trained_run, None, "dev", None, NullProgress())
     assert result.calibration_errors == (evaluation.calibration.error,)
-    assert result.uncalibrated_errors == ()
+    assert result.uncalibrated_errors == (evaluation.uncalibrated.error,)
     fitted = result.model_copy(update={"uncalibrated_errors": (0.25,)})
     cells = dict(zip(fitted.HEAD, next(fitted.table_rows()), strict=True))
     assert cells["calibration error"] == f"{evaluation.calibration.error:.3f}, before: 0.250"
