@@ -16,7 +16,8 @@ from pipework.export.config import DecisionSettings
 from pipework.export.inference import open_model
 from pipework.predict.text_model import EngineModel
 from pipework.progress import Progress, counted
-from pipework.run_folder.manifest import Decision, LockedRun, TargetInterval, TrainingReadOptions
+from pipework.run_folder.decision import Decision, TargetInterval
+from pipework.run_folder.manifest import LockedRun, TrainingReadOptions
 from pipework.scoring.abstention import CONFIDENCE, RiskCoverage, fewest_rows, min_score
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.outputs import Outputs
@@ -58,7 +59,8 @@ def _set_scores(
         return
     scores: tuple[float, ...]
     outputs, truth_N, name = _labelled_outputs(locked, settings, progress)
-    best_N, scores_N = outputs.values.argmax(axis=1), task.best_scores(outputs.values)
+    best_N = outputs.values.argmax(axis=1)
+    scores_N = task.best_scores(outputs.values)
     wrong_N = best_N != truth_N
     if settings.per_label:
         scores = _of_labels(task.labels, best_N, scores_N, wrong_N, limit, progress)
@@ -134,15 +136,16 @@ def _source(locked: LockedRun, settings: DecisionSettings) -> tuple[Source, str]
     Raises:
         ConfigError: the run has none.
     """
-    manifest, hint = locked.manifest, "set decision.rows to a file of labelled rows"
+    manifest = locked.manifest
     if settings.rows is not None:
         reading = TrainingReadOptions.of(manifest.data)
         if reading.label is None:  # an import without labelled rows
             reading = reading.model_copy(update={"label": "label"})
         return other_source(reading, settings.rows), settings.rows.name
-    split = CALIBRATION if manifest.imported is None else "dev"
+    hint = "set decision.rows to a file of labelled rows"
     if manifest.imported is None:
         hint += ", or train with data.calibration_rows=N"
+    split = CALIBRATION if manifest.imported is None else "dev"
     if split not in manifest.data.splits:
         message = f"{locked.folder} has no labelled rows for the decision: no split {split!r}"
         raise ConfigError(message, hint)
@@ -182,10 +185,10 @@ def _of_all(scores_N: Floats, wrong_N: NDArray[np.bool_], max_error: float) -> f
     if (found := min_score(scores_N, wrong_N, max_error)) is not None:
         return found
     ranked = RiskCoverage.of(scores_N, wrong_N)
-    rows, needed = counted(len(scores_N), "row"), ranked.rows_needed(max_error)
+    needed = ranked.rows_needed(max_error)
     message = (
-        f"{rows} cannot show with {CONFIDENCE:.0%} confidence that at most {max_error:.2%} of the "
-        "given labels are wrong"
+        f"{counted(len(scores_N), 'row')} cannot show with {CONFIDENCE:.0%} confidence that at "
+        f"most {max_error:.2%} of the given labels are wrong"
     )
     if needed is None:
         lowest = min(ranked.wrong_S / ranked.answered_S, default=1.0)

@@ -24,9 +24,9 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 10_271,
+    "pipework": 10_276,
     "train": 10_803,
-    "export": 9_474,
+    "export": 9_478,
     "serve": 13_416,
     "benchmarks": 4_200,  # without studies
     STUDIES: 4_527,

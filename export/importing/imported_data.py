@@ -63,7 +63,8 @@ def imported_data(
     Raises:
         CheckFailedError: a constant prediction has higher scores.
     """
-    task, scale = imported.task, None
+    task = imported.task
+    scale: LogitScale | None = None
     metrics = dict[str, SplitMetrics]()
     findings = [*([] if rows.sources else [FOREIGN_TEXTS]), *source_findings]
     if comparison.with_special_tokens:

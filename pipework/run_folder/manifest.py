@@ -1,7 +1,7 @@
 """The manifest of a run folder: its contents with digests, written last and atomically.
 
 A run folder is complete when its `manifest.json` exists. A stage adds to the manifest and never
-changes the entries of another stage.
+changes the entries of another stage, except that an export may set when the task gives no label.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from pipework import __version__
 from pipework.errors import ChangedFileError, RunFolderError
 from pipework.git import CHECKOUT, git_commit
 from pipework.record import Record
+from pipework.run_folder.decision import Decision, TargetInterval
 from pipework.run_folder.engine_record import EngineRecord, engine_digest
 from pipework.run_folder.files import (
     MANIFEST_FILE,
@@ -29,7 +30,7 @@ from pipework.run_folder.files import (
 )
 from pipework.run_folder.proof_subject import ProofSubject, settings_digest
 from pipework.run_folder.read_options import Format, ReadOptions
-from pipework.tasks.evaluation import AnsweredRows, SplitMetrics
+from pipework.tasks.evaluation import SplitMetrics
 from pipework.tasks.kinds import Score
 from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.registry import AnyTask
@@ -225,55 +226,6 @@ class ImportRecord(Record):
     rows: int
     max_abs: float
     custom_code: dict[str, str] = Field(default_factory=dict)
-
-
-class Decision(Record):
-    """How the lowest scores with a label were chosen, see `pipework.scoring.abstention`.
-
-    The scores are part of the task.
-
-    Attributes:
-        source: the labelled rows: a file, or a split of the run.
-        rows: their number.
-        max_error: the limit on the share of wrong labels, with 95 % confidence.
-        per_label: whether it holds for each label.
-        answered: the rows with a label.
-        wrong: those of them with a wrong label.
-    """
-
-    source: str
-    rows: int
-    max_error: float
-    per_label: bool = False
-    answered: int
-    wrong: int
-
-    def __str__(self) -> str:
-        """The shares in a line."""
-        counts = AnsweredRows(rows=self.rows, answered=self.answered, wrong=self.wrong)
-        each = "of each label " if self.per_label else ""
-        return f"{self.source}: {counts}; {each}at most {self.max_error:.2%} with 95 % confidence"
-
-
-class TargetInterval(Record):
-    """How the interval of a regression was chosen: split conformal prediction, Lei et al. 2018.
-
-    Attributes:
-        source: the labelled rows: a file, or a split of the run.
-        rows: their number.
-        coverage: the probability that the interval holds the true value of a new input.
-        width: half the width of the interval.
-    """
-
-    source: str
-    rows: int
-    coverage: float
-    width: float
-
-    def __str__(self) -> str:
-        """The interval in a line."""
-        inside = f"the true value of {100 * self.coverage:.4g}% of new inputs"
-        return f"{self.source}: interval +-{self.width:.4g} holds {inside}, from {self.rows:,} rows"
 
 
 class Manifest(Record):

@@ -113,18 +113,16 @@ class Statistics:
         with self._lock:
             return deepcopy(self._totals)
 
-    def record_abstained(self, texts: int) -> None:
-        """Count texts without a label."""
-        with self._lock:
-            self._totals.abstained += texts
-
-    def record_success(self, texts: int, timings: StageTimings, *, truncated: int = 0) -> None:
-        """Count a successful request and its texts, `truncated` of which were truncated."""
+    def record_success(
+        self, texts: int, timings: StageTimings, *, truncated: int = 0, abstained: int = 0
+    ) -> None:
+        """Count a successful request and its texts: those truncated, and those without a label."""
         totals = self._totals
         with self._lock:
             totals.answered += 1
             totals.texts += texts
             totals.truncated += truncated
+            totals.abstained += abstained
             totals.last_s = time.time()
             for stage, seconds in timings.by_stage().items():
                 totals.seconds[stage] += seconds

@@ -189,7 +189,7 @@ class Predictor(Closeable):
             self._check_deadline(options)
             result = await self._outputs(examples, options)
             start_s = time.perf_counter()
-            value = await run_for_logits(
+            value, abstained = await run_for_logits(
                 result.outputs.values.size, partial(self._decoded, decode, result)
             )
         except asyncio.CancelledError:
@@ -205,16 +205,14 @@ class Predictor(Closeable):
             decode_s=time.perf_counter() - start_s,
         )
         self.scheduler.statistics.record_success(
-            len(examples), timings, truncated=len(result.truncated)
+            len(examples), timings, truncated=len(result.truncated), abstained=abstained
         )
         set_timings(timings)
         return value
 
-    def _decoded(self, decode: Callable[[JobResult], T], result: JobResult) -> T:
-        """Decode a result, and count its texts without a label."""
-        if abstained := self._codec.task.abstained(result.outputs):
-            self.scheduler.statistics.record_abstained(abstained)
-        return decode(result)
+    def _decoded(self, decode: Callable[[JobResult], T], result: JobResult) -> tuple[T, int]:
+        """Decode a result; return also the number of its texts without a label."""
+        return decode(result), self._codec.task.abstained(result.outputs)
 
     def _check_deadline(self, options: RequestOptions) -> None:
         try:
