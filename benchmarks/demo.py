@@ -15,6 +15,8 @@ from types import FrameType
 
 from pipework.client import Client
 from pipework.errors import NotReadyError, PipeError
+from pipework.run_folder.manifest import read_manifest
+from pipework.train.report.linear_baseline import better_run
 
 PIPE = Path(sys.executable).with_name("pipe")
 START_S, STOP_S = 60.0, 30.0
@@ -57,15 +59,18 @@ class Demo:
         with self._stage("evaluate"):
             self._call("eval", run, "--split", "test")
             _print(f"\nFor comparison, on the same test rows: {FLOOR}")
+        served = str(better_run(self._run, read_manifest(self._run)))
+        if served != run:
+            _print(f"\nThe linear model has the higher score, and is served: {served}")
         with self._stage("export and prove"):
-            self._call("export", run, "--to", "onnx")
-        with self._server() as url:
+            self._call("export", served, "--to", "onnx")
+        with self._server(served) as url:
             with self._stage("ask"):
                 _request_predictions(url)
             with self._stage("measure"):
                 report, result = str(self._run / "bench.html"), str(self._run / "bench.json")
                 self._call("bench", url, "--seconds", "2", "--html", report, "--json", result)
-        self._summary()
+        self._summary(served)
 
     def _call(self, *words: str) -> None:
         command = self._print_command(*words)
@@ -74,8 +79,8 @@ class Demo:
             raise StageError(command, exit_code)
 
     @contextmanager
-    def _server(self) -> Iterator[str]:
-        command = self._print_command("serve", str(self._run), "--port", "0", "--grpc-port", "0")
+    def _server(self, run: str) -> Iterator[str]:
+        command = self._print_command("serve", run, "--port", "0", "--grpc-port", "0")
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
             try:
                 with self._stage("start the server"):
@@ -102,13 +107,13 @@ class Demo:
         yield
         self._durations_s[name] = monotonic() - start_s
 
-    def _summary(self) -> None:
+    def _summary(self, served: str) -> None:
         _print("\nDone:")
         for name, duration_s in self._durations_s.items():
             _print(f"  {name:18}{duration_s:7.1f} s")
         _print(f"  {'together':18}{sum(self._durations_s.values()):7.1f} s")
         _print(f"\nThe run folder is {self._run}, the report {self._run / 'bench.html'}")
-        _print(f"Serve it again: {os.path.relpath(self._pipe)} serve {self._run}")
+        _print(f"Serve it again: {os.path.relpath(self._pipe)} serve {served}")
 
 
 def main() -> int:

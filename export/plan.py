@@ -38,15 +38,17 @@ def select_variants(
     if to == TRITON:
         return ()
     if to == AUTO:
+        from pipework.train.model.bag_of_ngrams import FAMILY  # noqa: PLC0415  (imports torch)
         from pipework.train.model.packed_encoder import PACKABLE  # noqa: PLC0415  (imports torch)
 
-        packable = manifest.model.family in PACKABLE
+        packable, quantizable = manifest.model.family in PACKABLE, manifest.model.family != FAMILY
         layouts = (Layout.PADDED, Layout.PACKED) if packable else (Layout.PADDED,)
         chosen = tuple(
             variant
             for runtime in RUNTIMES
             for variant in _variants(runtime, _local_precisions(runtime, precision), layouts)
             if layout in (None, variant.layout)
+            and (quantizable or variant.precision is not Precision.INT8)
         )
     else:
         runtime = runtime_of(to)

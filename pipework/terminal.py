@@ -24,6 +24,7 @@ from pipework.tasks.kinds import Metric, Score, metric_in_words
 from pipework.tasks.task import Task
 from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import tables
+from pipework.train.report.linear_baseline import FOLDER, better_run
 
 DEFAULTS = EngineSettings()
 MAX_CLASSES = 30  # of the tables of an evaluation
@@ -47,7 +48,10 @@ def show_trained(runs: Mapping[Path, Manifest]) -> None:
     if not first.task.predicts:
         console.print_line(f"next: pipe train CONFIG --set model.preset= --set model.name={run}")
     else:
-        console.print_line(f"next: pipe export {run} --to auto")
+        better = better_run(run, first)
+        if better != run:
+            console.print_line("the linear model has the higher score, and is faster: serve it")
+        console.print_line(f"next: pipe export {better} --to auto && pipe serve {better}")
 
 
 def _format_metrics(metrics: SplitMetrics) -> str:
@@ -203,6 +207,8 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
     console.table("\nscores of the checkpoint", ("split", "rows", "scores"), rows)
     if manifest.data.verdict is not None:
         console.print_line(manifest.data.verdict)
+    if manifest.data.baseline is not None and (run / FOLDER).is_dir():
+        console.print_line(f"the linear model is a run, too: pipe show {run / FOLDER}")
     _show_engines(manifest)
     mixed = [engine for engine in manifest.engines if engine.built.kept]
     lines = (

@@ -1,7 +1,5 @@
 """Train a classifier: a pretrained encoder or a preset, whole or only its head."""
 
-from tokenizers import Tokenizer
-
 from pipework.train.distill.losses import all_teacher_logits, distillation_losses
 from pipework.train.inputs import TokenSets, open_loaders, open_token_sets
 from pipework.train.loop.evaluator import ClassifierEvaluator
@@ -28,7 +26,7 @@ def train_classifier(
     """
     settings = run.config.model
     device = run.world.device
-    model = build(settings, Tokenizer.from_str(prepared.tokenizer), prepared.task)
+    model = build(settings, prepared.loaded, prepared.task)
     reinitialise(model.encoder, run.config.train.reinit_layers)
     type_ids = padding_of(model).type_ids
     encoder = prepared.encoder(settings.max_length, type_ids=type_ids)

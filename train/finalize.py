@@ -1,12 +1,14 @@
 """Finalize a run: score the best checkpoint, compare it with the baseline, write the manifest."""
 
+from dataclasses import dataclass
+
 from pipework.run_folder.manifest import BaselineRecord, Data, Manifest
 from pipework.scoring.abstention import RiskCoverage
 from pipework.scoring.calibration import both_calibrations
 from pipework.train.loop.resume import FOLDER as STATE
 from pipework.train.model.classifier import Classifier, open_checkpoint
 from pipework.train.objectives import target_scale
-from pipework.train.report.linear_baseline import LinearBaseline, linear_baseline
+from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.page import RunPage, write_page
 from pipework.train.report.verdict import TrainingHistory, Verdict, judge
 from pipework.train.report.wrong_predictions import worst_errors
@@ -24,10 +26,17 @@ from pipework.train.scored_checkpoint import ScoredCheckpoint, TrainedRun, score
 CALIBRATED = "calibrated"  # folder of the calibrated weights, until they are RUN/checkpoint
 
 
-def finalize(trained: TrainedRun) -> Manifest:
+@dataclass(frozen=True, kw_only=True)
+class FinishedRun:
+    """The manifest of a run, and its scored checkpoint."""
+
+    manifest: Manifest
+    scored: ScoredCheckpoint
+
+
+def finalize(trained: TrainedRun, baseline: LinearBaseline | None) -> FinishedRun:
     """Promote the best weights to the checkpoint, score them, and write the manifest last."""
     run = trained.run
-    settings = run.config.train
     best_step = trained.state.best_step
     weights = best_weights(run, trained.state)
     model = open_checkpoint(weights).to(run.world.device)
@@ -36,26 +45,22 @@ def finalize(trained: TrainedRun) -> Manifest:
         weights = run.out / STATE / CALIBRATED
         model.save(weights)
     promote(run, weights, trained.data.vocabulary.padding)
-    sources = run.config.sources()
-    baseline = None
-    if settings.report and trained.task.baseline:
-        baseline = linear_baseline(sources, trained.task, run.progress)
     verdict = judge(scored.judged, baseline, _history(trained))
     lines = (verdict.sentence, *verdict.findings)
     in_training = trained.state.best or scored.evaluation
-    scores = both_scores(scored.evaluation.score, in_training.score, settings.precision)
+    scores = both_scores(scored.evaluation.score, in_training.score, run.config.train.precision)
     best = f"best dev {scored.task.metric} at step {best_step}: {scores}"
     for line in (best, *lines):
         run.logger.log_text(line)
     manifest = _manifest(trained, scored, model, baseline, verdict)
-    if baseline is not None:
+    if run.config.train.report and trained.task.baseline:
         run.logger.confusion(best_step, scored.evaluation)
         _write_page(trained, scored, manifest, baseline, verdict)
     finish(run, manifest)
     if not verdict.failed:
         for line in lines:
             run.progress.note(line)
-    return manifest
+    return FinishedRun(manifest=manifest, scored=scored)
 
 
 def both_scores(score: float, in_training: float, precision: str) -> str:
@@ -82,7 +87,7 @@ def _write_page(
     trained: TrainedRun,
     scored: ScoredCheckpoint,
     manifest: Manifest,
-    baseline: LinearBaseline,
+    baseline: LinearBaseline | None,
     verdict: Verdict,
 ) -> None:
     out = trained.run.out

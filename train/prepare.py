@@ -45,10 +45,14 @@ class PreparedRun:
     teachers: tuple[Teacher, ...]
     fingerprint: dict[str, str]
 
+    @property
+    def loaded(self) -> Tokenizer:
+        """The tokenizer."""
+        return Tokenizer.from_str(self.tokenizer)
+
     def encoder(self, max_length: int, *, type_ids: bool) -> TextEncoder:
         """Return an encoder with the tokenizer of the run."""
-        loaded = Tokenizer.from_str(self.tokenizer)
-        return TextEncoder(loaded, max_length=max_length, type_ids=type_ids)
+        return TextEncoder(self.loaded, max_length=max_length, type_ids=type_ids)
 
 
 def prepare(config: Config, progress: Progress) -> PreparedRun:

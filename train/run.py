@@ -12,8 +12,10 @@ from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_manifest
 from pipework.tasks.evaluation import Evaluation
 from pipework.train.classifier_run import train_classifier
+from pipework.train.config.model import Preset
 from pipework.train.config.run_config import Config
 from pipework.train.finalize import finalize
+from pipework.train.linear.run import linear_baseline, linear_run
 from pipework.train.loop.determinism import seed_everything
 from pipework.train.loop.distributed import World, is_elastic
 from pipework.train.loop.loop import TrainingRun
@@ -23,6 +25,7 @@ from pipework.train.prepare import PreparedRun, prepare
 from pipework.train.pretrain.run import pretrain
 from pipework.train.report.run_log import NullLogger, RunLogger
 from pipework.train.run_folder import TOKENIZER, check_same, is_complete, run_folder
+from pipework.train.scored_checkpoint import TrainedRun
 
 
 def train(
@@ -132,9 +135,24 @@ def _train(run: TrainingRun, snapshot: Snapshot | None) -> Manifest:
     prepared = run.world.lead(lambda: _prepared(run, snapshot))
     if not prepared.task.predicts:
         return pretrain(run, prepared, snapshot)
+    if run.config.model.preset is Preset.LINEAR:
+        return run.world.lead(lambda: _fitted(replace(run, world=World.alone()), prepared))
     trained = train_classifier(run, prepared, snapshot)
     collect_and_trim()  # frees the model and its optimizer: finalize() loads the checkpoint again
-    return run.world.lead(lambda: finalize(trained))
+    return run.world.lead(lambda: _finished(trained, prepared))
+
+
+def _fitted(run: TrainingRun, prepared: PreparedRun) -> Manifest:
+    """Fit and finalize a linear model."""
+    return finalize(linear_run(run, prepared), None).manifest
+
+
+def _finished(trained: TrainedRun, prepared: PreparedRun) -> Manifest:
+    """Fit the linear model that the checkpoint is compared with, and finalize the run."""
+    baseline = None
+    if trained.run.config.train.report and trained.task.baseline:
+        baseline = linear_baseline(trained, prepared)
+    return finalize(trained, baseline).manifest
 
 
 def _prepared(run: TrainingRun, snapshot: Snapshot | None) -> PreparedRun:

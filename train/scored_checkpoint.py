@@ -25,7 +25,6 @@ from pipework.train.loop.loop import TrainingRun
 from pipework.train.loop.resume import TrainState
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier
-from pipework.train.report.linear_baseline import comparison_split
 from pipework.train.report.verdict import ScoredRows
 from pipework.train.run_folder import TOKENIZER
 
@@ -83,7 +82,7 @@ def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:
         outputs = calibration.apply(outputs)
     task = trained.task.with_thresholds(outputs.values, dev.truth)
     sources = trained.run.config.sources()
-    split = comparison_split(sources)
+    split = "test" if "test" in sources else "dev"  # the checkpoint was chosen on dev
     examples = [*sources[split].rows()]
     judged, truth = outputs, dev.truth
     if split != "dev":

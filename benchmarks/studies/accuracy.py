@@ -16,7 +16,6 @@ from pipework.benchmarks.studies.records.training_results import (
     recorded_settings,
 )
 from pipework.benchmarks.studies.script import report_errors, stored, study_parser
-from pipework.data.splits import split_source
 from pipework.errors import ConfigError
 from pipework.export.inference import evaluate_run
 from pipework.progress import NullProgress
@@ -27,7 +26,7 @@ from pipework.train.config.run_config import run_config
 from pipework.train.config.train import TrainSettings
 from pipework.train.distill.teacher import runs_of
 from pipework.train.report.curves import last_line
-from pipework.train.report.linear_baseline import linear_baseline
+from pipework.train.report.linear_baseline import FOLDER
 
 
 @report_errors
@@ -56,7 +55,7 @@ def score(
 ) -> TrainingResult:
     """Evaluate checkpoints on a split by their configured metric, in percent.
 
-    A linear model, trained here on the same rows, is added to the given baselines.
+    The linear model of the first run is added to the given baselines.
 
     Raises:
         PipeError: a run, its data or its checkpoint cannot be read.
@@ -65,8 +64,7 @@ def score(
     manifests = [read_manifest(run) for run in runs]
     seeds = [manifest.identity.seed for manifest in manifests]
     evaluations = [evaluate_run(run, None, split, None, NullProgress()) for run in runs]
-    sources = {part: split_source(runs[0], manifests[0], part) for part in ("train", split)}
-    linear = linear_baseline(sources, manifests[0].task, NullProgress())
+    linear = evaluate_run(runs[0] / FOLDER, None, split, None, NullProgress())
     return TrainingResult(
         dataset=name,
         metric=f"{split} {metric_in_words(evaluations[0].metric)}",
@@ -75,7 +73,7 @@ def score(
         rows=evaluations[0].rows,
         minutes=mean(map(minutes, runs)),
         settings=_settings(manifests[0], run_config(runs[0]).train),
-        floors={**floors, "linear model": 100 * linear.evaluation.score},
+        floors={**floors, "linear model": 100 * linear.score},
         commands=commands,
         calibration_errors=_errors(evaluation.calibration for evaluation in evaluations),
         uncalibrated_errors=_errors(evaluation.uncalibrated for evaluation in evaluations),

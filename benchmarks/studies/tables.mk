@@ -43,8 +43,7 @@ semeval-linear = $(call minilm-run,semeval-linear,semeval2010-task8,semeval2010_
 # The steps of training from scratch, in the order of their dependencies. Pretraining is not scored. Adam's second moment decays faster
 # than usual (betas of the recipe): the embedding of an n-gram that occurs once changes by 6 times the learning rate in total, with
 # 0.999 by 32 times, which memorises its text.
-scratch-run = pipe train thucnews-ngrams --out runs/scratch-$(1) --set data.root=DIR/thucnews_headlines --set 'train.seeds=[1,2,3]' \
-	--set train.report=false
+scratch-run = pipe train thucnews-ngrams --out runs/scratch-$(1) --set data.root=DIR/thucnews_headlines --set 'train.seeds=[1,2,3]'
 scratch-plain = --set train.label_smoothing=0 --set train.token_dropout=0
 scratch-taught = --set train.teacher=runs/scratch-pretrained --set train.label_smoothing=0
 scratch-tiny = $(call scratch-run,tiny) $(scratch-plain) --set model.head=linear --set model.ngrams=0

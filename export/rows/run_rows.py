@@ -21,6 +21,7 @@ from pipework.serve.engines.collate import Collate
 from pipework.text.encoding import Encoding, TextEncoder, open_encoder
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import SAMPLE
+from pipework.train.model.bag_of_ngrams import ngram_table
 from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.ngram_embeddings import NgramTable
 
@@ -98,7 +99,9 @@ class RunRows:
         examples, numbers = list(rows.values()), list(rows)
         words = WordRows.of(encoder, examples[0])
         vocabulary, ngrams, unread = words.vocabulary(), list[Row](), 0
-        if table := NgramTable.read(run / FOLDER, int(words.empty.ids[0])):
+        folder = run / FOLDER
+        table = ngram_table(folder) or NgramTable.read(folder, int(words.empty.ids[0]))
+        if table is not None:
             ngrams, unread = words.ngrams(table, vocabulary)
         dev = encoded_rows(encoder, (f"dev row {number}" for number in numbers), examples)
         return cls(

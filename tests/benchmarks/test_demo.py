@@ -57,12 +57,14 @@ if stage == "serve":
 
 
 @pytest.fixture
-def pipe(tmp_path):
+def pipe(tmp_path, monkeypatch):
     """Create a fake `pipe` that serves the run folder `runs/demo`."""
     run, log = tmp_path / "runs" / "demo", tmp_path / "log"
     path = tmp_path / "pipe"
     path.write_text(FAKE.format(python=sys.executable, run=str(run), log=str(log)))
     path.chmod(0o755)
+    monkeypatch.setattr(demo, "read_manifest", lambda run: run)
+    monkeypatch.setattr(demo, "better_run", lambda run, _: run)
     return path
 
 
@@ -112,6 +114,16 @@ def test_the_demo_runs_all_stages_and_prints_the_path_of_the_report(pipe, capfd)
     assert not server_runs(pipe)
 
 
+def test_the_demo_serves_the_better_model(pipe, monkeypatch, capfd):
+    monkeypatch.setattr(demo, "better_run", lambda run, _: run / "linear")
+    run_demo(pipe)
+    better = str(pipe.parent / "runs" / "demo" / "linear")
+    assert [words[:2] for words in commands(pipe)[2:4]] == [["export", better], ["serve", better]]
+    shown = capfd.readouterr().out
+    assert f"The linear model has the higher score, and is served: {better}" in shown
+    assert f"pipe serve {better}" in shown
+
+
 @pytest.mark.parametrize("stage", ["train", "eval", "export", "serve", "bench"])
 def test_a_failed_stage_ends_the_demo_with_its_exit_code(pipe, stage, monkeypatch):
     monkeypatch.setenv("FAIL", stage)
@@ -146,6 +158,7 @@ def test_a_demo_that_is_stopped_by_a_signal_leaves_no_server(pipe, number, code)
         "from pathlib import Path",
         "from pipework.benchmarks import demo",
         f"demo.PIPE = Path({str(pipe)!r})",
+        "demo.read_manifest = demo.better_run = lambda run, *_: run",
         "raise SystemExit(demo.main())",
     )
     command = [sys.executable, "-c", "; ".join(code_lines)]

@@ -10,11 +10,13 @@ from pipework.settings import Fraction, Positive, Settings
 
 
 class Preset(StrEnum):
-    """The size of an encoder trained from scratch, as of the published small BERT models.
+    """A model from scratch: a linear model, or the size of an encoder.
 
-    Turc et al. 2019, "Well-Read Students Learn Better", https://arxiv.org/abs/1908.08962.
+    The sizes are those of the published small BERT models: Turc et al. 2019, "Well-Read Students
+    Learn Better", https://arxiv.org/abs/1908.08962.
     """
 
+    LINEAR = "linear"
     TINY = "tiny"
     MINI = "mini"
     SMALL = "small"
@@ -103,5 +105,12 @@ class ModelSettings(HeadSettings):
         if (self.name is None) == (self.preset is None):
             message = "expected one of model.name (hub id or folder) and model.preset; "
             message += "--set model.preset= removes a key"
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
+    def _linear_is_whole(self) -> Self:
+        if self.preset is Preset.LINEAR and (self.head is not Head.LINEAR or self.freeze):
+            message = "model.preset linear has no encoder: remove model.head and model.freeze"
             raise ValueError(message)
         return self

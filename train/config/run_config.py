@@ -12,7 +12,7 @@ from pipework.errors import ConfigError
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.settings import SUFFIXES, Settings, load_settings
 from pipework.train.config.data import UNLABELLED, DataSettings, TaskSettings, read_labels
-from pipework.train.config.model import Head, ModelSettings
+from pipework.train.config.model import Head, ModelSettings, Preset
 from pipework.train.config.train import PretrainSettings, TrainSettings, TuneSettings
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -163,6 +163,9 @@ class Config(Settings):
             raise ValueError(message)
         if self.train.reinit_layers and (self.model.freeze or self.model.name is None):
             message = "train.reinit_layers needs a pretrained model.name that is not frozen"
+            raise ValueError(message)
+        if self.model.preset is Preset.LINEAR and self.train.teacher:
+            message = "model.preset linear learns only from labels: remove train.teacher"
             raise ValueError(message)
         weighted = self.train.class_weights != "equal" or self.train.label_smoothing
         if self.task.type.has_values and weighted:

@@ -49,11 +49,21 @@ def make_tokenizer(settings: ModelSettings, source: Source) -> Tokenizer:
     Raises:
         ConfigError: the vocabulary file lacks a special token, or the checkpoint cannot be read.
     """
+    if settings.vocab is not None and settings.vocab.suffix == ".json":
+        return _tokenizer_file(settings.vocab)
     if settings.vocab is not None:
         return _with_vocabulary(settings, read_vocabulary(settings.vocab))
     if settings.name is not None:
         return checkpoint_tokenizer(settings, settings.name)
     return learn_wordpiece(settings, lambda: _texts(source))
+
+
+def _tokenizer_file(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        message = f"{path} is not a tokenizer: {error}"
+        raise ConfigError(message, "expected a tokenizer.json, or a vocab.txt") from error
 
 
 def learn_wordpiece(settings: ModelSettings, texts: Callable[[], Iterable[str]]) -> Tokenizer:

@@ -20,7 +20,7 @@ from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.task import TargetScale, Task
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head, HeadSettings, ModelSettings, Preset
-from pipework.train.model import families, ngram_embeddings
+from pipework.train.model import bag_of_ngrams, families, ngram_embeddings
 from pipework.train.model.encoder_configs import preset_config
 from pipework.train.model.families import without_encoder
 from pipework.train.model.heads import StatesHead, make_head, to_column_0
@@ -33,6 +33,7 @@ from pipework.train.model.pretrained import (
     open_pretrained,
 )
 
+bag_of_ngrams.register()
 HEAD_FILE, HEAD_WEIGHTS = "head.json", "head.safetensors"
 
 

@@ -163,7 +163,13 @@ def preset_config(
 
     ALBERT follows Lan et al. 2020 (https://arxiv.org/abs/1909.11942): token embeddings of width
     `model.embedding` are projected to H, and all layers share their weights.
+
+    Raises:
+        ConfigError: the preset is a linear model, which has no encoder.
     """
+    if preset is Preset.LINEAR:
+        message = "model.preset linear has no steps of training"
+        raise ConfigError(message, "use pipe train with labelled rows, or another model.preset")
     layers, width = PRESETS[preset]
     sizes = {
         "vocab_size": tokenizer.get_vocab_size(),

@@ -95,6 +95,27 @@ def hashed(
     return hash_BT, inside_BT
 
 
+def pair_kinds(
+    ids_BT: torch.Tensor, mask_BT: torch.Tensor, tokens: int, separator_id: int
+) -> torch.Tensor:
+    """Return ids of the tokens of pairs by their text, int64 [B, T], below 4 times `tokens`.
+
+    Args:
+        ids_BT: token ids, below `tokens`.
+        mask_BT: 1 for a token, 0 for padding.
+        tokens: size of the vocabulary, which is added for a token of the second text, and twice
+            for a token of both texts.
+        separator_id: the token after the first text.
+    """
+    ends_BT = (ids_BT == separator_id).to(ids_BT.dtype)
+    second_BT = (ends_BT.cumsum(dim=1) - ends_BT) > 0
+    same_BTT = ids_BT[:, :, None] == ids_BT[:, None, :]
+    other_BTT = second_BT[:, :, None] != second_BT[:, None, :]
+    both_BT = (same_BTT & other_BTT & (mask_BT != 0)[:, None, :]).any(dim=2)
+    kinds_BT: torch.Tensor = second_BT.to(ids_BT.dtype) + 2 * both_BT.to(ids_BT.dtype)
+    return ids_BT + tokens * kinds_BT
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NgramTable:
     """The hash function of a checkpoint's table, to find texts that read every bucket.
@@ -103,15 +124,19 @@ class NgramTable:
         keys_KV: the keys of the tokens.
         buckets: size of the table.
         start_id: the first token of every text.
+        sizes: the sizes of the n-grams.
+        pairs: the last arguments of `pair_kinds`, if the tokens of pairs have kinds.
     """
 
     keys_KV: torch.Tensor
     buckets: int
     start_id: int
+    sizes: tuple[int, ...] = SIZES
+    pairs: tuple[int, int] | None = None
 
     @classmethod
     def read(cls, folder: Path, start_id: int) -> "NgramTable | None":
-        """Read the keys of a checkpoint; None if it has no n-grams."""
+        """Read the keys of a checkpoint; None if it has no n-gram embeddings."""
         if not (folder / WEIGHTS).is_file():
             return None
         with safe_open(folder / WEIGHTS, framework="pt") as weights:
@@ -125,8 +150,10 @@ class NgramTable:
     def read_by(self, ids_T: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return the buckets [N] that a text reads."""
         ids_BT, first_key = torch.from_numpy(ids_T.astype(np.int64))[None], 0
+        if self.pairs is not None:
+            ids_BT = pair_kinds(ids_BT, torch.ones_like(ids_BT), *self.pairs)
         found = []
-        for size in SIZES:
+        for size in self.sizes:
             hash_BT, inside_BT = hashed(
                 ids_BT, self.keys_KV, size, first_key, self.buckets, self.start_id
             )
@@ -142,7 +169,7 @@ class NgramTable:
         Each word is the candidate whose bigram and trigram read most buckets that no earlier word
         reads. The candidates are all words if few buckets are missing, else a part of them.
         """
-        rows = int(np.clip(missing.sum() // (len(SIZES) * length), 1, SEARCH_ROWS))
+        rows = int(np.clip(missing.sum() // (len(self.sizes) * length), 1, SEARCH_ROWS))
         count = min(len(words_V), CANDIDATES // rows)
         random, keys_KV = np.random.default_rng(seed), self.keys_KV.numpy()
         mixed_V = random.permutation(words_V)
@@ -153,7 +180,7 @@ class NgramTable:
             start_B = random.integers(len(mixed_V), size=rows)
             words_BC = mixed_V[(start_B[:, None] + np.arange(count)) % len(mixed_V)]
             buckets_BC = [keys_KV[0][words_BC] + keys_KV[1][last_B][:, None]]
-            if place:  # a trigram does not start before the text
+            if place and len(self.sizes) > 1:  # a trigram does not start before the text
                 other_B = (keys_KV[3][last_B] + keys_KV[4][before_B]) % self.buckets
                 buckets_BC.append(keys_KV[2][words_BC] + other_B[:, None])
             best_B = sum(fresh[hash_BC] for hash_BC in buckets_BC).argmax(axis=1)
@@ -180,14 +207,17 @@ def add(encoder: PreTrainedModel, buckets: int, tokenizer: Tokenizer) -> None:
         attach(encoder, buckets=buckets, start_id=start_id(tokenizer))
 
 
-def start_id(tokenizer: Tokenizer) -> int:
+def start_id(tokenizer: Tokenizer, missing: int | None = None) -> int:
     """Return the id of the first token of every text.
 
     Raises:
-        ConfigError: the tokenizer does not start a text with a special token.
+        ConfigError: the tokenizer does not start a text with a special token, and no id for a
+            `missing` token is given.
     """
     encoding = tokenizer.encode("")
     if not encoding.ids or not encoding.special_tokens_mask[0]:
+        if missing is not None:
+            return missing
         message = "model.ngrams: the tokenizer does not start a text with a special token"
         raise ConfigError(message, "remove model.ngrams, or use a tokenizer that adds [CLS]")
     return int(encoding.ids[0])

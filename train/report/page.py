@@ -52,7 +52,7 @@ class RunPage:
         risk: the errors on the same rows if texts with low scores get no label.
         logits_NC: its logits for dev, float32.
         truth: labels of dev, from `pipework.scoring.evaluation.label_array`.
-        baseline: a linear model trained on the same rows.
+        baseline: a linear model trained on the same rows; None for a linear model.
         verdict: on the model.
         worst_errors: the most confident wrong predictions on dev.
     """
@@ -65,7 +65,7 @@ class RunPage:
     risk: RiskCoverage | None
     logits_NC: NDArray[np.float32]
     truth: NDArray[np.generic]
-    baseline: LinearBaseline
+    baseline: LinearBaseline | None
     verdict: Verdict
     worst_errors: Sequence[WrongPrediction]
 
@@ -120,11 +120,11 @@ def top(manifest: Manifest) -> str:
 
 
 def _significance(page: RunPage) -> str:
-    baseline = page.baseline
-    rows = f"trained on {baseline.trained_on}, {baseline.seconds:.0f} s"
-    how = f"Linear baseline: {baseline.name}, {rows}."
     figures = page.verdict.sentence.removeprefix(page.verdict.headline).removeprefix(": ")
-    lines = (figures, *page.verdict.findings, how)
+    lines = [figures, *page.verdict.findings]
+    if (baseline := page.baseline) is not None:
+        rows = f"trained on {baseline.trained_on}, {baseline.seconds:.0f} s"
+        lines.append(f"Linear baseline: {baseline.name}, {rows}.")
     details = "".join(f"<br>{escape(line[:1].upper() + line[1:])}" for line in lines)
     headline = f"<b>{escape(page.verdict.headline)}.</b>"
     return f'<p class="verdict {page.verdict.outcome}">{headline}{details}</p>'
@@ -132,7 +132,7 @@ def _significance(page: RunPage) -> str:
 
 def _scores(page: RunPage) -> Iterator[str]:
     """Yield the comparison with other predictions, then the scores on dev."""
-    metric, split = metric_in_words(page.evaluation.metric), page.baseline.split
+    metric, split = metric_in_words(page.evaluation.metric), page.verdict.constant.split
     tiles = [(f"{page.verdict.constant.model:.4f}", "", f"{metric} of the model")]
     tiles += [
         (f"{difference.baseline:.4f}", "", f"{metric} of {difference.other}")
@@ -169,6 +169,7 @@ def curve_plots(
 
 
 def _calibration(page: RunPage) -> str:
+    split = page.verdict.constant.split
     names = {"calibration": "scores", "uncalibrated": "before calibration"}
     found = {name: value for key, name in names.items() if (value := page.calibrations.get(key))}
     if not found:
@@ -188,10 +189,10 @@ def _calibration(page: RunPage) -> str:
         fitted = CALIBRATION if CALIBRATION in splits else "dev"
         how = page.manifest.model.calibration
         lines.append(f"The calibration was fitted on {fitted}: {how}.")
-        if fitted == page.baseline.split:
+        if fitted == split:
             lines.append("On rows that did not fit it, the error is usually larger.")
     figures = f'<p class="quiet">{"<br>".join(lines)}</p>'
-    return frame.section(f"Calibration on {page.baseline.split}", figures + frame.plots(plots))
+    return frame.section(f"Calibration on {split}", figures + frame.plots(plots))
 
 
 def _confusion(evaluation: Evaluation) -> str:

@@ -89,6 +89,8 @@ class TrainingHistory:
     @property
     def ends(self) -> tuple[float, float]:
         """The mean losses of the first and of the last quarter."""
+        if not self.losses:  # a linear model
+            return 0.0, 0.0
         quarter = max(1, len(self.losses) // 4)
         return mean(self.losses[:quarter]), mean(self.losses[-quarter:])
 
@@ -260,6 +262,8 @@ def _imbalance(rows: ScoredRows, scored: Evaluation, outcome: Outcome) -> Iterab
 
 def _diagnosis(history: TrainingHistory) -> str:
     """Return the probable cause from the training loss and the scores on dev."""
+    if not history.losses:
+        return "add rows, or check the labels (pipe check)"
     first, last = history.ends
     losses = f"({first:.3f} at the start, {last:.3f} at the end)"
     if history.shortened_from is not None:

@@ -32,7 +32,7 @@ EXPORTS = {
     ),
     "an export with a changed checkpoint": run(
         EXPORT,
-        flipped("model.safetensors"),
+        flipped("checkpoint/model.safetensors"),
         "RUN/checkpoint/model.safetensors changed: sha256 DIGEST, expected DIGEST as "
         "in manifest.json",
         3,

@@ -159,7 +159,7 @@ EVAL = {
     ),
     "a changed checkpoint": run(
         "eval RUN",
-        flipped("model.safetensors"),
+        flipped("checkpoint/model.safetensors"),
         "RUN/checkpoint/model.safetensors changed: sha256 DIGEST, expected DIGEST as "
         "in manifest.json",
         3,

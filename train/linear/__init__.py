@@ -1,0 +1,1 @@
+"""Linear models, which are fitted, not trained in steps."""
