@@ -11,6 +11,7 @@ from pipework.errors import ConfigError
 from pipework.progress import NullProgress, Progress
 from pipework.train.config.model import ModelSettings, Preset
 from pipework.train.config.run_config import Config
+from pipework.train.data.token_cache import TokenSet
 from pipework.train.finalize import finalize
 from pipework.train.inputs import open_token_sets
 from pipework.train.linear.fit import method
@@ -86,7 +87,8 @@ def linear_baseline(parent: TrainedRun, prepared: PreparedRun) -> LinearBaseline
             logger=NullLogger(),
         )
         vocabulary = replace(parent.data.vocabulary, padding=padding_of(model))
-        data = replace(parent.data, unlabelled=None, vocabulary=vocabulary)
+        train, dev = map(_without_types, (parent.data.train, parent.data.dev))
+        data = replace(parent.data, train=train, dev=dev, unlabelled=None, vocabulary=vocabulary)
         trained = replace(parent, run=run, data=data, state=TrainState(), per_epoch=0)
         fitted = _fit(trained, model, progress)
         scored = finalize(fitted.trained, None).scored
@@ -111,6 +113,11 @@ def _config(parent: TrainedRun) -> Config:
     data = config.data.model_copy(update={"unlabelled": None})
     train = config.train.model_copy(update={"teacher": (), "seeds": (), "report": False})
     return config.model_copy(update={"model": model, "data": data, "train": train})
+
+
+def _without_types(tokens: TokenSet) -> TokenSet:
+    """Return the rows as a family without type ids reads them."""
+    return replace(tokens, type_ids=tokens.type_ids[:0])
 
 
 def _fit(trained: TrainedRun, model: Classifier, progress: Progress) -> FittedRun:

@@ -11,6 +11,8 @@ from sklearn.svm import LinearSVC
 
 from pipework.data.examples import Example
 from pipework.errors import ConfigError, MissingDependencyError, as_pipe_error
+from pipework.export.config import ExportSettings
+from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.text.encoding import open_encoder
@@ -135,6 +137,8 @@ def test_the_baseline_of_a_run_is_a_run(fitted, topics):
     rows = [Example(text=text) for text, _ in topics["test"]]
     np.testing.assert_array_equal(logits(run / FOLDER, rows), logits(alone, rows))
     assert "a linear SVM on tokens and token bigrams" in (run / "report.html").read_text()
+    (engine,) = export(run / FOLDER, NullProgress(), settings=ExportSettings(speed_s=0))
+    assert engine.parity.passed
 
 
 @pytest.mark.slow
