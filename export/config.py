@@ -180,6 +180,20 @@ class DecisionSettings(Settings):
         return self != DecisionSettings()
 
 
+class CascadeSettings(Settings):
+    """When the first stage of `--to cascade` answers.
+
+    Attributes:
+        max_difference: the largest share of texts whose label differs from that of the engine, with
+            95 % confidence; 0 removes the cascade.
+        rows: file of texts, with or without labels, that choose the score and prove the limit; None
+            for the split "calibration" of the run, or else dev.
+    """
+
+    max_difference: Annotated[float, Field(ge=0, lt=1)] = 0.005
+    rows: Path | None = None
+
+
 class ExportSettings(Settings):
     """Settings of engine builds and parity checks.
 
@@ -196,6 +210,7 @@ class ExportSettings(Settings):
         capabilities: compute capabilities, times ten, that TensorRT-RTX builds for; 75 is left out
             unless all products are fp16. TensorRT itself builds for the GPU of this machine.
         decision: when the model gives no label; it is kept for later exports.
+        cascade: settings of `--to cascade`.
         triton: settings of `--to triton`.
     """
 
@@ -208,6 +223,7 @@ class ExportSettings(Settings):
     keep: Annotated[int, Field(ge=0)] = 4
     capabilities: tuple[Positive, ...] = (75, 80, 86, 89, 120)
     decision: DecisionSettings = DecisionSettings()
+    cascade: CascadeSettings = CascadeSettings()
     triton: TritonSettings = TritonSettings()
 
 

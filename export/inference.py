@@ -21,7 +21,7 @@ from pipework.run_folder.manifest import (
 )
 from pipework.scoring.calibration import both_calibrations
 from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
-from pipework.serve.engines import open_proven
+from pipework.serve.engines.first_stage import open_served
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.predictions import Prediction
 from pipework.train.data_report.leaks import leaked_rows
@@ -94,7 +94,7 @@ def open_model(
     """
     kept = name if name is not None and KEPT.fullmatch(name) else None
     if not checkpoint and kept is None:
-        return open_proven(run, manifest, name)
+        return open_served(run, manifest, name)
     from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (torch is optional for servers)
 
     return open_reference(run, manifest, kept=kept)

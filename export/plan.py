@@ -13,11 +13,12 @@ from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
 IN_MINUTES_S = 120.0
 AUTO = "auto"  # all variants that this machine can run
 TRITON = "triton"  # a recorded engine in a Triton repository
+CASCADE = "cascade"  # a first stage before a recorded engine
 
 
 def targets() -> tuple[str, ...]:
-    """Return the values of `pipe export --to`: the formats of engines, triton and auto."""
-    return (*(runtime.format for runtime in RUNTIMES), TRITON, AUTO)
+    """Return the values of `pipe export --to`: the formats of engines, and the others."""
+    return (*(runtime.format for runtime in RUNTIMES), TRITON, CASCADE, AUTO)
 
 
 def select_variants(
@@ -35,7 +36,7 @@ def select_variants(
     if to not in targets():
         message = f"unknown target --to {to}"
         raise ConfigError(message, f"use one of {', '.join(targets())}")
-    if to == TRITON:
+    if to in (TRITON, CASCADE):
         return ()
     if to == AUTO:
         from pipework.train.model.bag_of_ngrams import FAMILY  # noqa: PLC0415  (imports torch)

@@ -8,6 +8,7 @@ from pipework import console
 from pipework.errors import RunFolderError
 from pipework.export.doctor import DoctorReport
 from pipework.progress import counted
+from pipework.run_folder.cascade import CascadeRecord
 from pipework.run_folder.engine_record import (
     EngineRecord,
     FallbackLayer,
@@ -94,6 +95,15 @@ def show_exported(run: Path, manifest: Manifest, records: Sequence[EngineRecord]
         console.print_line(line)
     where = "" if any(record.proven for record in records) else ", on a machine with the GPU"
     console.print_line(f"next{where}: pipe serve {run}")
+
+
+def show_cascade(run: Path, cascade: CascadeRecord | None) -> None:
+    """Print the proof of a cascade, or that the run has none any more."""
+    if cascade is None:
+        console.print_line(f"removed: the cascade of {run}")
+    else:
+        console.print_line(f"proven: cascade, {cascade}")
+    console.print_line(f"next: pipe serve {run}")
 
 
 def _bound(manifest: Manifest, records: Sequence[EngineRecord]) -> Iterator[str]:
@@ -210,6 +220,8 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
     if manifest.data.baseline is not None and (run / FOLDER).is_dir():
         console.print_line(f"the linear model is a run, too: pipe show {run / FOLDER}")
     _show_engines(manifest)
+    if manifest.cascade is not None:
+        console.print_line(f"cascade: {manifest.cascade}")
     mixed = [engine for engine in manifest.engines if engine.built.kept]
     lines = (
         *_default_engine(run, manifest, settings),

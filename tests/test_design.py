@@ -149,7 +149,16 @@ DOCUMENTS = (
     *("train/README.md", "train/recipes/README.md", "export/README.md", "serve/README.md"),
     *("benchmarks/README.md", "deploy/README.md", "model_repository/README.md"),
 )
-RUN_FOLDERS = ("engines/", "checkpoint/", "failed-exports/", "RUN/", "rows/", "state/", "steps/")
+RUN_FOLDERS = (
+    "engines/",
+    "first-stage/",
+    "checkpoint/",
+    "failed-exports/",
+    "RUN/",
+    "rows/",
+    "state/",
+    "steps/",
+)
 OF_A_RUN = (*RUN_FOLDERS, "config.toml", "report.html")
 OF_A_SEARCH = ("trials/", "final/config/seed-N/", "final/trial-NNNN/seed-N/", "locks/")
 PUBLISHED = ("onnx/", "openvino/")

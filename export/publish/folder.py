@@ -166,6 +166,7 @@ def public_manifest(run: Path) -> Manifest:
     return manifest.model_copy(
         update={
             "engines": tuple(engine for engine in manifest.engines if engine.proven),
+            "cascade": None,
             "model": manifest.model.model_copy(
                 update={"base": base_model(manifest), "checkpoint": (), "kept": {}}
             ),

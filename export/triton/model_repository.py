@@ -135,7 +135,7 @@ def add_version(
     manifest.check_current((record,))
     verify_present(run, manifest.model.checkpoint)
     verify_files(run, (manifest.input.tokenizer, *record.files))
-    served = manifest.model_copy(update={"engines": (record,)})
+    served = manifest.model_copy(update={"engines": (record,), "cascade": None})
     parts = _parts(run, served, settings)
     repository = repository.resolve()
     repository.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from pipework.commands.options import Run, Sets, note_torch
 from pipework.errors import ConfigError
 from pipework.run_folder.engine_record import Layout, Precision
 
-FORMATS = "onnx, openvino, tensorrt, triton, or auto: all engines that this machine runs"
+FORMATS = "onnx, openvino, tensorrt, triton, cascade, or auto: all engines that this machine runs"
 TARGETS = "folder:DIR, hf://ORG/NAME[@REVISION], oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME"
 
 
@@ -73,10 +73,13 @@ def export(
     repository: Annotated[
         Path | None, typer.Option(help="Triton repository to add a proven engine to")
     ] = None,
+    first: Annotated[
+        Path | None, typer.Option(help="run that answers first in a cascade; default: RUN/linear")
+    ] = None,
     overrides: Sets = None,
 ) -> None:
     """Build engines from the checkpoint, prove their parity with it, and record them."""
-    from pipework.export.plan import AUTO, TRITON, select_variants
+    from pipework.export.plan import AUTO, CASCADE, TRITON, select_variants
 
     if (to == TRITON) != (repository is not None):
         message = "--to triton and --repository must be used together, found one of them"
@@ -84,17 +87,25 @@ def export(
     if repository is not None:
         _add_version(run, repository, overrides or [], precision, layout)
         return
+    if first is not None and to != CASCADE:
+        message = f"--first is for --to cascade, found --to {to}"
+        raise ConfigError(message, f"pipe export {run} --to cascade --first {first}")
     from pipework import console
     from pipework.export.config import ExportSettings
     from pipework.run_folder.manifest import LockedRun
     from pipework.settings import load_settings
-    from pipework.terminal import show_exported
+    from pipework.terminal import show_cascade, show_exported
 
     settings = load_settings(ExportSettings, None, overrides or [])
     with LockedRun.open(run) as locked:
         variants = select_variants(locked.manifest, to, precision, layout)
         with console.progress() as progress:
             note_torch(progress)
+            if to == CASCADE:
+                from pipework.export.cascade import export_cascade  # imports torch: seconds
+
+                show_cascade(run, export_cascade(locked, first, settings.cascade, progress))
+                return
             from pipework.export.ranking import keep_best
             from pipework.export.run import export_locked  # imports torch: seconds
 

@@ -18,6 +18,7 @@ from pipework import __version__
 from pipework.errors import ChangedFileError, RunFolderError
 from pipework.git import CHECKOUT, git_commit
 from pipework.record import Record
+from pipework.run_folder.cascade import CascadeRecord
 from pipework.run_folder.decision import Decision, TargetInterval
 from pipework.run_folder.engine_record import EngineRecord, engine_digest
 from pipework.run_folder.files import (
@@ -231,7 +232,8 @@ class ImportRecord(Record):
 class Manifest(Record):
     """The contents of a run folder; `imported` is set if the model was not trained here.
 
-    `decision` is set if the model gives no label where its score is too low, or has intervals.
+    `decision` is set if the model gives no label where its score is too low, or has intervals,
+    `cascade` if a first stage answers before an engine.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -242,6 +244,7 @@ class Manifest(Record):
     data: Data
     imported: ImportRecord | None = None
     decision: Decision | TargetInterval | None = None
+    cascade: CascadeRecord | None = None
     engines: tuple[EngineRecord, ...] = ()
 
     @property
@@ -365,6 +368,16 @@ class LockedRun:
             RunFolderError: as `write_manifest`.
         """
         manifest = self.manifest.model_copy(update={"engines": tuple(engines)})
+        write_manifest(self.folder, manifest)
+        self.manifest = manifest
+
+    def record_cascade(self, cascade: CascadeRecord | None) -> None:
+        """Replace the cascade in the manifest.
+
+        Raises:
+            RunFolderError: as `write_manifest`.
+        """
+        manifest = self.manifest.model_copy(update={"cascade": cascade})
         write_manifest(self.folder, manifest)
         self.manifest = manifest
 

@@ -123,7 +123,7 @@ def min_score(
     ranked = RiskCoverage.of(scores_N[tested_N], wrong_N[tested_N], expected_N[tested_N])
     if not ranked.rows:
         return None
-    allowed_S = _most_wrong(ranked.answered_S, max_error, confidence)
+    allowed_S = most_wrong(ranked.answered_S, max_error, confidence)
     chance_S = np.where(allowed_S < 0, 0, bdtr(allowed_S, ranked.answered_S, ranked.expected_S))
     start = int(np.argmax(chance_S))
     passed_S = ranked.wrong_S[start:] <= allowed_S[start:]
@@ -157,8 +157,8 @@ def _error_probability(
     return np.asarray(expit(-(scale * odds_N + offset)))
 
 
-def _most_wrong(answered_S: Counts, max_error: float, confidence: float = CONFIDENCE) -> Counts:
-    """Return how many wrong rows pass the test; -1 if not even 0 do."""
+def most_wrong(answered_S: Counts, max_error: float, confidence: float = CONFIDENCE) -> Counts:
+    """Return how many of these rows may be wrong to pass the test; -1 if not even 0."""
     from scipy.special import bdtr, bdtrik  # noqa: PLC0415  (needs an extra)
 
     wrong_S = np.floor(bdtrik(1 - confidence, answered_S, max_error))
@@ -170,7 +170,7 @@ def _answers_needed(share: float, max_error: float) -> float:
     """Return how many answered rows with this share of errors pass the test."""
     answered = fewest_rows(max_error)
     while answered < MOST_ROWS:
-        if share * answered <= _most_wrong(np.array([answered]), max_error)[0]:
+        if share * answered <= most_wrong(np.array([answered]), max_error)[0]:
             return answered
         answered = ceil(answered * 1.1)
     return inf

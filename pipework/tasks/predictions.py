@@ -42,6 +42,13 @@ class SingleLabel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FirstStageLabel(SingleLabel):
+    """A label and scores of the first stage of a cascade."""
+
+    first_stage: Literal[True] = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AbstainedLabel:
     """No label, because the best score is too low; the scores of all labels, best first."""
 
@@ -106,7 +113,14 @@ class RegressionInterval:
         return (f"{self.score:.4f}",)
 
 
-Prediction = SingleLabel | AbstainedLabel | MultiLabel | RegressionValue | RegressionInterval
+Prediction = (
+    SingleLabel
+    | FirstStageLabel
+    | AbstainedLabel
+    | MultiLabel
+    | RegressionValue
+    | RegressionInterval
+)
 
 
 class ColumnType(StrEnum):
@@ -188,6 +202,16 @@ def single_labels(
         one if answered else AbstainedLabel(score=one.score, scores=one.scores)
         for one, answered in zip(found, answered_N.tolist(), strict=True)
     ]
+
+
+def mark_first_stage(predictions: list[Prediction], rows: Iterable[int]) -> list[Prediction]:
+    """Mark the labels of these rows as answers of a first stage, and return all predictions."""
+    for row in rows:
+        if isinstance(one := predictions[row], SingleLabel):
+            predictions[row] = FirstStageLabel(
+                label=one.label, score=one.score, scores=one.scores, truncated=one.truncated
+            )
+    return predictions
 
 
 def mark_truncated(predictions: list[Prediction], rows: Iterable[int]) -> list[Prediction]:

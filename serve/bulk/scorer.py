@@ -15,8 +15,10 @@ from pipework.machine import normal_priority
 from pipework.predict.text_model import EngineModel, TextModel
 from pipework.run_folder.manifest import read_classifier
 from pipework.run_folder.read_options import Reading
+from pipework.scoring.evaluation import Engine
 from pipework.serve.bulk.records import RowReader
 from pipework.serve.engines import open_first
+from pipework.serve.engines.first_stage import CascadeEngine, cascade_of, open_first_stage
 from pipework.tasks.predictions import PredictedColumns
 
 ERROR = "error"
@@ -57,14 +59,20 @@ class Scorer(Closeable):
         folder = Path(run)
         self.manifest = manifest = read_classifier(folder)
         with normal_priority():
-            self.record, opened = open_first(folder, manifest, engine, threads=threads)
+            cascade = cascade_of(manifest, engine)
+            name = engine if cascade is None else cascade.engine
+            self.record, opened = open_first(folder, manifest, name, threads=threads)
         # By name, so that no process that receives the scorer chooses another engine.
-        self._arguments = (str(run), self.record.name, text, text_pair, threads, scores)
+        name = self.record.name if cascade is None else None
+        self._arguments = (str(run), name, text, text_pair, threads, scores)
         self.scores = scores
         # Another cut of a batch into calls changes the last bits of a score, and the parts of a job
         # must be the same bit for bit after an interruption and on another day.
         opened.fix_costs()
-        self.model: TextModel = EngineModel.open(folder, manifest, opened)
+        served: Engine = opened
+        if cascade is not None:
+            served = CascadeEngine(open_first_stage(folder, cascade), opened)
+        self.model: TextModel = EngineModel.open(folder, manifest, served)
         trained = manifest.data.reading.named()
         pair = text_pair or trained.text_pair or "text_pair"
         reading = Reading(

@@ -12,6 +12,7 @@ from pipework.scoring.evaluation import Engine
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
 from pipework.serve.config import EngineSettings, QueueSettings, ServeSettings
 from pipework.serve.engines import computes_on_gpu, open_first, open_proven, server_engines
+from pipework.serve.engines.first_stage import cascade_of, open_first_stage
 from pipework.serve.engines.reproof import HINT
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
@@ -102,11 +103,11 @@ def open_predictor(
     manifest = read_classifier(run)
     queue = queue or QueueSettings()
     engine = engine or EngineSettings()
-    on_gpu = computes_on_gpu(manifest, engine.name, engine)
+    cascade = cascade_of(manifest, engine.name)
+    chosen = engine.name if cascade is None else cascade.engine
+    on_gpu = computes_on_gpu(manifest, chosen, engine)
     instances, threads = server_engines(on_gpu=on_gpu, instances=queue.instances)
-    record, first = open_first(
-        run, manifest, engine.name, prove=prove, threads=threads, limits=engine
-    )
+    record, first = open_first(run, manifest, chosen, prove=prove, threads=threads, limits=engine)
     with ExitStack() as on_error:
         engines: list[Engine] = [on_error.enter_context(first)]
         reopen = partial(open_proven, run, manifest, record.name, threads=threads)
@@ -120,7 +121,15 @@ def open_predictor(
             rechecks=_rechecks(run, manifest, record, first, engine.recheck_s),
         )
         on_error.pop_all()
-    return Predictor(manifest, record, encoder, scheduler, name=name, version=version)
+    if cascade is None:
+        return Predictor(manifest, record, encoder, scheduler, name=name, version=version)
+    version = version or str(int(cascade.seal[:12], 16))  # another first stage is another version
+    predictor = Predictor(manifest, record, encoder, scheduler, name=name, version=version)
+    with ExitStack() as on_error:
+        on_error.enter_context(predictor)
+        predictor.answer_with(open_first_stage(run, cascade))
+        on_error.pop_all()
+    return predictor
 
 
 def _rechecks(

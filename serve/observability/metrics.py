@@ -67,6 +67,11 @@ COUNTERS: LoadMetrics = (
     ("recheck_failures", "Such checks with a wrong result", lambda load: load.recheck_failures),
     ("cache_hits", "Texts that the response cache answered", lambda load: load.cache_hits),
     ("cache_misses", "Texts that were not in the cache", lambda load: load.cache_misses),
+    (
+        "first_stage_texts",
+        "Texts that the first stage of a cascade answered",
+        lambda load: load.first_stage_texts,
+    ),
 )
 TEXTS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
     ("texts", "Texts of successful requests", lambda totals: totals.texts),

@@ -44,6 +44,8 @@ class EngineLoad:
         cache_hits: inputs whose outputs the cache had.
         cache_misses: inputs whose outputs it did not have; 0 without a cache.
         cache_bytes: memory of the cache.
+        first_stage_texts: texts that the first stage of a cascade answered.
+        drifted: whether its share of the last texts is not that of the proof.
     """
 
     unanswered_requests: int = 0
@@ -64,6 +66,8 @@ class EngineLoad:
     cache_hits: int = 0
     cache_misses: int = 0
     cache_bytes: int = 0
+    first_stage_texts: int = 0
+    drifted: bool = False
 
 
 @dataclass(kw_only=True, slots=True)

@@ -19,6 +19,7 @@ from pipework.errors import DeadlineError
 from pipework.predict.text_model import TextCodec
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest
+from pipework.serve.engines.first_stage import FirstStage
 from pipework.serve.request.context import (
     RequestOptions,
     StageTimings,
@@ -33,7 +34,7 @@ from pipework.serve.scheduling.response_cache import ResponseCache
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
 from pipework.tasks.outputs import Outputs
-from pipework.tasks.predictions import Prediction
+from pipework.tasks.predictions import Prediction, mark_first_stage
 from pipework.text.encoding import TextEncoder
 from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts, OutputTensors
 
@@ -89,7 +90,9 @@ class Predictor(Closeable):
     @property
     def load(self) -> EngineLoad:
         """Queue length, counters of the engines and of the cache."""
-        load, cache = self.scheduler.load, self.cache
+        load, cache, first = self.scheduler.load, self.cache, self._tokenizers.first
+        if first is not None:
+            load = replace(load, first_stage_texts=first.answered, drifted=first.drifted)
         if cache is None:
             return load
         return replace(
@@ -109,6 +112,10 @@ class Predictor(Closeable):
     def keep_outputs(self, max_bytes: int) -> None:
         """Keep the outputs of inputs in at most this many bytes; 0 for none."""
         self.cache = ResponseCache(max_bytes, self.classes) if max_bytes else None
+
+    def answer_with(self, first: FirstStage) -> None:
+        """Take ownership of a first stage, which answers before requests are queued."""
+        self._tokenizers.first = first
 
     def check_room(self, options: RequestOptions) -> None:
         """Check that a request would be accepted now.
@@ -132,6 +139,8 @@ class Predictor(Closeable):
         example = Example(text=WARM_UP_TEXT, text_pair=pair, entities=spans)
         result = self._tokenizers.submit(self._codec.fit([example]), RequestOptions()).result()
         OutputTensors.of(result.outputs, self._codec.task)
+        if self._tokenizers.first is not None:
+            self._tokenizers.first.reset()
 
     async def predict(
         self,
@@ -153,7 +162,10 @@ class Predictor(Closeable):
         return await self._run(
             await self._validated(examples),
             options or RequestOptions(),
-            lambda result: self._codec.predictions(result.outputs, result.truncated, top_k),
+            lambda result: mark_first_stage(
+                self._codec.predictions(result.outputs, result.truncated, top_k),
+                result.first_stage,
+            ),
         )
 
     async def answer(
@@ -255,3 +267,5 @@ class Predictor(Closeable):
         """Reject new requests, finish accepted ones, free the engines. Blocks until done."""
         self._tokenizers.close()
         self.scheduler.close()
+        if self._tokenizers.first is not None:
+            self._tokenizers.first.close()

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from pipework.serve.config import QueueSettings
+from pipework.serve.engines.first_stage import FirstAnswers
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.admission import Admission
 from pipework.tasks.outputs import Outputs
@@ -43,10 +44,16 @@ SMALL_BATCH = 8  # part of a full batch
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class JobResult:
-    """Outputs of a request, the indices of its truncated inputs, its `StageTimings`."""
+    """Outputs of a request, its `StageTimings`, and the indices of some inputs.
+
+    Attributes:
+        truncated: the truncated inputs.
+        first_stage: the inputs that the first stage of a cascade has answered.
+    """
 
     outputs: Outputs
     truncated: tuple[int, ...] = ()
+    first_stage: tuple[int, ...] = ()
     tokenize_s: float = 0.0
     queue_s: float = 0.0
     infer_s: float = 0.0
@@ -68,6 +75,7 @@ class Job:
         skipped: number of batches that took later requests because of their length.
         turn: the requests of a class are served in this order.
         parts: outputs so far, by their first input.
+        first: the answers of a first stage to all inputs; `encodings` are those it left.
     """
 
     encodings: Sequence[Encoding]
@@ -81,6 +89,7 @@ class Job:
     skipped: int = 0
     turn: float = 0.0
     parts: dict[int, Outputs] = field(default_factory=dict)
+    first: FirstAnswers | None = None
     # Engines fill parts of one request at the same time.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -102,6 +111,22 @@ class Job:
     def taken(self) -> bool:
         """Whether batches have taken all inputs."""
         return self.next == len(self.encodings)
+
+    def answer(self, answers: FirstAnswers) -> bool:
+        """Use the answers of a first stage; return whether they complete the request."""
+        self.encodings = [self.encodings[row] for row in answers.rest]
+        self.left, self.first = len(self.encodings), answers
+        if self.left or not claim(self.future):
+            return not self.left
+        result = JobResult(
+            outputs=answers.outputs,
+            truncated=answers.truncated,
+            first_stage=answers.answered,
+            tokenize_s=self.tokenize_s,
+            infer_s=answers.seconds,
+        )
+        self.future.set_result(result)
+        return True
 
     def take(self, room: int, *, whole_batch: bool) -> "JobSlice":
         """Take the next inputs that fit into `room` tokens; at least one if it is a whole batch."""
@@ -126,9 +151,14 @@ class Job:
                 return
         whole = len(self.parts) == 1
         took_s = infer_s if whole else covered_s(self.computed)
+        outputs = Outputs.concatenate([self.parts[start] for start in sorted(self.parts)])
+        first, truncated = self.first, truncated_rows(self.encodings)
+        if first is not None:
+            outputs, truncated = first.with_rest(outputs), first.truncated
         result = JobResult(
-            outputs=Outputs.concatenate([self.parts[start] for start in sorted(self.parts)]),
-            truncated=truncated_rows(self.encodings),
+            outputs=outputs,
+            truncated=truncated,
+            first_stage=() if first is None else first.answered,
             tokenize_s=self.tokenize_s,
             queue_s=max(0.0, now_s - self.queued_s - took_s),
             infer_s=took_s,

@@ -22,6 +22,7 @@ from pipework.tasks.outputs import Outputs, offsets_of
 # The table of an OrderedDict has up to six slots for each entry, of 28 bytes, and a list node;
 # the rest is the rounding of allocations.
 ENTRY_BYTES = 256
+IS_TRUNCATED, FROM_FIRST_STAGE = 1, 2  # flags of an entry
 
 
 class ResponseCache:
@@ -43,7 +44,7 @@ class ResponseCache:
         self._columns = columns
         self._seed = secrets.randbits(64)  # nobody can search for texts with equal digests
         self._lock = threading.Lock()
-        # By digest: the values of the rows, and a byte for whether the input is truncated.
+        # By digest: the values of the rows, and a byte of flags.
         self._entries: OrderedDict[bytes, bytes] = OrderedDict()
         self.hits = self.misses = self.bytes = 0
 
@@ -67,8 +68,12 @@ class ResponseCache:
             for index, entry in zip(missing, kept, strict=True):
                 entries[index] = entry
         known = [entry for entry in entries if entry is not None]
-        truncated = tuple(index for index, entry in enumerate(known) if entry[-1])
-        return replace(result, outputs=self._outputs(known), truncated=truncated)
+        truncated, first_stage = (
+            tuple(index for index, entry in enumerate(known) if entry[-1] & flag)
+            for flag in (IS_TRUNCATED, FROM_FIRST_STAGE)
+        )
+        outputs = self._outputs(known)
+        return replace(result, outputs=outputs, truncated=truncated, first_stage=first_stage)
 
     def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the entries of inputs, None for those that the cache does not have."""
@@ -84,12 +89,16 @@ class ResponseCache:
 
     def keep(self, keys: Sequence[bytes], result: JobResult) -> list[bytes]:
         """Keep outputs, and return the entries: earlier ones of the same inputs stay."""
-        truncated = set(result.truncated)
+        flags = [0] * len(keys)
+        for row in result.truncated:
+            flags[row] |= IS_TRUNCATED
+        for row in result.first_stage:
+            flags[row] |= FROM_FIRST_STAGE
         entries = []
         with self._lock:
             for index, key in enumerate(keys):
                 values = result.outputs.part(index, index + 1).values
-                entry = values.tobytes() + bytes((index in truncated,))
+                entry = values.tobytes() + bytes((flags[index],))
                 entries.append(self._entries.get(key) or self._add(key, entry))
         return entries
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pipework.closeable import Closeable
 from pipework.data.examples import Example
 from pipework.errors import NotReadyError, PipeError
+from pipework.serve.engines.first_stage import FirstStage
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.queue import Job, JobResult, claim
 from pipework.serve.scheduling.scheduler import STOPPING, Scheduler
@@ -105,11 +106,16 @@ class _Part:
 
 
 class TokenizerPool(Closeable):
-    """Tokenises requests and passes them to a scheduler, which the caller must close."""
+    """Tokenises requests and passes them to a scheduler, which the caller must close.
+
+    Attributes:
+        first: the first stage of a cascade, which answers before requests are passed.
+    """
 
     def __init__(self, encode: Encode, scheduler: Scheduler) -> None:
         """Start the worker threads."""
         self._encode = encode
+        self.first: FirstStage | None = None
         self._scheduler = scheduler
         self._changed = threading.Condition()
         self._pending: dict[_PendingRequest, None] = {}
@@ -219,7 +225,26 @@ class TokenizerPool(Closeable):
                 dropped.append(request.options)
             else:
                 jobs.append(request.job())
+        if self.first is not None and jobs:
+            complete = self._answered(self.first, jobs)
+            dropped += [job.options for job in jobs if job in complete]
+            jobs = [job for job in jobs if job not in complete]
         self._scheduler.enqueue(jobs, dropped=dropped)
+
+    def _answered(self, first: FirstStage, jobs: Sequence[Job]) -> list[Job]:
+        """Return the jobs that a first stage completes; without it, all are queued."""
+        try:
+            answers = first.answer([one for job in jobs for one in job.encodings])
+        except Exception:
+            log.exception("the first stage has failed, the engine computes all texts")
+            return []
+        complete, start = [], 0
+        for job in jobs:
+            stop = start + len(job.encodings)
+            if job.answer(answers.part(start, stop)):
+                complete.append(job)
+            start = stop
+        return complete
 
     def _encodings(self, parts: Sequence[_Part]) -> dict[_Part, list[Encoding]]:
         """Return the encodings of parts; the requests of the others have failed."""

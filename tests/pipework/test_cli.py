@@ -18,7 +18,7 @@ FROZEN = {
     "check": "inputs overrides rows as_json",
     "doctor": "as_json",
     "eval": "run file columns split engine as_json",
-    "export": "run to precision layout repository overrides",
+    "export": "run to precision layout repository first overrides",
     "import": "source out data overrides trust_remote_code force allow_unused family",
     "predict": "words file inputs out url columns engine keep shard raw_csv scores on "
     "allow_skipped max_rejects",

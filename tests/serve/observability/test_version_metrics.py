@@ -26,6 +26,7 @@ LOAD = EngineLoad(
     cache_hits=13,
     cache_misses=14,
     cache_bytes=15,
+    first_stage_texts=16,
     refused={"queue_full": 10},
 )
 
@@ -79,6 +80,7 @@ def test_the_load_of_a_version_is_exported():
         "cache_hits_total": 13,
         "cache_misses_total": 14,
         "cache_bytes": 15,
+        "first_stage_texts_total": 16,
         "rejections_total": 10,
     }
     assert expected.items() <= found.items()

@@ -1,0 +1,200 @@
+"""The first stage of a cascade: answers the texts whose scores are high enough.
+
+Cascades of classifiers: Viola and Jones 2001; for language models Varshney and Baral 2022,
+https://arxiv.org/abs/2210.05528.
+
+Shapes: N inputs, C classes.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+
+from pipework.closeable import Closeable
+from pipework.errors import ChangedFileError
+from pipework.run_folder.cascade import FOLDER, HINT, CascadeRecord
+from pipework.run_folder.manifest import Manifest, read_classifier
+from pipework.scoring.evaluation import Engine
+from pipework.serve.engines import open_first, open_proven
+from pipework.tasks.outputs import Outputs
+from pipework.tasks.single_label import SingleLabelTask
+from pipework.text.encoding import Encoding, truncated_rows
+
+log = logging.getLogger(__name__)
+WINDOW = 1_000  # texts whose share is compared with the share of the proof
+DEVIATIONS = 3.0  # of the difference of both shares: one in 370 windows exceeds it by chance
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FirstAnswers:
+    """The answers of a first stage to N inputs.
+
+    Attributes:
+        outputs: its outputs.
+        rest: the indices of the inputs that it does not answer.
+        truncated: the indices of the truncated inputs.
+        seconds: the time it took.
+    """
+
+    outputs: Outputs
+    rest: tuple[int, ...]
+    truncated: tuple[int, ...]
+    seconds: float
+
+    @property
+    def answered(self) -> tuple[int, ...]:
+        """The indices of the inputs that the first stage answers."""
+        rest = set(self.rest)
+        return tuple(row for row in range(len(self.outputs)) if row not in rest)
+
+    def part(self, start: int, stop: int) -> "FirstAnswers":
+        """Return the answers to the inputs [start, stop)."""
+        return FirstAnswers(
+            outputs=self.outputs.part(start, stop),
+            rest=tuple(row - start for row in self.rest if start <= row < stop),
+            truncated=tuple(row - start for row in self.truncated if start <= row < stop),
+            seconds=self.seconds,
+        )
+
+    def with_rest(self, outputs: Outputs) -> Outputs:
+        """Return the outputs of all inputs, given those of the rest."""
+        values_NC = self.outputs.values.copy()
+        values_NC[list(self.rest)] = outputs.values
+        return Outputs.of(values_NC)
+
+
+class CascadeEngine(Closeable):
+    """Computes the outputs of a first stage, and with an engine those that it does not answer."""
+
+    def __init__(self, first: "FirstStage", engine: Engine) -> None:
+        """Take ownership of both."""
+        self._first, self._engine = first, engine
+
+    def infer(self, encodings: Sequence[Encoding]) -> Outputs:
+        """Return the outputs of N inputs."""
+        if not encodings:
+            return self._engine.infer(encodings)
+        answers = self._first.answer(encodings)
+        if not answers.rest:
+            return answers.outputs
+        return answers.with_rest(self._engine.infer([encodings[row] for row in answers.rest]))
+
+    def close(self) -> None:
+        """Free both."""
+        self._first.close()
+        self._engine.close()
+
+
+class FirstStage(Closeable):
+    """The engine of a first stage, with the lowest score that it answers with. Thread-safe.
+
+    Attributes:
+        texts: number of texts that it got.
+        answered: number of texts that it answered.
+        drifted: whether the share of the last texts differs from that of the proof.
+    """
+
+    def __init__(self, engine: Engine, task: SingleLabelTask, record: CascadeRecord) -> None:
+        """Take ownership of an engine."""
+        self._engine, self._task, self._record = engine, task, record
+        self._lock = threading.Lock()
+        self._window = [0, 0]  # texts and answered texts since the last comparison
+        self.texts = self.answered = 0
+        self.drifted = False
+
+    def answer(self, encodings: Sequence[Encoding]) -> FirstAnswers:
+        """Return the answers to N >= 1 inputs."""
+        start_s = time.perf_counter()
+        with self._lock:
+            outputs = self._engine.infer(encodings)
+            low_N = self._task.best_scores(outputs.values) < self._record.min_score
+            rest = tuple(np.flatnonzero(low_N).tolist())
+            self._count(len(encodings), len(encodings) - len(rest))
+        return FirstAnswers(
+            outputs=outputs,
+            rest=rest,
+            truncated=truncated_rows(encodings),
+            seconds=time.perf_counter() - start_s,
+        )
+
+    def reset(self) -> None:
+        """Set the counts to 0."""
+        with self._lock:
+            self._window, self.texts, self.answered = [0, 0], 0, 0
+
+    def _count(self, texts: int, answered: int) -> None:
+        self.texts += texts
+        self.answered += answered
+        self._window[0] += texts
+        self._window[1] += answered
+        if self._window[0] < WINDOW:
+            return
+        count, share, proven = self._window[0], self._window[1] / self._window[0], self._record
+        variance = max(proven.share * (1 - proven.share), 1 / count)
+        allowed = DEVIATIONS * sqrt(variance * (1 / count + 1 / proven.rows))
+        drifted = abs(share - proven.share) > allowed
+        if drifted and not self.drifted:
+            log.warning(
+                "the first stage answered %.1f %% of the last %d texts, expected %.1f %% +- %.1f: "
+                "these texts differ from those that prove the cascade",
+                *(100 * share, count, 100 * proven.share, 100 * allowed),
+            )
+        self.drifted, self._window = drifted, [0, 0]
+
+    def close(self) -> None:
+        """Free the engine."""
+        self._engine.close()
+
+
+def cascade_of(manifest: Manifest, name: str | None) -> CascadeRecord | None:
+    """Return the cascade that is served, which a `name` of an engine excludes.
+
+    Raises:
+        ChangedFileError: it was proven with another model or engine.
+    """
+    record = manifest.cascade
+    if record is None or name is not None:
+        return None
+    engines = [one for one in manifest.current_engines if one.name == record.engine]
+    record.check(manifest.subject, engines[0] if engines else None)
+    return record
+
+
+def open_served(
+    run: Path, manifest: Manifest, name: str | None = None, *, threads: int | None = None
+) -> Engine:
+    """Open the cascade of a run, or else an engine as `open_proven`; a `name` is of an engine.
+
+    Raises:
+        PipeError: as `open_proven`, `cascade_of` and `open_first_stage`.
+    """
+    cascade = cascade_of(manifest, name)
+    if cascade is None:
+        return open_proven(run, manifest, name, threads=threads)
+    engine = open_proven(run, manifest, cascade.engine, threads=threads)
+    return CascadeEngine(open_first_stage(run, cascade), engine)
+
+
+def open_first_stage(run: Path, record: CascadeRecord) -> FirstStage:
+    """Open the first stage of a cascade, after a check of its parity and of its files.
+
+    Raises:
+        PipeError: the first stage is damaged, or cannot run here.
+    """
+    folder = run / FOLDER
+    manifest = read_classifier(folder)
+    if [engine.digest for engine in manifest.engines] != [record.first_digest]:
+        message = f"{folder} is not the first stage that the cascade was proven with"
+        raise ChangedFileError(message, HINT.format(record.engine))
+    task = manifest.task
+    if not isinstance(task, SingleLabelTask):
+        message = f"{folder} has no single label for each text"
+        raise ChangedFileError(message, HINT.format(record.engine))
+    _, engine = open_first(folder, manifest, manifest.engines[0].name, threads=1)
+    return FirstStage(engine, task, record)

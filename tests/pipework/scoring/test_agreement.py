@@ -1,0 +1,51 @@
+"""The lowest score of a model whose labels rarely differ from those of another."""
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binom
+
+from pipework.scoring.agreement import lowest_score
+
+LIMIT = 0.05
+
+
+def draw(rows, generator, scale=1.0):
+    """Scores, and labels that differ with a probability that falls with the score."""
+    scores_N = generator.beta(4, 2, rows)
+    return scores_N, generator.random(rows) < scale * (1 - scores_N) ** 2
+
+
+def differing(score, scale=1.0):
+    """The share of all texts that are answered with another label, by numerical integration."""
+    grid = np.linspace(score, 1, 4001)
+    return np.trapezoid(scale * (1 - grid) ** 2 * beta.pdf(grid, 4, 2), grid)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_the_limit_fails_in_at_most_5_percent_of_the_draws(scale):
+    generator = np.random.default_rng(1)
+    found = [lowest_score(*draw(1500, generator, scale), LIMIT) for _ in range(2000)]
+    assert None not in found
+    failures = sum(differing(score, scale) > LIMIT for score in found)
+    assert 0.002 < failures / 2000 <= 0.05 + 0.015
+    assert np.mean([differing(score, scale) for score in found]) > 0.6 * LIMIT
+
+
+def test_a_score_passes_if_so_few_differences_are_unlikely():
+    scores_N = np.linspace(1, 0, 400)
+    differs_N = scores_N < 0.7
+    score = lowest_score(scores_N, differs_N, LIMIT)
+    tested_N = np.random.default_rng(0).random(400) >= 0.15
+    wrong = (differs_N & tested_N & (scores_N >= score)).sum()
+    assert binom.cdf(wrong, tested_N.sum(), LIMIT) <= 0.05
+    below = np.sort(scores_N[~tested_N & (scores_N < score)])[-4]
+    more = (differs_N & tested_N & (scores_N >= below)).sum()
+    assert binom.cdf(more, tested_N.sum(), LIMIT) > 0.05
+
+
+def test_too_few_rows_and_too_many_differences_give_no_score():
+    certain_N = np.linspace(1, 0, 50)
+    assert lowest_score(certain_N, np.zeros(50, bool), 0.05) is None
+    assert lowest_score(np.linspace(1, 0, 400), np.ones(400, bool), 0.01) is None
+    assert lowest_score(np.ones(0), np.ones(0, bool), 0.5) is None
+    assert lowest_score(certain_N, np.zeros(50, bool), 0.2) == pytest.approx(0, abs=0.1)
