@@ -1,10 +1,12 @@
 """The short table of README.md: a few accuracies, engines and servers compared with others."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from statistics import mean
 from typing import TypeVar
 
 from pipework.benchmarks.studies.records.engine_results import EnginesResult
+from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
 from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
 from pipework.benchmarks.studies.records.stored_results import StoredResult
 from pipework.benchmarks.studies.records.training_results import PIPEWORK, TrainingResult
@@ -12,7 +14,11 @@ from pipework.benchmarks.studies.records.training_results import PIPEWORK, Train
 HEAD = ("measurement", "pipework", "compared with", "processor")
 Row = tuple[str, str, str, str]
 T = TypeVar("T")
-ACCURACIES = ("SST-2", "SemEval-2010 task 8 (MiniLM-L6, entity head)", "THUCNews headlines (45,000")
+ACCURACIES = (
+    "SST-2",
+    "SemEval-2010 task 8 (MiniLM-L6, entity head)",
+    "THUCNews headlines, from scratch",
+)
 ENGINES = ("SST-2", "THUCNews (4 layers of 256, linear head)")
 SERVERS = ("SST-2 (MiniLM-L6, 300 steps)",)
 PEERS = 3  # number of servers, fastest first
@@ -27,6 +33,8 @@ def summary_rows(results: Iterable[StoredResult]) -> list[Row]:
         match result:
             case TrainingResult():
                 accuracies[result.dataset] = _accuracy(result)
+            case ExperimentResult():
+                accuracies[result.dataset] = _experiment(result)
             case EnginesResult():
                 engines[result.dataset] = _engines(result)
             case PeerServingResult():
@@ -47,11 +55,24 @@ def _processor(result: StoredResult) -> str:
 
 
 def _accuracy(result: TrainingResult) -> Row:
-    baseline = max(result.floors.items(), key=lambda item: item[1], default=None)
-    compared = "" if baseline is None else f"{baseline[0]} {baseline[1]:.2f}"
-    better = baseline is None or result.value > baseline[1]
-    value = f"**{result.value:.2f}**" if better else f"{result.value:.2f}"
+    value, compared = _compared(result.value, result.floors)
     return f"{result.dataset}: {result.metric}, %", value, compared, _processor(result)
+
+
+def _experiment(result: ExperimentResult) -> Row:
+    """Return the arm that is best on dev."""
+    best = max(result.arms, key=lambda arm: mean(arm.dev))
+    value, compared = _compared(mean(best.test), result.floors)
+    name = f"{result.dataset} ({best.name}, {len(best.seeds)} seeds): test {result.metric}, %"
+    return name, value, compared, _processor(result)
+
+
+def _compared(value: float, floors: Mapping[str, float]) -> tuple[str, str]:
+    """Return a score, bold if it is above the best baseline, and this baseline."""
+    baseline = max(floors.items(), key=lambda item: item[1], default=None)
+    compared = "" if baseline is None else f"{baseline[0]} {baseline[1]:.2f}"
+    better = baseline is None or value > baseline[1]
+    return f"**{value:.2f}**" if better else f"{value:.2f}", compared
 
 
 def _engines(result: EnginesResult) -> list[Row]:

@@ -1,6 +1,7 @@
 """The short table of README.md compares pipework with the best alternatives."""
 
 from pipework.benchmarks.studies.documents.readme import fill
+from pipework.benchmarks.studies.records.experiment_results import Arm, ExperimentResult
 
 
 def test_the_summary_compares_with_the_best_baseline_and_the_fastest_engine(
@@ -33,3 +34,33 @@ def test_the_default_engine_has_a_row_and_a_score_below_the_baseline_is_not_bold
     text = fill("<!-- table:summary -->\n<!-- /table:summary -->", results)
     assert "| 91.27 | linear 99.00 |" in text
     assert f"| SST-2: default engine, {last.name}, texts/s |" in text
+
+
+def test_the_arm_that_is_best_on_dev_stands_for_an_experiment(trained):
+    def arm(name, dev, test):
+        return Arm(
+            name=name,
+            seeds=(1, 2),
+            dev=(dev, dev),
+            test=(test, test + 1),
+            minutes=1,
+            minutes_before=0,
+            parameters=1,
+            difference=None,
+            settings={},
+        )
+
+    result = ExperimentResult(
+        experiment="scratch",
+        dataset="THUCNews headlines, from scratch",
+        metric="accuracy",
+        train_rows=9,
+        test_rows=9,
+        arms=(arm("worse", 80, 95), arm("better", 81, 90)),
+        floors={"SVM": 90.0},
+        command=("a",),
+        provenance=trained.provenance,
+    )
+    text = fill("<!-- table:summary -->\n<!-- /table:summary -->", [result])
+    name = "THUCNews headlines, from scratch (better, 2 seeds): test accuracy, %"
+    assert f"| {name} | **90.50** | SVM 90.00 |" in text
