@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 
 from pipework.errors import ChangedFileError, ConfigError
 from pipework.record import Record
+from pipework.run_folder.cascade import CascadeRecord
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import FileRecord
 from pipework.serve.bulk.input_files import InputFile, WorkItem
@@ -37,22 +38,25 @@ class EngineIdentity(Record):
     Attributes:
         max_abs_diff: largest difference of a logit from the checkpoint's, on `rows` rows; None
             without a recorded proof.
+        cascade: the seal of the cascade that it is in; "" for the engine alone.
     """
 
     name: str
     files: tuple[str, ...]
     rows: int | None
     max_abs_diff: float | None
+    cascade: str = ""
 
     @classmethod
-    def of(cls, record: EngineRecord) -> "EngineIdentity":
-        """Return the identity of a recorded engine."""
+    def of(cls, record: EngineRecord, cascade: CascadeRecord | None) -> "EngineIdentity":
+        """Return the identity of a recorded engine, alone or in a cascade."""
         parity = record.parity
         return cls(
             name=record.name,
             files=tuple(file.sha256 for file in record.files),
             rows=None if parity is None else parity.rows,
             max_abs_diff=None if parity is None else parity.max_abs,
+            cascade="" if cascade is None else cascade.seal,
         )
 
 

@@ -59,7 +59,7 @@ class Scorer(Closeable):
         folder = Path(run)
         self.manifest = manifest = read_classifier(folder)
         with normal_priority():
-            cascade = cascade_of(manifest, engine)
+            self.cascade = cascade = cascade_of(manifest, engine)
             name = engine if cascade is None else cascade.engine
             self.record, opened = open_first(folder, manifest, name, threads=threads)
         # By name, so that no process that receives the scorer chooses another engine.

@@ -196,5 +196,8 @@ def open_first_stage(run: Path, record: CascadeRecord) -> FirstStage:
     if not isinstance(task, SingleLabelTask):
         message = f"{folder} has no single label for each text"
         raise ChangedFileError(message, HINT.format(record.engine))
+    log.info(
+        "cascade: the run %s answers first, from a score of %.3f", record.first, record.min_score
+    )
     _, engine = open_first(folder, manifest, manifest.engines[0].name, threads=1)
     return FirstStage(engine, task, record)

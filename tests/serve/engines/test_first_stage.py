@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import pickle
 import shutil
 import urllib.request
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from pipework.predict.text_model import EngineModel
 from pipework.run_folder.cascade import FOLDER, CascadeRecord
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_classifier, write_manifest
+from pipework.serve.bulk.ledger import EngineIdentity
+from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.engines import first_stage, open_proven
 from pipework.serve.engines.first_stage import FirstStage, cascade_of, open_first_stage, open_served
 from pipework.serve.models.open_models import open_predictor
@@ -236,3 +239,21 @@ def test_another_share_than_that_of_the_proof_is_logged_once(
         assert caplog.text.count("these texts differ from those that prove the cascade") == 1
         stage.answer(encodings)
         assert not stage.drifted
+
+
+def test_a_bulk_job_is_of_the_cascade_and_not_of_its_engine(cascade: Path) -> None:
+    answered, expected = expected_outputs(cascade)
+    names = read_classifier(cascade).task.labels
+    record = read_classifier(cascade).cascade
+    assert record is not None
+    with Scorer(cascade) as scorer, Scorer(cascade, record.engine) as alone:
+        columns = scorer.columns([Example(text=text) for text in TEXTS])
+        identities = [EngineIdentity.of(one.record, one.cascade) for one in (scorer, alone)]
+        copy = pickle.loads(pickle.dumps(scorer))
+        again = copy.columns([Example(text=text) for text in TEXTS])
+        assert again["predicted_label"] == columns["predicted_label"]
+    assert list(columns["predicted_label"].values) == [
+        names[place] for place in np.argmax(expected, axis=1)
+    ]
+    assert [one.cascade for one in identities] == [record.seal, ""]
+    assert any(answered)
