@@ -61,7 +61,7 @@ class Demo:
             _print(f"\nFor comparison, on the same test rows: {FLOOR}")
         served = str(better_run(self._run, read_manifest(self._run)))
         if served != run:
-            _print(f"\nThe linear model has the higher score, and is served: {served}")
+            _print(f"\nThe linear model is as good or better, so it is served: {served}")
         with self._stage("export and prove"):
             self._call("export", served, "--to", "onnx")
         with self._server(served) as url:

@@ -1,13 +1,23 @@
-"""The run that becomes the first stage of a cascade, and the rows that prove it."""
+"""The two stages of a cascade: what they need, their outputs and times, the rows that prove it.
+
+Shapes: N rows.
+"""
 
 import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.data.other_files import other_source, unlabelled_source
 from pipework.data.splits import split_source
 from pipework.errors import ConfigError, DataError
 from pipework.export.config import CascadeSettings
+from pipework.progress import Progress
 from pipework.run_folder.cascade import FOLDER
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import verify_files
@@ -17,12 +27,81 @@ from pipework.run_folder.manifest import (
     read_classifier,
     write_manifest,
 )
+from pipework.scoring.evaluation import infer_all
+from pipework.serve.engines import choose_engine, open_proven
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.task import Floats
+from pipework.text.encoding import Encoding, open_encoder
 from pipework.train.config.data import CALIBRATION
 
+WARM_UP = 8  # texts
 
-def check_first_stage(run: Path, manifest: Manifest, folder: Path) -> SingleLabelTask:
-    """Check that a run can be the first stage of another, and return its task.
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stage:
+    """A run of a cascade and its engine, with a number of threads; None for all processors."""
+
+    run: Path
+    manifest: Manifest
+    engine: EngineRecord
+    threads: int | None
+
+    @classmethod
+    def of(cls, run: Path, *, threads: int | None = None) -> "Stage":
+        """Return the engine of a run that is served."""
+        manifest = read_classifier(run)
+        engine = choose_engine(manifest)
+        return cls(run=run, manifest=manifest, engine=engine, threads=threads)
+
+    def infer(self, encodings: Sequence[Encoding], progress: Progress) -> tuple[Outputs, float]:
+        """Return the outputs, and the microseconds for a text."""
+        name = self.engine.name
+        with open_proven(self.run, self.manifest, name, threads=self.threads) as engine:
+            engine.infer(encodings[:WARM_UP])
+            start_s = time.perf_counter()
+            outputs = infer_all(engine, encodings, progress)
+            return outputs, 1e6 * (time.perf_counter() - start_s) / len(encodings)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MeasuredStages:
+    """The outputs of a first stage and of an engine, and the microseconds for a text."""
+
+    outputs: tuple[Outputs, Outputs]
+    scores_N: Floats
+    encode_us: float
+    text_us: tuple[float, float]
+
+    @classmethod
+    def of(
+        cls, first: Stage, engine: Stage, rows: Sequence[Example], progress: Progress
+    ) -> "MeasuredStages":
+        """Compute rows with both, one after the other."""
+        encoder = open_encoder(engine.run, engine.manifest)
+        encoder.encode(rows[:WARM_UP])
+        start_s = time.perf_counter()
+        encodings = encoder.encode(rows)
+        encode_us = 1e6 * (time.perf_counter() - start_s) / len(rows)
+        (before, before_us), (after, after_us) = (
+            stage.infer(encodings, progress) for stage in (first, engine)
+        )
+        return cls(
+            outputs=(before, after),
+            scores_N=best_scores(first.manifest, before),
+            encode_us=encode_us,
+            text_us=(before_us, after_us),
+        )
+
+    @property
+    def differs_N(self) -> NDArray[np.bool_]:  # noqa: N802  (the shape)
+        """Whether the labels differ."""
+        before, after = (outputs.values.argmax(axis=1) for outputs in self.outputs)
+        return np.asarray(before != after)
+
+
+def check_first_stage(run: Path, manifest: Manifest, folder: Path) -> None:
+    """Check that a run can be the first stage of another.
 
     Raises:
         ConfigError: it cannot.
@@ -50,7 +129,14 @@ def check_first_stage(run: Path, manifest: Manifest, folder: Path) -> SingleLabe
     if first.input.type_ids and not manifest.input.type_ids:
         message = f"{folder} reads type ids, which {run} does not have"
         raise ConfigError(message, "use a first stage with model.preset=linear")
-    return task
+
+
+def best_scores(manifest: Manifest, outputs: Outputs) -> Floats:
+    """Return the score of the label of each input of a run that `check_first_stage` has checked."""
+    task = manifest.task
+    if not isinstance(task, SingleLabelTask):
+        raise TypeError(type(task).__name__)
+    return task.best_scores(outputs.values)
 
 
 def proof_rows(
@@ -63,6 +149,9 @@ def proof_rows(
             rows = [*other_source(reading, settings.rows).rows()]
         except DataError:  # without labels; else this raises it again
             rows = [*unlabelled_source(reading, settings.rows).rows()]
+        if not rows:
+            message = f"{settings.rows} holds no rows"
+            raise DataError(message)
         return rows, settings.rows.name
     split = CALIBRATION if CALIBRATION in manifest.data.splits else "dev"
     return [*split_source(run, manifest, split).rows()], split

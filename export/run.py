@@ -111,6 +111,8 @@ def _prepare(locked: LockedRun, settings: ExportSettings, progress: Progress) ->
         if not settings.rebuild:
             message = "decision.* needs engines that are proven with it, found rebuild=false"
             raise ConfigError(message, "leave out rebuild=false")
+        if manifest.cascade is not None:
+            progress.note("the cascade is removed, because the task changes: export it again")
         decide(locked, settings.decision, progress)
     if manifest.data.failures:
         progress.note(f"{run}: {manifest.data.failures[0]}")

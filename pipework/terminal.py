@@ -51,7 +51,7 @@ def show_trained(runs: Mapping[Path, Manifest]) -> None:
     else:
         better = better_run(run, first)
         if better != run:
-            console.print_line("the linear model has the higher score, and is faster: serve it")
+            console.print_line("the linear model is as good or better, and faster: serve it")
         console.print_line(f"next: pipe export {better} --to auto && pipe serve {better}")
 
 

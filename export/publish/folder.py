@@ -214,6 +214,9 @@ def copy_public(run: Path, folder: Path) -> Manifest:
     return manifest
 
 
+LINEAR_MODEL = "bag-of-ngrams"  # pipework.train.model.bag_of_ngrams imports torch
+
+
 def _check_form(run: Path, manifest: Manifest) -> None:
     if manifest.input.marked:
         message = f"{run} reads texts with marked entities, which transformers does not mark"
@@ -221,6 +224,9 @@ def _check_form(run: Path, manifest: Manifest) -> None:
     if not manifest.model.checkpoint:
         message = f"{run} has no checkpoint, as in a container image"
         raise ConfigError(message, "publish the run folder from which the image was made")
+    if manifest.model.family == LINEAR_MODEL:
+        message = f"{run} is a linear model, which transformers does not have"
+        raise ConfigError(message, "pipe publish RUN --to oci:DIR keeps the run folder")
     if manifest.model.head != "linear":
         message = (
             f"{run} has the head {manifest.model.head}, which transformers does not have; expected "

@@ -26,8 +26,9 @@ class CascadeRecord(Record):
         rows: their number.
         answered: those of them that the first stage answers.
         differing: those of them with another label than the engine's.
-        first_us: microseconds of the first stage for a text, tokenization included.
-        engine_us: microseconds of the engine for a text, likewise.
+        encode_us: microseconds of the tokenization of a text.
+        first_us: microseconds of the first stage for a text, on one processor.
+        engine_us: microseconds of the engine for a text, on all processors.
         score: the score of the engine on these rows by the metric of the task, if they have labels.
         gain: the score of the cascade minus this score, with its 95 % confidence interval.
         seal: a digest of the other fields and of the model; see `sealed`.
@@ -43,6 +44,7 @@ class CascadeRecord(Record):
     rows: int
     answered: int
     differing: int
+    encode_us: float
     first_us: float
     engine_us: float
     score: float | None = None
@@ -57,7 +59,8 @@ class CascadeRecord(Record):
     @property
     def speedup(self) -> float:
         """How many times as many texts per second are expected as with the engine alone."""
-        return self.engine_us / (self.first_us + (1 - self.share) * self.engine_us)
+        alone = self.encode_us + self.engine_us
+        return alone / (self.encode_us + self.first_us + (1 - self.share) * self.engine_us)
 
     def sealed(self, subject: ProofSubject) -> "CascadeRecord":
         """Return the record with the seal for a model."""

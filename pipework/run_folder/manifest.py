@@ -382,8 +382,12 @@ class LockedRun:
         self.manifest = manifest
 
     def set_decision(self, task: AnyTask, decision: Decision | TargetInterval | None) -> None:
-        """Replace the task in this object; `record_engines` writes it with the engines for it."""
-        self.manifest = self.manifest.model_copy(update={"task": task, "decision": decision})
+        """Replace the task in this object; `record_engines` writes it with the engines for it.
+
+        A cascade is removed, because it was proven with the former task.
+        """
+        changed = {"task": task, "decision": decision, "cascade": None}
+        self.manifest = self.manifest.model_copy(update=changed)
 
 
 class _AnyManifest(BaseModel):

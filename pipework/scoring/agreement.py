@@ -11,12 +11,17 @@ The limit holds for texts like these rows, not after a change of the traffic.
 Shapes: N rows, S scores.
 """
 
-from math import ceil
-
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.scoring.abstention import NOT_TESTED, SEED, Floats, fewest_rows, most_wrong
+from pipework.scoring.abstention import (
+    CONFIDENCE,
+    NOT_TESTED,
+    SEED,
+    Floats,
+    fewest_rows,
+    most_wrong,
+)
 
 STEPS = 50  # scores that are tested
 
@@ -35,11 +40,16 @@ def lowest_score(
     Returns:
         The score; None if the limit holds for none of the tested scores, or there are too few rows.
     """
-    tested_N = np.random.default_rng(SEED).random(len(scores_N)) >= NOT_TESTED
-    if tested_N.all():
+    tested_N = np.ones(len(scores_N), np.bool_)
+    choosing = _choosing(len(scores_N))
+    tested_N[np.random.default_rng(SEED).permutation(len(scores_N))[:choosing]] = False
+    if not choosing:
         return None
     shares_S = 1 - np.arange(1, STEPS + 1) / STEPS
-    score_S = np.quantile(scores_N[~tested_N], shares_S, method="lower")
+    # Between two scores, so that rounding does not decide about a row.
+    ranked = np.concatenate(([0], np.sort(scores_N[~tested_N])))
+    place_S = 1 + (shares_S * choosing).astype(np.int64)
+    score_S = (ranked[place_S - 1] + ranked[place_S]) / 2
     wrong_N = np.sort(scores_N[tested_N & differs_N])
     wrong_S = len(wrong_N) - np.searchsorted(wrong_N, score_S, side="left")
     allowed = most_wrong(np.array([tested_N.sum()]), max_difference)[0]
@@ -49,4 +59,17 @@ def lowest_score(
 
 def rows_needed(max_difference: float) -> int:
     """Return the number of rows that are enough if no label of a tested row differs."""
-    return ceil(fewest_rows(max_difference) / (1 - NOT_TESTED))
+    rows = tested = fewest_rows(max_difference)
+    while rows - _choosing(rows) < tested:
+        rows += 1
+    return rows
+
+
+def smallest_limit(rows: int) -> float:
+    """Return the smallest limit that rows can show, if no label of a tested row differs."""
+    return float(1 - (1 - CONFIDENCE) ** (1 / max(1, rows - _choosing(rows))))
+
+
+def _choosing(rows: int) -> int:
+    """Return how many of the rows are not tested."""
+    return round(NOT_TESTED * rows)

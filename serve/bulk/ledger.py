@@ -256,10 +256,15 @@ class Ledger:
 
 
 def planned_engine(folder: JobFolder) -> str | None:
-    """Return the name of the engine with which a job was started; None for a new job."""
+    """Return the name of the engine with which a job was started.
+
+    None for a new job, or one with a cascade, which is chosen without a name.
+    """
     content = folder.read(PLAN) if PLAN in folder.names() else None
     with suppress(ValidationError):
-        return None if content is None else BulkPlan.model_validate_json(content).engine.name
+        if content is not None:
+            engine = BulkPlan.model_validate_json(content).engine
+            return None if engine.cascade else engine.name
     return None
 
 

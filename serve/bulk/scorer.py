@@ -1,6 +1,7 @@
 """Scores batches of inputs with a proven engine, for files and for Ray, Spark and Dask."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,10 @@ class Scorer(Closeable):
         opened.fix_costs()
         served: Engine = opened
         if cascade is not None:
-            served = CascadeEngine(open_first_stage(folder, cascade), opened)
+            with ExitStack() as on_error:
+                on_error.enter_context(opened)
+                served = CascadeEngine(open_first_stage(folder, cascade, fixed=True), opened)
+                on_error.pop_all()
         self.model: TextModel = EngineModel.open(folder, manifest, served)
         trained = manifest.data.reading.named()
         pair = text_pair or trained.text_pair or "text_pair"

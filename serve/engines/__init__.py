@@ -101,11 +101,13 @@ def runs_here(record: EngineRecord) -> bool:
 def computes_on_gpu(
     manifest: Manifest, name: str | None = None, limits: ChangeLimits = DEFAULT_LIMITS
 ) -> bool:
-    """Return whether the named engine, or the preferred one, would compute on a GPU here.
+    """Return whether the named engine, or the one that is served, would compute on a GPU here.
 
     Raises:
         RunFolderError: as `choose_engine`.
     """
+    if name is None and manifest.cascade is not None:
+        name = manifest.cascade.engine
     return runtime_of(choose_engine(manifest, name, limits).format).computes_on_gpu()
 
 

@@ -27,6 +27,7 @@ from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import Encoding, truncated_rows
 
 log = logging.getLogger(__name__)
+CALL = 256  # texts of a call of the engine
 WINDOW = 1_000  # texts whose share is compared with the share of the proof
 DEVIATIONS = 3.0  # of the difference of both shares: one in 370 windows exceeds it by chance
 
@@ -111,10 +112,14 @@ class FirstStage(Closeable):
     def answer(self, encodings: Sequence[Encoding]) -> FirstAnswers:
         """Return the answers to N >= 1 inputs."""
         start_s = time.perf_counter()
+        parts = []
+        for start in range(0, len(encodings), CALL):
+            with self._lock:  # not for long: other requests wait for it
+                parts.append(self._engine.infer(encodings[start : start + CALL]))
+        outputs = Outputs.concatenate(parts)
+        answered_N = self._task.best_scores(outputs.values) >= self._record.min_score
+        rest = tuple(np.flatnonzero(~answered_N).tolist())
         with self._lock:
-            outputs = self._engine.infer(encodings)
-            low_N = self._task.best_scores(outputs.values) < self._record.min_score
-            rest = tuple(np.flatnonzero(low_N).tolist())
             self._count(len(encodings), len(encodings) - len(rest))
         return FirstAnswers(
             outputs=outputs,
@@ -122,6 +127,10 @@ class FirstStage(Closeable):
             truncated=truncated_rows(encodings),
             seconds=time.perf_counter() - start_s,
         )
+
+    def seconds(self, texts: int) -> float:
+        """Return the expected time for a number of texts."""
+        return texts * self._record.first_us / 1e6
 
     def reset(self) -> None:
         """Set the counts to 0."""
@@ -177,12 +186,22 @@ def open_served(
     cascade = cascade_of(manifest, name)
     if cascade is None:
         return open_proven(run, manifest, name, threads=threads)
-    engine = open_proven(run, manifest, cascade.engine, threads=threads)
-    return CascadeEngine(open_first_stage(run, cascade), engine)
+    first = open_first_stage(run, cascade)
+    try:
+        engine = open_proven(run, manifest, cascade.engine, threads=threads)
+    except BaseException:
+        first.close()
+        raise
+    return CascadeEngine(first, engine)
 
 
-def open_first_stage(run: Path, record: CascadeRecord) -> FirstStage:
-    """Open the first stage of a cascade, after a check of its parity and of its files.
+def open_first_stage(
+    run: Path, record: CascadeRecord, *, prove: bool = False, fixed: bool = False
+) -> FirstStage:
+    """Open the first stage of a cascade, after a check of its files.
+
+    Its parity is checked as by `open_first`, always with `prove`. With `fixed`, the same texts give
+    the same bits on another day, see `CollatedEngine.fix_costs`.
 
     Raises:
         PipeError: the first stage is damaged, or cannot run here.
@@ -199,5 +218,7 @@ def open_first_stage(run: Path, record: CascadeRecord) -> FirstStage:
     log.info(
         "cascade: the run %s answers first, from a score of %.3f", record.first, record.min_score
     )
-    _, engine = open_first(folder, manifest, manifest.engines[0].name, threads=1)
+    _, engine = open_first(folder, manifest, manifest.engines[0].name, prove=prove, threads=1)
+    if fixed:
+        engine.fix_costs()
     return FirstStage(engine, task, record)

@@ -1,10 +1,12 @@
 """Opens the models of a run folder or a model repository."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from pipework.errors import CheckFailedError, ConfigError, RunFolderError
+from pipework.run_folder.cascade import FOLDER
 from pipework.run_folder.engine_record import EngineRecord, Layout
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import Manifest, read_classifier
@@ -66,7 +68,11 @@ def open_version(folder: VersionFolder, settings: ServeSettings) -> Predictor:
         CheckFailedError: its predictions differ from the checkpoint's.
         MissingDependencyError: the engine's runtime is not installed.
     """
-    folder.check_inside(read_classifier(folder.folder))
+    manifest = read_classifier(folder.folder)
+    folder.check_inside(manifest)
+    if manifest.cascade is not None:
+        first = replace(folder, folder=folder.folder / FOLDER)
+        first.check_inside(read_classifier(first.folder))
     predictor = open_predictor(
         folder.folder,
         EngineSettings(recheck_s=settings.engine.recheck_s),
@@ -127,7 +133,7 @@ def open_predictor(
     predictor = Predictor(manifest, record, encoder, scheduler, name=name, version=version)
     with ExitStack() as on_error:
         on_error.enter_context(predictor)
-        predictor.answer_with(open_first_stage(run, cascade))
+        predictor.answer_with(open_first_stage(run, cascade, prove=prove))
         on_error.pop_all()
     return predictor
 

@@ -45,7 +45,6 @@ class EngineLoad:
         cache_misses: inputs whose outputs it did not have; 0 without a cache.
         cache_bytes: memory of the cache.
         first_stage_texts: texts that the first stage of a cascade answered.
-        drifted: whether its share of the last texts is not that of the proof.
     """
 
     unanswered_requests: int = 0
@@ -67,7 +66,6 @@ class EngineLoad:
     cache_misses: int = 0
     cache_bytes: int = 0
     first_stage_texts: int = 0
-    drifted: bool = False
 
 
 @dataclass(kw_only=True, slots=True)

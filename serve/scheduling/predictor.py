@@ -92,7 +92,7 @@ class Predictor(Closeable):
         """Queue length, counters of the engines and of the cache."""
         load, cache, first = self.scheduler.load, self.cache, self._tokenizers.first
         if first is not None:
-            load = replace(load, first_stage_texts=first.answered, drifted=first.drifted)
+            load = replace(load, first_stage_texts=first.answered)
         if cache is None:
             return load
         return replace(

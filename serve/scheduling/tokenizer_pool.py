@@ -29,6 +29,7 @@ THREADS = 2
 SMALL_REQUEST = 4_000  # a larger request would block the event loop for too long
 TEXT_OVERHEAD = 100  # added per text: the fixed cost of tokenizing one
 ENTITIES_COST = 5_000  # added to a text with entities, which is tokenized in Python
+LONGEST_S = 0.002  # of a first stage in the calling thread
 CALL = 50_000  # per call of the library: about 10 ms
 _tokenizing: set[int] = set()  # ids of the threads that are tokenizing, over all models
 Encode = Callable[[Sequence[Example]], list[Encoding]]
@@ -146,6 +147,8 @@ class TokenizerPool(Closeable):
         )
         # The first call initialises the tokenizer, which may be slow, so a worker does it.
         small = self._warm and not _tokenizing and request.cost <= SMALL_REQUEST
+        if self.first is not None:
+            small = small and self.first.seconds(len(examples)) <= LONGEST_S
         with self._changed:
             if self._closed:
                 self._scheduler.enqueue([], dropped=[options])

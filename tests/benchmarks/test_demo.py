@@ -120,7 +120,7 @@ def test_the_demo_serves_the_better_model(pipe, monkeypatch, capfd):
     better = str(pipe.parent / "runs" / "demo" / "linear")
     assert [words[:2] for words in commands(pipe)[2:4]] == [["export", better], ["serve", better]]
     shown = capfd.readouterr().out
-    assert f"The linear model has the higher score, and is served: {better}" in shown
+    assert f"The linear model is as good or better, so it is served: {better}" in shown
     assert f"pipe serve {better}" in shown
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipework.data.splits import split_source
-from pipework.errors import ChangedFileError, CheckFailedError
+from pipework.errors import ChangedFileError, CheckFailedError, DataError
 from pipework.export.cascade import export_cascade
-from pipework.export.config import CascadeSettings, ExportSettings
+from pipework.export.config import CascadeSettings, DecisionSettings, ExportSettings
 from pipework.export.inference import predict_run
 from pipework.export.publish.folder import public_manifest
 from pipework.export.run import export
@@ -79,6 +79,19 @@ def test_a_limit_that_the_rows_cannot_show_is_refused(cascade_run):
     before = read_manifest(cascade_run)
     with pytest.raises(CheckFailedError, match="408 rows of dev cannot show") as caught:
         cascaded(cascade_run, max_difference=0.001)
-    assert "at least 3,524 rows are needed" in caught.value.hint
+    assert "at least 3,523 rows are needed" in caught.value.hint
     assert read_manifest(cascade_run) == before
     assert not (cascade_run / FOLDER).exists()
+
+
+def test_another_task_removes_the_cascade(cascade_run):
+    cascaded(cascade_run, max_difference=0.3)
+    settings = ExportSettings(speed_s=0, decision=DecisionSettings(min_score=0.1))
+    export(cascade_run, NullProgress(), settings=settings)
+    assert read_manifest(cascade_run).cascade is None
+
+
+def test_a_file_without_rows_is_refused(cascade_run, tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tlabel\n")
+    with pytest.raises(DataError, match="holds no rows"):
+        cascaded(cascade_run, rows=tmp_path / "a.tsv")

@@ -154,6 +154,18 @@ class Config(Settings):
         return self
 
     @model_validator(mode="after")
+    def _fit_for_a_linear_model(self) -> Self:
+        if self.model.preset is not Preset.LINEAR:
+            return self
+        if self.train.teacher:
+            message = "model.preset linear learns only from labels: remove train.teacher"
+            raise ValueError(message)
+        if self.train.class_weights not in ("equal", "balanced"):
+            message = "model.preset linear has train.class_weights equal or balanced, found numbers"
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
     def _parts_fit(self) -> Self:
         if self.model.freeze and self.train.token_dropout:
             message = "train.token_dropout needs an encoder that is trained: remove model.freeze"
@@ -163,9 +175,6 @@ class Config(Settings):
             raise ValueError(message)
         if self.train.reinit_layers and (self.model.freeze or self.model.name is None):
             message = "train.reinit_layers needs a pretrained model.name that is not frozen"
-            raise ValueError(message)
-        if self.model.preset is Preset.LINEAR and self.train.teacher:
-            message = "model.preset linear learns only from labels: remove train.teacher"
             raise ValueError(message)
         weighted = self.train.class_weights != "equal" or self.train.label_smoothing
         if self.task.type.has_values and weighted:

@@ -17,6 +17,7 @@ from pipework.train.model.bag_of_ngrams import BagOfNgrams
 
 Matrix = Any  # scipy's sparse [N, F]: it has no types
 BATCH = 512
+PAIR_VALUES = 2**23  # most comparisons of tokens in a batch of pairs, one byte each
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,8 +66,10 @@ def _batches(model: BagOfNgrams, tokens: TokenSet, rows: Sequence[int]) -> Itera
     from scipy import sparse  # noqa: PLC0415  (needs an extra)
 
     padding = Padding(pad_id=0, type_ids=False)
-    for start in range(0, len(rows), BATCH):
-        arrays = pad(tokens.encodings(rows[start : start + BATCH]), padding)
+    longest = int(tokens.lengths.max())
+    size = max(1, min(BATCH, PAIR_VALUES // longest**2)) if model.config.pairs else BATCH
+    for start in range(0, len(rows), size):
+        arrays = pad(tokens.encodings(rows[start : start + size]), padding)
         ids_BT, mask_BT = (torch.from_numpy(arrays[k]) for k in ("input_ids", "attention_mask"))
         with torch.inference_mode():
             read = model.rows(ids_BT, mask_BT).numpy()

@@ -32,9 +32,18 @@ class LinearWeights:
 
     @classmethod
     def fit(
-        cls, x_NF: Matrix, truth_N: NDArray[np.generic], task: Task, progress: Progress
+        cls,
+        x_NF: Matrix,
+        truth_N: NDArray[np.generic],
+        task: Task,
+        progress: Progress,
+        *,
+        balanced: bool = False,
     ) -> "LinearWeights":
-        """Fit the weights to the labels of N rows, see `Task.truth`."""
+        """Fit the weights to the labels of N rows, see `Task.truth`.
+
+        If `balanced`, the rows with and without a label count the same in total.
+        """
         classes, features = len(task.labels), x_NF.shape[1]
         weights_FC, bias_C = np.zeros((features, classes), np.float32), np.zeros(classes)
         if len(task.labels) > MANY_LABELS:
@@ -42,7 +51,7 @@ class LinearWeights:
             progress.advance(classes)
         elif task.has_labels:
             for label, true_N in enumerate(task.true_labels(truth_N).T):
-                weights_FC[:, label], bias_C[label] = _binary_svm(x_NF, true_N)
+                weights_FC[:, label], bias_C[label] = _binary_svm(x_NF, true_N, balanced)
                 progress.advance(1)
         else:
             from sklearn.linear_model import Ridge  # noqa: PLC0415  (needs an extra)
@@ -76,8 +85,10 @@ def _means(x_NF: Matrix, truth_N: NDArray[np.generic], task: Task) -> NDArray[np
     return dense.T
 
 
-def _binary_svm(x_NF: Matrix, true_N: NDArray[np.bool_]) -> tuple[NDArray[np.float64], float]:
-    """Return the normal and the offset of the separating plane of one label."""
+def _binary_svm(
+    x_NF: Matrix, true_N: NDArray[np.bool_], balanced: bool
+) -> tuple[NDArray[np.float64], float]:
+    """Return the normal and the offset of the separating plane of a label."""
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415  (needs an extra)
     from sklearn.svm import LinearSVC  # noqa: PLC0415  (needs an extra)
 
@@ -85,5 +96,6 @@ def _binary_svm(x_NF: Matrix, true_N: NDArray[np.bool_]) -> tuple[NDArray[np.flo
         return np.zeros(x_NF.shape[1]), 1.0 if true_N.any() else -1.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = LinearSVC(random_state=SEED).fit(x_NF, true_N)
+        fitted = LinearSVC(random_state=SEED, class_weight="balanced" if balanced else None)
+        fitted.fit(x_NF, true_N)
     return fitted.coef_[0], float(fitted.intercept_[0])

@@ -59,13 +59,16 @@ def new_model(config: Config, task: Task, tokenizer: Tokenizer) -> Classifier:
     return Classifier(BagOfNgrams(sizes), HeadSettings())
 
 
-def fit(classifier: Classifier, tokens: TokenSet, task: Task, progress: Progress) -> int:
+def fit(
+    classifier: Classifier, tokens: TokenSet, task: Task, progress: Progress, *, balanced: bool
+) -> int:
     """Fit a new model to the labels of rows; return the number of rows that it was fitted to."""
     rows = _rows(tokens, len(task.labels))
     with progress.stage("fit the linear model", len(task.labels) + 1, "steps"):
         features = NgramFeatures.fit(classifier.model, tokens, rows)
         progress.advance(1)
-        weights = LinearWeights.fit(features.x_NF, tokens.truth[rows], task, progress)
+        truth_N = tokens.truth[rows]
+        weights = LinearWeights.fit(features.x_NF, truth_N, task, progress, balanced=balanced)
     _set_weights(classifier.model, features, weights)
     return len(rows)
 

@@ -111,7 +111,10 @@ def _config(parent: TrainedRun) -> Config:
     length = config.model.max_length
     model = ModelSettings(preset=Preset.LINEAR, vocab=vocab, max_length=length)
     data = config.data.model_copy(update={"unlabelled": None})
-    train = config.train.model_copy(update={"teacher": (), "seeds": (), "report": False})
+    fitted = {"teacher": (), "seeds": (), "report": False, "reinit_layers": 0}
+    if config.train.class_weights != "balanced":
+        fitted["class_weights"] = "equal"
+    train = config.train.model_copy(update=fitted)
     return config.model_copy(update={"model": model, "data": data, "train": train})
 
 
@@ -124,7 +127,8 @@ def _fit(trained: TrainedRun, model: Classifier, progress: Progress) -> FittedRu
     """Fit a model, and save it as the best weights of its run."""
     run, tokens, step = trained.run, trained.data.train, trained.state.best_step
     start = time.perf_counter()
-    rows = fit(model, tokens, trained.task, progress)
+    balanced = run.config.train.class_weights == "balanced"
+    rows = fit(model, tokens, trained.task, progress, balanced=balanced)
     manager = CheckpointManager(run.out, run.config.train.keep)
     manager.save_weights(model, manager.best(step))
     run.logger.scalars(step, "train", {"rows": rows})

@@ -124,7 +124,7 @@ class BagOfNgrams(PreTrainedModel):  # type: ignore[misc]
         if config.pairs:
             kinds_BT = pair_kinds(ids_BT, mask_BT, config.vocab_size, config.separator_id)
         hash_BT, inside_BT = hashed(kinds_BT, self.keys, BIGRAM, 0, config.buckets, config.start_id)
-        # The first token has no bigram: it counts twice.
+        # A start token has no bigram and counts twice. Without it, the first token precedes itself.
         second_BT = torch.where(inside_BT, hash_BT + config.kinds, kinds_BT)
         return torch.cat((kinds_BT, second_BT), dim=1)
 

@@ -8,6 +8,7 @@ import shutil
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -20,12 +21,14 @@ from pipework.predict.text_model import EngineModel
 from pipework.run_folder.cascade import FOLDER, CascadeRecord
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_classifier, write_manifest
-from pipework.serve.bulk.ledger import EngineIdentity
+from pipework.serve.bulk.job_folder import job_folder
+from pipework.serve.bulk.ledger import PLAN, BulkPlan, EngineIdentity, planned_engine
 from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.engines import first_stage, open_proven
 from pipework.serve.engines.first_stage import FirstStage, cascade_of, open_first_stage, open_served
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.scheduling.predictor import Predictor
+from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import FirstStageLabel
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import open_encoder
@@ -81,6 +84,7 @@ def cascade(make_run: Callable[..., Path], tmp_path: Path) -> Path:
         rows=1000,
         answered=500,
         differing=1,
+        encode_us=5,
         first_us=1,
         engine_us=10,
     )
@@ -241,12 +245,44 @@ def test_another_share_than_that_of_the_proof_is_logged_once(
         assert not stage.drifted
 
 
+def planned_after_a_job(run: Path, scorer: Scorer) -> str | None:
+    """Return the engine that the next command of a bulk job opens."""
+    path = run / f"job-{scorer.cascade is None}"
+    plan = BulkPlan(
+        model="a",
+        task=scorer.manifest.task,
+        tokenizer="a",
+        engine=EngineIdentity.of(scorer.record, scorer.cascade),
+        columns=(),
+        keep=(),
+        scores=False,
+        files=(),
+        items=(),
+    )
+    path.mkdir()
+    (path / PLAN).write_text(plan.model_dump_json())
+    return planned_engine(job_folder(str(path)))
+
+
+def test_scores_that_are_no_number_are_left_to_the_engine(cascade: Path) -> None:
+    manifest = read_classifier(cascade)
+    assert manifest.cascade is not None
+    assert isinstance(manifest.task, SingleLabelTask)
+    engine = Mock()
+    engine.infer.return_value = Outputs.of(np.array([[np.nan] * 3, [9.0, 0, 0]], np.float32))
+    encodings = open_encoder(cascade, manifest).encode([Example(text="a"), Example(text="b")])
+    stage = FirstStage(engine, manifest.task, manifest.cascade)
+    assert stage.answer(encodings).rest == (0,)
+
+
 def test_a_bulk_job_is_of_the_cascade_and_not_of_its_engine(cascade: Path) -> None:
     answered, expected = expected_outputs(cascade)
     names = read_classifier(cascade).task.labels
     record = read_classifier(cascade).cascade
     assert record is not None
     with Scorer(cascade) as scorer, Scorer(cascade, record.engine) as alone:
+        assert planned_after_a_job(cascade, scorer) is None
+        assert planned_after_a_job(cascade, alone) == record.engine
         columns = scorer.columns([Example(text=text) for text in TEXTS])
         identities = [EngineIdentity.of(one.record, one.cascade) for one in (scorer, alone)]
         copy = pickle.loads(pickle.dumps(scorer))

@@ -12,11 +12,12 @@ from sklearn.svm import LinearSVC
 from pipework.data.examples import Example
 from pipework.errors import ConfigError, MissingDependencyError, as_pipe_error
 from pipework.export.config import ExportSettings
+from pipework.export.publish.folder import publish_folder
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.text.encoding import open_encoder
-from pipework.train.config.run_config import load_config
+from pipework.train.config.run_config import load_config, run_config
 from pipework.train.report.linear_baseline import FOLDER
 from pipework.train.run import train
 from tests.train.learning import logits, score
@@ -108,6 +109,7 @@ def test_the_position_of_entities_matters(fitted):
         (["model.head=cnn"], "model.preset linear has no encoder"),
         (["model.freeze=true"], "model.preset linear has no encoder"),
         (["train.teacher=runs/a"], "learns only from labels"),
+        (["train.class_weights=[1,2]"], "equal or balanced, found numbers"),
         (["task.kind=pretrain", "data.columns.label="], "has no steps of training"),
     ],
 )
@@ -128,7 +130,7 @@ def test_missing_scikit_learn_is_reported_with_the_install_command(fitted, topic
 
 
 def test_the_baseline_of_a_run_is_a_run(fitted, topics):
-    steps = ("train.max_steps=2", "train.precision=fp32")
+    steps = ("train.max_steps=2", "train.precision=fp32", "train.class_weights=[1,2]")
     run = fitted(topics, *steps, preset="tiny")
     baseline, alone = read_manifest(run).data.baseline, fitted(topics)
     assert baseline.name == "a linear SVM on tokens and token bigrams"
@@ -139,6 +141,11 @@ def test_the_baseline_of_a_run_is_a_run(fitted, topics):
     assert "a linear SVM on tokens and token bigrams" in (run / "report.html").read_text()
     (engine,) = export(run / FOLDER, NullProgress(), settings=ExportSettings(speed_s=0))
     assert engine.parity.passed
+    assert run_config(run / FOLDER).model.preset == "linear"
+    with pytest.raises(ConfigError, match="is a linear model, which transformers does not have"):
+        publish_folder(run / FOLDER, run / "published", NullProgress())
+    with pytest.raises(ConfigError, match="is a linear model, which has no encoder to train"):
+        fitted(topics, f"model.name={run / FOLDER}", preset="")
 
 
 @pytest.mark.slow
