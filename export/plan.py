@@ -9,6 +9,7 @@ from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines.runtime import Runtime
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
+from pipework.train.config.model import LINEAR_FAMILY
 
 IN_MINUTES_S = 120.0
 AUTO = "auto"  # all variants that this machine can run
@@ -39,10 +40,10 @@ def select_variants(
     if to in (TRITON, CASCADE):
         return ()
     if to == AUTO:
-        from pipework.train.model.bag_of_ngrams import FAMILY  # noqa: PLC0415  (imports torch)
         from pipework.train.model.packed_encoder import PACKABLE  # noqa: PLC0415  (imports torch)
 
-        packable, quantizable = manifest.model.family in PACKABLE, manifest.model.family != FAMILY
+        family = manifest.model.family
+        packable, quantizable = family in PACKABLE, family != LINEAR_FAMILY
         layouts = (Layout.PADDED, Layout.PACKED) if packable else (Layout.PADDED,)
         chosen = tuple(
             variant

@@ -24,6 +24,7 @@ from pipework.run_folder.files import FileRecord, verify_files, verify_present
 from pipework.run_folder.manifest import Manifest, read_classifier, write_manifest
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
 from pipework.tasks.registry import AnyTask
+from pipework.train.config.model import LINEAR_FAMILY
 
 PUBLISHED_FILE = "pipework.json"
 
@@ -214,9 +215,6 @@ def copy_public(run: Path, folder: Path) -> Manifest:
     return manifest
 
 
-LINEAR_MODEL = "bag-of-ngrams"  # pipework.train.model.bag_of_ngrams imports torch
-
-
 def _check_form(run: Path, manifest: Manifest) -> None:
     if manifest.input.marked:
         message = f"{run} reads texts with marked entities, which transformers does not mark"
@@ -224,7 +222,7 @@ def _check_form(run: Path, manifest: Manifest) -> None:
     if not manifest.model.checkpoint:
         message = f"{run} has no checkpoint, as in a container image"
         raise ConfigError(message, "publish the run folder from which the image was made")
-    if manifest.model.family == LINEAR_MODEL:
+    if manifest.model.family == LINEAR_FAMILY:
         message = f"{run} is a linear model, which transformers does not have"
         raise ConfigError(message, "pipe publish RUN --to oci:DIR keeps the run folder")
     if manifest.model.head != "linear":

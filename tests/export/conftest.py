@@ -190,3 +190,10 @@ def family_run(trained_run, tmp_path_factory):
         return run
 
     return make
+
+
+@pytest.fixture
+def cascade_run(exported_run, tmp_path):
+    """A copy of the exported run, to be changed."""
+    shutil.copytree(exported_run, tmp_path / "cascade")
+    return tmp_path / "cascade"

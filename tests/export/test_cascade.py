@@ -1,33 +1,19 @@
 """A run with a first stage."""
 
-import shutil
-
 import numpy as np
 import pytest
 
 from pipework.data.splits import split_source
 from pipework.errors import ChangedFileError, CheckFailedError, DataError
-from pipework.export.cascade import export_cascade
-from pipework.export.config import CascadeSettings, DecisionSettings, ExportSettings
+from pipework.export.config import DecisionSettings, ExportSettings
 from pipework.export.inference import predict_run
 from pipework.export.publish.folder import public_manifest
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.cascade import FOLDER
-from pipework.run_folder.manifest import LockedRun, read_manifest
+from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines.first_stage import cascade_of
-
-
-@pytest.fixture
-def cascade_run(exported_run, tmp_path):
-    """A copy of the exported run, to be changed."""
-    shutil.copytree(exported_run, tmp_path / "cascade")
-    return tmp_path / "cascade"
-
-
-def cascaded(run, first=None, **settings):
-    with LockedRun.open(run) as locked:
-        return export_cascade(locked, first, CascadeSettings(**settings), NullProgress())
+from tests.export.cascades import cascaded
 
 
 def test_a_run_gets_its_linear_model_as_first_stage(cascade_run):

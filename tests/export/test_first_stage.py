@@ -1,26 +1,10 @@
 """Runs that cannot be the first stage of a cascade."""
 
-import shutil
-
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.export.cascade import export_cascade
-from pipework.export.config import CascadeSettings
-from pipework.progress import NullProgress
-from pipework.run_folder.manifest import LockedRun, read_manifest, write_manifest
-
-
-@pytest.fixture
-def cascade_run(exported_run, tmp_path):
-    """A copy of the exported run, to be changed."""
-    shutil.copytree(exported_run, tmp_path / "cascade")
-    return tmp_path / "cascade"
-
-
-def cascaded(run, first=None, **settings):
-    with LockedRun.open(run) as locked:
-        return export_cascade(locked, first, CascadeSettings(**settings), NullProgress())
+from pipework.run_folder.manifest import read_manifest, write_manifest
+from tests.export.cascades import cascaded
 
 
 @pytest.mark.parametrize(

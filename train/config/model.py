@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from pipework.settings import Fraction, Positive, Settings
 
+LINEAR_FAMILY = "bag-of-ngrams"  # the model_type of a linear model
+
 
 class Preset(StrEnum):
     """A model from scratch: a linear model, or the size of an encoder.

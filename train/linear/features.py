@@ -58,8 +58,7 @@ def _counts(model: BagOfNgrams, tokens: TokenSet, rows: Sequence[int]) -> Matrix
     """Return how often each row reads each row of the table."""
     from scipy import sparse  # noqa: PLC0415  (needs an extra)
 
-    parts = list(_batches(model, tokens, rows))
-    return sparse.vstack(parts, format="csr")
+    return sparse.vstack(list(_batches(model, tokens, rows)), format="csr")
 
 
 def _batches(model: BagOfNgrams, tokens: TokenSet, rows: Sequence[int]) -> Iterator[Matrix]:

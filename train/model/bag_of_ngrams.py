@@ -27,9 +27,9 @@ from transformers import (
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import CONFIG_NAME
 
+from pipework.train.config.model import LINEAR_FAMILY
 from pipework.train.model.ngram_embeddings import SEED, WEIGHTS, NgramTable, hashed, pair_kinds
 
-FAMILY = "bag-of-ngrams"
 BIGRAM = 2
 NO_TOKEN = -1
 KINDS = 4  # of a token of a pair: in the first or second text, and whether it is in both
@@ -43,7 +43,7 @@ class BagOfNgramsConfig(PreTrainedConfig):  # type: ignore[misc]
     pair; NO_TOKEN if there is none. Without a separator, the texts of a pair are one text.
     """
 
-    model_type = FAMILY
+    model_type = LINEAR_FAMILY
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class BagOfNgrams(PreTrainedModel):  # type: ignore[misc]
 def ngram_table(folder: Path) -> NgramTable | None:
     """Return the table of a checkpoint; None if it is another model."""
     fields = json.loads((folder / CONFIG_NAME).read_bytes())
-    if fields.get("model_type") != FAMILY:
+    if fields.get("model_type") != LINEAR_FAMILY:
         return None
     config = BagOfNgramsConfig.from_dict(fields)
     with safe_open(folder / WEIGHTS, framework="pt") as weights:
@@ -148,5 +148,5 @@ def ngram_table(folder: Path) -> NgramTable | None:
 
 def register() -> None:
     """Make the model known to transformers, which then opens its checkpoints."""
-    AutoConfig.register(FAMILY, BagOfNgramsConfig, exist_ok=True)
+    AutoConfig.register(LINEAR_FAMILY, BagOfNgramsConfig, exist_ok=True)
     AutoModelForSequenceClassification.register(BagOfNgramsConfig, BagOfNgrams, exist_ok=True)

@@ -22,9 +22,8 @@ from pipework.errors import ConfigError
 from pipework.machine import is_out_of_memory
 from pipework.progress import counted
 from pipework.tasks.task import Task
-from pipework.train.config.model import Head, ModelSettings
+from pipework.train.config.model import LINEAR_FAMILY, Head, ModelSettings
 from pipework.train.data.tokenizer import check_openable, library_errors, summary
-from pipework.train.model.bag_of_ngrams import FAMILY
 from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.families import set_head_dropout
 from pipework.train.model.tensorflow_weights import convert, find_index
@@ -91,7 +90,7 @@ def open_pretrained(
     """
     with opening(name):
         config = read_config(name)
-        if config.model_type == FAMILY:
+        if config.model_type == LINEAR_FAMILY:
             message = f"model.name {name!r} is a linear model, which has no encoder to train"
             raise ConfigError(message, "fit another with model.preset=linear")
         names.write(config)
