@@ -6,13 +6,11 @@ Shapes: N rows, C classes.
 """
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example
 from pipework.errors import CheckFailedError
 from pipework.export.config import CascadeSettings
 from pipework.export.convert.onnx2ort import ONNX_FP32
@@ -26,16 +24,9 @@ from pipework.export.first_stage import (
 from pipework.export.run import export
 from pipework.progress import Progress, counted
 from pipework.run_folder.cascade import FOLDER, CascadeRecord
-from pipework.run_folder.manifest import (
-    LockedRun,
-    Manifest,
-    read_classifier,
-)
+from pipework.run_folder.manifest import LockedRun, read_classifier
 from pipework.scoring.abstention import CONFIDENCE, Floats
 from pipework.scoring.agreement import lowest_score, rows_needed, smallest_limit
-from pipework.scoring.bootstrap import TaskOutputs, paired_interval
-from pipework.scoring.evaluation import label_array
-from pipework.tasks.outputs import Outputs
 from pipework.train.report.linear_baseline import FOLDER as LINEAR
 
 
@@ -85,7 +76,9 @@ def export_cascade(
         first_us=measured.text_us[0],
         engine_us=measured.text_us[1],
     )
-    record = record.model_copy(update=_scores(manifest, rows, source, measured, answered_N))
+    if all(row.label is not None for row in rows):
+        score, gain = measured.score_and_gain(manifest.task, rows, source, answered_N)
+        record = record.model_copy(update={"score": score, "gain": gain})
     if record.speedup < 1:
         progress.note("the cascade is slower than the engine alone: its first stage is too slow")
     copy_first_stage(run, folder, stages[0].manifest, stages[0].engine)
@@ -115,24 +108,3 @@ def _checked_score(
         limit = f"a limit of {smallest_limit(rows):.2%}"
         hint = f"at least {needed:,} rows are needed (cascade.rows=FILE), or {limit}"
     raise CheckFailedError(message, hint)
-
-
-def _scores(
-    manifest: Manifest,
-    rows: Sequence[Example],
-    source: str,
-    measured: MeasuredStages,
-    answered_N: NDArray[np.bool_],
-) -> dict[str, object]:
-    """Return the score of the engine and the change by the cascade, if the rows have labels."""
-    if any(row.label is None for row in rows):
-        return {}
-    task, (first, engine) = manifest.task, measured.outputs
-    truth_N = label_array(rows, task, source)
-    cascade = Outputs.of(np.where(answered_N[:, None], first.values, engine.values))
-    interval = paired_interval(
-        TaskOutputs(outputs=engine, task=task), TaskOutputs(outputs=cascade, task=task), truth_N
-    )
-    score = task.evaluate(engine, truth_N).score
-    gain = task.evaluate(cascade, truth_N).score - score
-    return {"score": score, "gain": (gain, interval.low, interval.high)}

@@ -27,11 +27,12 @@ from pipework.run_folder.manifest import (
     read_classifier,
     write_manifest,
 )
-from pipework.scoring.evaluation import infer_all
+from pipework.scoring.bootstrap import TaskOutputs, paired_interval
+from pipework.scoring.evaluation import infer_all, label_array
 from pipework.serve.engines import choose_engine, open_proven
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
-from pipework.tasks.task import Floats
+from pipework.tasks.task import Floats, Task
 from pipework.text.encoding import Encoding, open_encoder
 from pipework.train.config.data import CALIBRATION
 
@@ -98,6 +99,26 @@ class MeasuredStages:
         """Whether the labels differ."""
         before, after = (outputs.values.argmax(axis=1) for outputs in self.outputs)
         return np.asarray(before != after)
+
+    def score_and_gain(
+        self, task: Task, rows: Sequence[Example], source: str, answered_N: NDArray[np.bool_]
+    ) -> tuple[float, tuple[float, float, float]]:
+        """Return the score of the engine, and the change by a cascade with its 95 % interval.
+
+        Args:
+            task: the task of the engine.
+            rows: the rows, with labels.
+            source: their name for errors.
+            answered_N: whether the first stage answers a row.
+        """
+        truth_N = label_array(rows, task, source)
+        first, engine = self.outputs
+        cascade = Outputs.of(np.where(answered_N[:, None], first.values, engine.values))
+        alone, both = (TaskOutputs(outputs=outputs, task=task) for outputs in (engine, cascade))
+        interval = paired_interval(alone, both, truth_N)
+        score = task.evaluate(engine, truth_N).score
+        gain = task.evaluate(cascade, truth_N).score - score
+        return score, (gain, interval.low, interval.high)
 
 
 def check_first_stage(run: Path, manifest: Manifest, folder: Path) -> None:

@@ -20,8 +20,10 @@ STOP_S = 60.0
 
 
 @contextmanager
-def running_server(run: Path) -> Iterator[str]:
+def running_server(run: Path, *options: str) -> Iterator[str]:
     """Serve a run folder on a free port until the context ends; yield the HTTP base URL.
+
+    The options are those of `pipe serve`.
 
     Works in the main thread only, because it handles SIGTERM: the server is stopped after an
     exception and after SIGTERM, too.
@@ -30,7 +32,7 @@ def running_server(run: Path) -> Iterator[str]:
         NotReadyError: the server does not start.
     """
     pipe = str(Path(sys.executable).with_name("pipe"))
-    command = [pipe, "serve", str(run), "--port", "0", "--grpc-port", "0"]
+    command = [pipe, "serve", str(run), "--port", "0", "--grpc-port", "0", *options]
     # SIGTERM becomes SystemExit, so that the `finally` below stops the server.
     previous_handler = signal.signal(signal.SIGTERM, _exit)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603  (our own program)

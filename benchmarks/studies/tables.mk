@@ -37,6 +37,10 @@ sst2 = $(call minilm-run,sst2,sst2,sst2) --set train.epochs=2 --set train.learni
 sst2-300 = $(call minilm-run,sst2-300,sst2,sst2) --set train.max_steps=300 --set train.learning_rate=1e-4 --set train.batch_size=32
 stsb = $(call minilm-run,stsb,stsb,stsb) --set model.head=cnn --set train.epochs=6 --set train.learning_rate=1e-4 --set train.batch_size=16
 semeval-entity = $(call minilm-run,semeval-entity,semeval2010-task8,semeval2010_task8) --set train.learning_rate=1e-4 --set train.epochs=4
+# A student of the fine-tuned model with its tokenizer, for a cascade.
+sst2-student = pipe train sst2 --out runs/sst2-student --set data.root=DIR/sst2 --set model.name= --set model.preset=tiny \
+	--set model.vocab=runs/sst2/tokenizer.json --set train.teacher=runs/sst2 --set train.epochs=6 --set train.learning_rate=1e-3 \
+	--set train.batch_size=64 --set train.eval_every=500
 semeval-linear = $(call minilm-run,semeval-linear,semeval2010-task8,semeval2010_task8) --set train.learning_rate=1e-4 --set train.epochs=4 \
 	--set model.head=linear
 
@@ -86,13 +90,18 @@ mrpc-engines = MRPC (MiniLM-L6)
 sst2-engines = SST-2 (MiniLM-L6)
 thucnews-linear-file = thucnews_headlines/test.txt --columns text=0
 mrpc-file = mrpc/msr_paraphrase_test.txt --columns text=3,text_pair=4
+# The engine and the first stage of each cascade; its split is not that of the rows that prove the limits.
+thucnews-cascades = --run $(WORK)/runs/thucnews-linear --name "THUCNews (4 layers of 256)" --command "$(thucnews-linear)"
+sst2-cascades = --run $(WORK)/runs/sst2 --name "SST-2 (MiniLM-L6)" --rows $(DATA)/sst2/test.tsv --split dev --command "$(sst2)"
+sst2-student-cascades = $(sst2-cascades) --first $(WORK)/runs/sst2-student --first-name "a student (2 layers of 128)" \
+	--command "$(sst2-student)"
 loaded = --run $(WORK)/runs/sst2-300 --name "SST-2 (MiniLM-L6, 300 steps)"
 
 SCORED = sample thucnews thucnews-linear thucnews-cnn thucnews-lstm thucnews-gru mrpc-seeds sst2 stsb semeval-entity semeval-linear
 NAMES = $(SCORED:%=%-accuracy) imports engines-matrix-tiny engines-matrix-minilm \
 	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
 	mrpc-serving-8 thucnews-linear-serving-1 thucnews-linear-serving-8 sst2-roofline sst2-peers-serving \
-	imported-peers-serving scratch structural-faults bulk
+	imported-peers-serving scratch structural-faults bulk thucnews-cascades sst2-cascades sst2-student-cascades
 ONLY ?= $(NAMES)
 ONLY := $(ONLY)
 
@@ -160,6 +169,15 @@ $(RESULTS)/%-serving-1.json: $(WORK)/exported/%
 $(RESULTS)/%-serving-8.json: $(WORK)/exported/%
 	$(begin)
 	python -m pipework.benchmarks.studies.pipe_serve $(WORK)/runs/$* --file $(DATA)/$($*-file) --batch 8 --concurrency 1,4,16 --seconds 6 --json $(part)
+	$(end)
+
+$(RESULTS)/thucnews-cascades.json: $(WORK)/exported/thucnews-linear
+$(RESULTS)/sst2-cascades.json $(RESULTS)/sst2-student-cascades.json: $(WORK)/exported/sst2
+$(RESULTS)/sst2-student-cascades.json: $(WORK)/trained/sst2-student
+$(WORK)/trained/sst2-student: $(WORK)/trained/sst2
+$(RESULTS)/%-cascades.json:
+	$(begin)
+	python -m pipework.benchmarks.studies.cascades $($*-cascades) --out $(part)
 	$(end)
 
 $(RESULTS)/structural-faults.json: $(WORK)/trained/sample $(WORK)/trained/mrpc

@@ -6,6 +6,7 @@ This module needs matplotlib: import it in the function that draws.
 
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
@@ -72,3 +73,9 @@ def svg(figure: Figure, description: str) -> str:
     for colour, variable in VARIABLES.items():
         drawn = drawn.replace(colour, f"var({variable})")
     return drawn.replace("<svg", f'<svg role="img" aria-label="{description}"', 1)
+
+
+def standalone(drawn: str) -> str:
+    """Return the SVG of `svg` as the text of a file, with the colours of the page."""
+    page = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    return drawn.replace(">", f"><style>{page.partition('* {')[0]}</style>", 1)

@@ -29,7 +29,7 @@ from pipework.text.encoding import Encoding, truncated_rows
 log = logging.getLogger(__name__)
 CALL = 256  # texts of a call of the engine
 WINDOW = 1_000  # texts whose share is compared with the share of the proof
-DEVIATIONS = 3.0  # of the difference of both shares: one in 370 windows exceeds it by chance
+DEVIATIONS = 5.0  # of the difference of both shares: one in a million windows exceeds it by chance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

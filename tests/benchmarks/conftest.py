@@ -31,6 +31,7 @@ from pipework.benchmarks.results_schema.level import (
 from pipework.benchmarks.results_schema.provenance import Machine, Provenance
 from pipework.benchmarks.results_schema.results import BenchResult, OfflineLevel, SloResult
 from pipework.benchmarks.stats.confidence import latency
+from pipework.benchmarks.studies.records.cascade_results import CascadePoint, CascadesResult
 from pipework.benchmarks.studies.records.engine_results import EngineResult, EnginesResult
 from pipework.benchmarks.studies.records.grid_results import Cell, GridResult
 from pipework.benchmarks.studies.records.training_results import TrainingResult
@@ -345,6 +346,45 @@ def comparison(served) -> ComparisonResult:
         rounds=5,
         tolerance=0.02,
         levels=levels,
+    )
+
+
+@pytest.fixture
+def cascades(comparison) -> CascadesResult:
+    """A cascade at two limits, twice as fast as its engine, and a refused limit."""
+    (level,) = (each for each in comparison.levels if each.name == "8 clients")
+    faster = tuple(
+        ratio.model_copy(update={"after": 2 * ratio.before, "ratio": 2, "low": 1.6, "high": 2.5})
+        for ratio in level.ratios
+    )
+    points = tuple(
+        CascadePoint(
+            max_difference=limit,
+            answered=100 * limit,
+            differing=limit / 2,
+            gain=(0.4, -0.1, 0.9),
+            levels=(level.model_copy(update={"ratios": faster}),),
+        )
+        for limit in (0.005, 0.01)
+    )
+    return CascadesResult(
+        dataset="THUCNews",
+        first="the linear model",
+        engine="onnx-fp32",
+        split="test",
+        rows=10_000,
+        metric="accuracy",
+        score=88.5,
+        source="dev",
+        proof_rows=9_000,
+        encode_us=11.2,
+        first_us=7,
+        engine_us=400.4,
+        texts_per_request=8,
+        points=points,
+        refused={"0.2%": "too few rows"},
+        commands=("pipe train thucnews --out runs/thucnews",),
+        provenance=comparison.provenance,
     )
 
 

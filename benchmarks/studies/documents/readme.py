@@ -5,7 +5,7 @@
 A table is the text between `<!-- table:NAME -->` and `<!-- /table:NAME -->`, generated from the
 stored results, or between `<!-- settings:NAME -->` and `<!-- /settings:NAME -->`, generated from
 the settings classes. A document may contain any of the tables. `schema.json` is generated from the
-classes of the results.
+classes of the results, and `cascades.svg` from the stored results.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from pipework.benchmarks.studies.documents import settings_reference, study_tables
+from pipework.benchmarks.studies.documents.cascade_plot import cascade_plot
 from pipework.benchmarks.studies.documents.study_tables import Results
 from pipework.benchmarks.studies.records.stored_results import read_stored, schema
 from pipework.benchmarks.studies.script import report_errors
@@ -26,6 +27,7 @@ from pipework.run_folder.files import write_atomically
 ROOT = CHECKOUT
 RESULTS = Path(__file__).parents[1] / "results"
 SCHEMA = "benchmarks/studies/schema.json"
+PLOT = "benchmarks/studies/cascades.svg"
 DOCUMENTS = (
     *("README.md", "benchmarks/studies/RESULTS.md", "benchmarks/studies/MATRIX.md"),
     *("train/README.md", "export/README.md", "serve/README.md"),
@@ -44,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = read_all(RESULTS)
     update(documents, lambda text: fill(text, results), check=options.check)
     update([ROOT / SCHEMA], lambda _: schema(), check=options.check)
+    update([ROOT / PLOT], lambda _: cascade_plot(results), check=options.check)
     return 0
 
 

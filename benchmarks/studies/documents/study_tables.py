@@ -22,7 +22,7 @@ SERVING_HEAD = (
 )
 STUDIES = (
     *("accuracy", "bulk", "engines", "roofline", "imports"),
-    *("matrix", "faults", "peers_serving", "scratch"),
+    *("matrix", "faults", "peers_serving", "scratch", "cascades"),
 )
 OFFLINE_HEAD = ("model", "stage", "texts per call", "texts/s", "p50 ms", "p99 ms")
 

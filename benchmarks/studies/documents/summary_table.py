@@ -1,10 +1,11 @@
-"""The short table of README.md: a few accuracies, engines and servers compared with others."""
+"""The short table of README.md: a few accuracies, engines, servers and cascades."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from statistics import mean
 from typing import TypeVar
 
+from pipework.benchmarks.studies.records.cascade_results import CascadesResult
 from pipework.benchmarks.studies.records.engine_results import EnginesResult
 from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
 from pipework.benchmarks.studies.records.peer_serving_results import PeerServingResult
@@ -21,14 +22,17 @@ ACCURACIES = (
 )
 ENGINES = ("SST-2", "THUCNews (4 layers of 256, linear head)")
 SERVERS = ("SST-2 (MiniLM-L6, 300 steps)",)
+CASCADES = ("THUCNews",)
+LIMIT = 0.01  # of the cascades
 PEERS = 3  # number of servers, fastest first
 
 
 def summary_rows(results: Iterable[StoredResult]) -> list[Row]:
-    """Return the rows of the chosen accuracies, engines and servers; absent results are omitted."""
+    """Return the rows of the chosen results; absent results are omitted."""
     accuracies: dict[str, Row] = {}
     engines: dict[str, list[Row]] = {}
     servers: dict[str, list[Row]] = {}
+    cascades: dict[str, list[Row]] = {}
     for result in results:
         match result:
             case TrainingResult():
@@ -39,9 +43,12 @@ def summary_rows(results: Iterable[StoredResult]) -> list[Row]:
                 engines[result.dataset] = _engines(result)
             case PeerServingResult():
                 servers[result.model] = _servers(result)
+            case CascadesResult():
+                cascades[result.dataset] = _cascades(result)
             case _:
                 pass
-    chosen = chain(*_chosen(engines, ENGINES), *_chosen(servers, SERVERS))
+    lists = ((engines, ENGINES), (servers, SERVERS), (cascades, CASCADES))
+    chosen = chain(*(chain(*_chosen(*each)) for each in lists))
     return [*_chosen(accuracies, ACCURACIES), *chosen]
 
 
@@ -110,4 +117,19 @@ def _servers(result: PeerServingResult) -> list[Row]:
         ratio = "" if speedup is None else f" (speedup {speedup:.1f})"
         compared = f"{peer}: {rates[peer]:,.0f}{ratio}"
         rows.append((name, f"**{own.texts_per_s:,.0f}**", compared, _processor(result)))
+    return rows
+
+
+def _cascades(result: CascadesResult) -> list[Row]:
+    """Return the cascade of a limit, under the highest measured load."""
+    rows = []
+    for point in result.points:
+        if point.max_difference == LIMIT:
+            rate, load = point.rates[-1], point.levels[-1].name
+            name = (
+                f"{result.dataset}: {result.first} before the engine, at most {LIMIT:.0%} other "
+                f"labels, {load}, texts/s"
+            )
+            alone = f"{result.engine} alone: {rate.before:,.0f} (speedup {rate.ratio:.1f})"
+            rows.append((name, f"**{rate.after:,.0f}**", alone, _processor(result)))
     return rows

@@ -13,6 +13,7 @@ from pipework.benchmarks.results_schema.comparison import ComparisonResult
 from pipework.benchmarks.results_schema.provenance import SCHEMA_VERSION
 from pipework.benchmarks.results_schema.results import BenchResult
 from pipework.benchmarks.studies.records.bulk_results import BulkResult
+from pipework.benchmarks.studies.records.cascade_results import CascadesResult
 from pipework.benchmarks.studies.records.engine_results import EnginesResult, RooflineResult
 from pipework.benchmarks.studies.records.experiment_results import ExperimentResult
 from pipework.benchmarks.studies.records.grid_results import GridResult
@@ -30,6 +31,7 @@ StoredResult = (
     | PeerServingResult
     | ExperimentResult
     | BulkResult
+    | CascadesResult
 )
 STORED: TypeAdapter[StoredResult] = TypeAdapter(
     Annotated[StoredResult, Field(discriminator="kind")]

@@ -82,7 +82,9 @@ def test_check_changes_nothing_and_exits_3_when_a_table_differs(
     monkeypatch.setattr(readme, "RESULTS", results)
     monkeypatch.setattr(readme, "DOCUMENTS", (path.name, other.name))
     monkeypatch.setattr(readme, "SCHEMA", "schema.json")
+    monkeypatch.setattr(readme, "PLOT", "plot.svg")
     (tmp_path / "schema.json").write_text("{}")
+    (tmp_path / "plot.svg").write_text("")
     assert main(["--check"]) == 3
     assert path.read_text(encoding="utf-8") == TEXT
     printed = capsys.readouterr().err

@@ -51,3 +51,16 @@ def test_the_engine_table_ends_with_the_baseline(proven_engines):
     assert row in text
     assert "| MRPC | openvino-bf16-packed | 87 |" in text
     assert "| MRPC | baseline |  |  |  |  |  | 100 | 1 | 12.0 |" in text
+
+
+def test_the_table_of_cascades_has_a_row_for_each_limit_and_the_refused_limits(cascades):
+    text = fill("<!-- table:cascades -->\n<!-- /table:cascades -->", [cascades])
+    assert "**THUCNews**: the linear model before onnx-fp32, measured on 10,000 test rows" in text
+    assert "proven on 9,000 rows of dev" in text
+    assert (
+        "| limit | answered first | other label | score change, points | texts/s, 8 clients |"
+        in (text)
+    )
+    rate = "**1,078**, alone 539: 2.00 (1.60 to 2.50)"
+    assert f"| 1.0% | 100.0% | 0.50% | +0.40 (-0.10 to +0.90) | {rate} |" in text
+    assert "- 0.2% is refused: too few rows" in text

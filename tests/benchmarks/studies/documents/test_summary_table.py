@@ -64,3 +64,10 @@ def test_the_arm_that_is_best_on_dev_stands_for_an_experiment(trained):
     text = fill("<!-- table:summary -->\n<!-- /table:summary -->", [result])
     name = "THUCNews headlines, from scratch (better, 2 seeds): test accuracy, %"
     assert f"| {name} | **90.50** | SVM 90.00 |" in text
+
+
+def test_a_cascade_is_compared_with_its_engine_at_one_limit(cascades):
+    text = fill("<!-- table:summary -->\n<!-- /table:summary -->", [cascades])
+    (row,) = [line for line in text.splitlines() if line.startswith("| THUCNews")]
+    assert "at most 1% other labels, 8 clients, texts/s | **1,078** |" in row
+    assert "onnx-fp32 alone: 539 (speedup 2.0)" in row
