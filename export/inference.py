@@ -94,7 +94,7 @@ def open_model(
     """
     kept = name if name is not None and KEPT.fullmatch(name) else None
     if not checkpoint and kept is None:
-        return open_served(run, manifest, name)
+        return open_served(run, manifest, name).engine
     from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (torch is optional for servers)
 
     return open_reference(run, manifest, kept=kept)

@@ -1,7 +1,6 @@
 """Scores batches of inputs with a proven engine, for files and for Ray, Spark and Dask."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ from pipework.machine import normal_priority
 from pipework.predict.text_model import EngineModel, TextModel
 from pipework.run_folder.manifest import read_classifier
 from pipework.run_folder.read_options import Reading
-from pipework.scoring.evaluation import Engine
 from pipework.serve.bulk.records import RowReader
-from pipework.serve.engines import open_first
-from pipework.serve.engines.first_stage import CascadeEngine, cascade_of, open_first_stage
+from pipework.serve.engines.first_stage import open_served
 from pipework.tasks.predictions import PredictedColumns
 
 ERROR = "error"
@@ -55,28 +52,20 @@ class Scorer(Closeable):
             scores: whether each label has a column of its scores, `score_LABEL`.
 
         Raises:
-            PipeError: the run folder or an engine is wrong, see `open_first`.
+            PipeError: the run folder or an engine is wrong, see `open_served`.
         """
         folder = Path(run)
         self.manifest = manifest = read_classifier(folder)
         with normal_priority():
-            self.cascade = cascade = cascade_of(manifest, engine)
-            name = engine if cascade is None else cascade.engine
-            self.record, opened = open_first(folder, manifest, name, threads=threads)
+            # Another cut of a batch into calls changes the last bits of a score, and the parts of a
+            # job must be the same bit for bit after an interruption and on another day.
+            served = open_served(folder, manifest, engine, threads=threads, fixed=True)
+        self.record, self.cascade = served.record, served.cascade
         # By name, so that no process that receives the scorer chooses another engine.
-        name = self.record.name if cascade is None else None
+        name = self.record.name if self.cascade is None else None
         self._arguments = (str(run), name, text, text_pair, threads, scores)
         self.scores = scores
-        # Another cut of a batch into calls changes the last bits of a score, and the parts of a job
-        # must be the same bit for bit after an interruption and on another day.
-        opened.fix_costs()
-        served: Engine = opened
-        if cascade is not None:
-            with ExitStack() as on_error:
-                on_error.enter_context(opened)
-                served = CascadeEngine(open_first_stage(folder, cascade, fixed=True), opened)
-                on_error.pop_all()
-        self.model: TextModel = EngineModel.open(folder, manifest, served)
+        self.model: TextModel = EngineModel.open(folder, manifest, served.engine)
         trained = manifest.data.reading.named()
         pair = text_pair or trained.text_pair or "text_pair"
         reading = Reading(

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -17,11 +18,13 @@ from pathlib import Path
 import numpy as np
 
 from pipework.closeable import Closeable
-from pipework.errors import ChangedFileError
+from pipework.errors import ChangedFileError, CheckFailedError
 from pipework.run_folder.cascade import FOLDER, HINT, CascadeRecord
+from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.scoring.evaluation import Engine
-from pipework.serve.engines import open_first, open_proven
+from pipework.serve.engines import open_first
+from pipework.serve.engines.recheck import Rechecks
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import Encoding, truncated_rows
@@ -99,19 +102,33 @@ class FirstStage(Closeable):
         texts: number of texts that it got.
         answered: number of texts that it answered.
         drifted: whether the share of the last texts differs from that of the proof.
+        fault: what is wrong with its outputs since a check of the engine, or "".
     """
 
-    def __init__(self, engine: Engine, task: SingleLabelTask, record: CascadeRecord) -> None:
-        """Take ownership of an engine."""
+    def __init__(
+        self,
+        engine: Engine,
+        task: SingleLabelTask,
+        record: CascadeRecord,
+        rechecks: Rechecks | None = None,
+    ) -> None:
+        """Take ownership of an engine, which is checked again while it serves."""
         self._engine, self._task, self._record = engine, task, record
+        self._recheck = None if rechecks is None else rechecks.of(engine)
+        self.fault = ""
         self._lock = threading.Lock()
         self._window = [0, 0]  # texts and answered texts since the last comparison
         self.texts = self.answered = 0
         self.drifted = False
 
     def answer(self, encodings: Sequence[Encoding]) -> FirstAnswers:
-        """Return the answers to N >= 1 inputs."""
+        """Return the answers to N >= 1 inputs.
+
+        Raises:
+            CheckFailedError: the engine has become wrong.
+        """
         start_s = time.perf_counter()
+        self._check()
         parts = []
         for start in range(0, len(encodings), CALL):
             with self._lock:  # not for long: other requests wait for it
@@ -127,6 +144,13 @@ class FirstStage(Closeable):
             truncated=truncated_rows(encodings),
             seconds=time.perf_counter() - start_s,
         )
+
+    def _check(self) -> None:
+        if self._recheck is not None and not self._recheck.left_s:
+            with self._lock:
+                self.fault = self.fault or self._recheck.run()
+        if self.fault:
+            raise CheckFailedError(self.fault)
 
     def seconds(self, texts: int) -> float:
         """Return the expected time for a number of texts."""
@@ -175,33 +199,56 @@ def cascade_of(manifest: Manifest, name: str | None) -> CascadeRecord | None:
     return record
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class OpenedEngine:
+    """The cascade of a run, or else an engine, and their records."""
+
+    record: EngineRecord
+    cascade: CascadeRecord | None
+    engine: Engine
+
+
 def open_served(
-    run: Path, manifest: Manifest, name: str | None = None, *, threads: int | None = None
-) -> Engine:
-    """Open the cascade of a run, or else an engine as `open_proven`; a `name` is of an engine.
+    run: Path,
+    manifest: Manifest,
+    name: str | None = None,
+    *,
+    threads: int | None = None,
+    fixed: bool = False,
+) -> OpenedEngine:
+    """Open the cascade of a run, or else an engine as `open_first`; a `name` is of an engine.
+
+    With `fixed`, the same texts give the same bits on another day, see `CollatedEngine.fix_costs`.
 
     Raises:
-        PipeError: as `open_proven`, `cascade_of` and `open_first_stage`.
+        PipeError: as `open_first`, `cascade_of` and `open_first_stage`.
     """
     cascade = cascade_of(manifest, name)
+    name = name if cascade is None else cascade.engine
+    record, engine = open_first(run, manifest, name, threads=threads)
+    if fixed:
+        engine.fix_costs()
     if cascade is None:
-        return open_proven(run, manifest, name, threads=threads)
-    first = open_first_stage(run, cascade)
-    try:
-        engine = open_proven(run, manifest, cascade.engine, threads=threads)
-    except BaseException:
-        first.close()
-        raise
-    return CascadeEngine(first, engine)
+        return OpenedEngine(record=record, cascade=None, engine=engine)
+    with ExitStack() as on_error:
+        on_error.enter_context(engine)
+        both = CascadeEngine(open_first_stage(run, cascade, fixed=fixed), engine)
+        on_error.pop_all()
+    return OpenedEngine(record=record, cascade=cascade, engine=both)
 
 
 def open_first_stage(
-    run: Path, record: CascadeRecord, *, prove: bool = False, fixed: bool = False
+    run: Path,
+    record: CascadeRecord,
+    *,
+    prove: bool = False,
+    fixed: bool = False,
+    recheck_s: float = 0,
 ) -> FirstStage:
     """Open the first stage of a cascade, after a check of its files.
 
-    Its parity is checked as by `open_first`, always with `prove`. With `fixed`, the same texts give
-    the same bits on another day, see `CollatedEngine.fix_costs`.
+    Its parity is checked as by `open_first`, always with `prove`, and again every `recheck_s`
+    seconds while it serves; 0 for no checks. `fixed` is that of `open_served`.
 
     Raises:
         PipeError: the first stage is damaged, or cannot run here.
@@ -218,7 +265,11 @@ def open_first_stage(
     log.info(
         "cascade: the run %s answers first, from a score of %.3f", record.first, record.min_score
     )
-    _, engine = open_first(folder, manifest, manifest.engines[0].name, prove=prove, threads=1)
+    first, engine = open_first(folder, manifest, manifest.engines[0].name, prove=prove, threads=1)
     if fixed:
         engine.fix_costs()
-    return FirstStage(engine, task, record)
+    with ExitStack() as on_error:
+        on_error.enter_context(engine)
+        rechecks = Rechecks.open(folder, manifest, first, engine, recheck_s)
+        on_error.pop_all()
+    return FirstStage(engine, task, record, rechecks)

@@ -5,22 +5,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pipework.errors import CheckFailedError, ConfigError, RunFolderError
+from pipework.errors import ConfigError, RunFolderError
 from pipework.run_folder.cascade import FOLDER
-from pipework.run_folder.engine_record import EngineRecord, Layout
+from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
-from pipework.run_folder.manifest import Manifest, read_classifier
+from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
-from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
 from pipework.serve.config import EngineSettings, QueueSettings, ServeSettings
 from pipework.serve.engines import computes_on_gpu, open_first, open_proven, server_engines
 from pipework.serve.engines.first_stage import cascade_of, open_first_stage
-from pipework.serve.engines.reproof import HINT
+from pipework.serve.engines.recheck import Rechecks
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import VersionFolder, is_repository
 from pipework.serve.models.repository_watcher import RepositoryWatcher
 from pipework.serve.scheduling.predictor import Predictor
-from pipework.serve.scheduling.recheck import Rechecks
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.text.encoding import open_encoder
 
@@ -124,7 +122,7 @@ def open_predictor(
             queue,
             reopen=reopen,
             group_lengths=record.layout is Layout.PADDED,
-            rechecks=_rechecks(run, manifest, record, first, engine.recheck_s),
+            rechecks=Rechecks.open(run, manifest, record, first, engine.recheck_s),
         )
         on_error.pop_all()
     if cascade is None:
@@ -133,23 +131,8 @@ def open_predictor(
     predictor = Predictor(manifest, record, encoder, scheduler, name=name, version=version)
     with ExitStack() as on_error:
         on_error.enter_context(predictor)
-        predictor.answer_with(open_first_stage(run, cascade, prove=prove))
+        predictor.answer_with(
+            open_first_stage(run, cascade, prove=prove, recheck_s=engine.recheck_s)
+        )
         on_error.pop_all()
     return predictor
-
-
-def _rechecks(
-    run: Path, manifest: Manifest, record: EngineRecord, engine: Engine, interval_s: float
-) -> Rechecks | None:
-    """Return the checks of a running engine, after a first one; None without reference rows.
-
-    Raises:
-        CheckFailedError: the first check failed.
-    """
-    kept = [file for file in record.files if Path(file.path).name == REFERENCE_ROWS_FILE]
-    if not (interval_s and kept):
-        return None
-    rechecks = Rechecks(record, ReferenceRows.read(run / kept[0].path), manifest.task, interval_s)
-    if wrong := rechecks.check(engine):
-        raise CheckFailedError(wrong, HINT)
-    return rechecks

@@ -92,7 +92,8 @@ class Predictor(Closeable):
         """Queue length, counters of the engines and of the cache."""
         load, cache, first = self.scheduler.load, self.cache, self._tokenizers.first
         if first is not None:
-            load = replace(load, first_stage_texts=first.answered)
+            failures = load.recheck_failures + bool(first.fault)
+            load = replace(load, first_stage_texts=first.answered, recheck_failures=failures)
         if cache is None:
             return load
         return replace(

@@ -29,6 +29,7 @@ from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.scoring.evaluation import Engine
 from pipework.serve.config import QueueSettings
+from pipework.serve.engines.recheck import EngineRecheck, Rechecks
 from pipework.serve.request.context import RequestOptions, deadline_error
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics
 from pipework.serve.scheduling.admission import Admission
@@ -39,7 +40,6 @@ from pipework.serve.scheduling.in_flight import (
     RunningBatch,
 )
 from pipework.serve.scheduling.queue import Batch, BatchQueue, Job, JobResult, deliver, tokens
-from pipework.serve.scheduling.recheck import EngineRecheck, Rechecks
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = 3  # crashes of an engine without a finished batch in between, before it is given up

@@ -228,7 +228,7 @@ class TokenizerPool(Closeable):
                 dropped.append(request.options)
             else:
                 jobs.append(request.job())
-        if self.first is not None and jobs:
+        if self.first is not None and jobs and not self.first.fault:
             complete = self._answered(self.first, jobs)
             dropped += [job.options for job in jobs if job in complete]
             jobs = [job for job in jobs if job not in complete]

@@ -44,6 +44,7 @@ from pipework.run_folder.read_options import ReadOptions
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_engine
 from pipework.serve.engines.runtimes import runtime_of
+from pipework.serve.models import open_models
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
@@ -51,7 +52,7 @@ from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import Encoding, TextEncoder
 from tests.checked_manifest import TOLERANCE, as_checked, parity
 from tests.commands import ForkedProcess
-from tests.serve.servers import run_server
+from tests.serve.servers import Infer, run_server, wrap_engines
 
 WORDS = [
     "[PAD]",
@@ -229,6 +230,14 @@ def shelf(kept_run: Path, tmp_path: Path) -> "Shelf":
     folder = tmp_path / "models"
     folder.mkdir()
     return Shelf(folder, kept_run)
+
+
+@pytest.fixture
+def wrap(monkeypatch: pytest.MonkeyPatch) -> Callable[[Infer], None]:
+    """Wrap the engines of this process until the end of the test."""
+    for name in ("open_first", "open_proven"):
+        monkeypatch.setattr(open_models, name, getattr(open_models, name))
+    return wrap_engines
 
 
 class Shelf:

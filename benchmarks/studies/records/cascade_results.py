@@ -84,7 +84,7 @@ class CascadesResult(StudyResult):
             )
 
     def title(self) -> str:
-        """Return what is before what, and the rows."""
+        """Return the names of both models, and the rows."""
         return (
             f"**{self.dataset}**: {self.first} before {self.engine}, measured on {self.rows:,} "
             f"{self.split} rows ({self.metric} of the engine {self.score:.2f}), "

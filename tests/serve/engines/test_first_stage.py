@@ -5,9 +5,11 @@ import json
 import logging
 import pickle
 import shutil
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -16,15 +18,18 @@ import pytest
 
 from pipework import Client
 from pipework.data.examples import Example
-from pipework.errors import ChangedFileError
+from pipework.errors import ChangedFileError, CheckFailedError
 from pipework.predict.text_model import EngineModel
 from pipework.run_folder.cascade import FOLDER, CascadeRecord
+from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_classifier, write_manifest
+from pipework.scoring.evaluation import Engine
 from pipework.serve.bulk.job_folder import job_folder
 from pipework.serve.bulk.ledger import PLAN, BulkPlan, EngineIdentity, planned_engine
 from pipework.serve.bulk.scorer import Scorer
-from pipework.serve.engines import first_stage, open_proven
+from pipework.serve.config import EngineSettings
+from pipework.serve.engines import first_stage, open_first, open_proven
 from pipework.serve.engines.first_stage import FirstStage, cascade_of, open_first_stage, open_served
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.scheduling.predictor import Predictor
@@ -32,7 +37,9 @@ from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import FirstStageLabel
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.text.encoding import open_encoder
-from tests.serve.conftest import Server
+from tests.serve.conftest import Server, keep_rows
+from tests.serve.engines.test_recheck import wrong_while
+from tests.serve.servers import WrappedEngine
 from tests.serve.test_run import wait_for
 
 WORDS = ("rain", "goal", "stock", "sun", "team", "the", "wind")
@@ -71,6 +78,7 @@ def cascade(make_run: Callable[..., Path], tmp_path: Path) -> Path:
     shutil.copytree(make_run(), run)
     shutil.copytree(make_run(), first)
     swap_labels(first)
+    keep_rows(first)
     manifest, first_manifest = read_classifier(run), read_classifier(first)
     levels = np.unique(np.round(label_scores(first), 4))  # equal up to rounding
     record = CascadeRecord(
@@ -113,13 +121,13 @@ def test_an_engine_with_a_first_stage_computes_only_the_rest(cascade: Path) -> N
     answered, expected = expected_outputs(cascade)
     assert 0.2 < np.mean(answered) < 0.8
     encodings = open_encoder(cascade, manifest).encode([Example(text=text) for text in TEXTS])
-    with open_served(cascade, manifest) as engine:
+    with open_served(cascade, manifest).engine as engine:
         np.testing.assert_allclose(engine.infer(encodings).values, expected, atol=1e-5)
         assert engine.infer([]).values.shape == (0, 3)
         first = [row for row, one in enumerate(answered) if one]
         only_first = engine.infer([encodings[row] for row in first])
     np.testing.assert_allclose(only_first.values, [expected[row] for row in first], atol=1e-5)
-    with open_served(cascade, manifest, manifest.engines[0].name) as alone:
+    with open_served(cascade, manifest, manifest.engines[0].name).engine as alone:
         assert not np.allclose(alone.infer(encodings).values, expected, atol=1e-2)
 
 
@@ -190,6 +198,34 @@ def test_a_first_stage_that_fails_leaves_all_texts_to_the_engine(
         found = asyncio.run(predictor.predict([Example(text=text) for text in TEXTS[:9]]))
     assert not any(isinstance(one, FirstStageLabel) for one in found)
     assert "the first stage has failed" in caplog.text
+
+
+def test_a_first_stage_that_becomes_wrong_is_not_used_again(
+    cascade: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong"
+
+    def wrapped(*arguments: Any, **options: Any) -> tuple[EngineRecord, Engine]:
+        record, engine = open_first(*arguments, **options)
+        return record, WrappedEngine(engine, wrong_while(wrong))
+
+    monkeypatch.setattr(first_stage, "open_first", wrapped)
+    examples = [Example(text=text) for text in TEXTS]
+    with open_predictor(cascade, EngineSettings(recheck_s=0.2)) as predictor:
+        before = asyncio.run(predictor.predict(examples))
+        assert any(isinstance(one, FirstStageLabel) for one in before)
+        assert predictor.load.recheck_failures == 0
+        wrong.touch()
+        time.sleep(0.3)
+        for _ in range(2):
+            found = asyncio.run(predictor.predict(examples))
+            assert not any(isinstance(one, FirstStageLabel) for one in found)
+        assert predictor.alive
+        assert predictor.load.recheck_failures == 1
+    assert caplog.text.count("the first stage has failed") == 1
+    assert "does not answer as it was checked" in caplog.text
+    with pytest.raises(CheckFailedError, match="does not answer as it was checked"):
+        open_predictor(cascade, EngineSettings(recheck_s=60))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from pipework.scoring.evaluation import Engine
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.config import EngineSettings, RepositorySettings, ServeSettings
 from pipework.serve.engines import open_first
+from pipework.serve.engines.recheck import Rechecks
 from pipework.serve.models import open_models
-from pipework.serve.scheduling.recheck import Rechecks
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding

@@ -6,13 +6,17 @@ was checked. Each engine computes a few reference rows again while it is idle.
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.errors import CheckFailedError
 from pipework.run_folder.engine_record import EngineRecord
+from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import Engine
-from pipework.scoring.reference_rows import ReferenceRows
+from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE, ReferenceRows
+from pipework.serve.engines.reproof import HINT
 from pipework.tasks.task import Task
 
 KEPT_ROWS = 4  # in each check
@@ -48,6 +52,23 @@ class Rechecks:
         self._kept: list[int] = short[spread].tolist()
         self._next = 0
         self.tokens = (KEPT_ROWS + 1) * max(self._lengths) + OTHER_TOKENS
+
+    @classmethod
+    def open(
+        cls, run: Path, manifest: Manifest, record: EngineRecord, engine: Engine, interval_s: float
+    ) -> "Rechecks | None":
+        """Return the checks of an open engine, after a first one; None without reference rows.
+
+        Raises:
+            CheckFailedError: the first check failed.
+        """
+        kept = [file for file in record.files if Path(file.path).name == REFERENCE_ROWS_FILE]
+        if not (interval_s and kept):
+            return None
+        checks = cls(record, ReferenceRows.read(run / kept[0].path), manifest.task, interval_s)
+        if wrong := checks.check(engine):
+            raise CheckFailedError(wrong, HINT)
+        return checks
 
     def of(self, engine: Engine) -> "EngineRecheck":
         """Return the checks of an engine, which begin after an interval."""
