@@ -217,6 +217,8 @@ def show_manifest(run: Path, manifest: Manifest, settings: EngineSettings = DEFA
     console.table("\nscores of the checkpoint", ("split", "rows", "scores"), rows)
     if manifest.data.verdict is not None:
         console.print_line(manifest.data.verdict)
+    if manifest.data.teacher is not None:
+        console.print_line(f"{manifest.data.teacher}")
     if manifest.data.baseline is not None and (run / FOLDER).is_dir():
         console.print_line(f"the linear model is a run, too: pipe show {run / FOLDER}")
     _show_engines(manifest)

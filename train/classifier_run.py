@@ -46,6 +46,7 @@ def train_classifier(
         report=report,
         state=state,
         per_epoch=per_epoch,
+        teachers=prepared.teachers,
     )
 
 

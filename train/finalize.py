@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from pipework.run_folder.manifest import BaselineRecord, Data, Manifest
+from pipework.run_folder.teacher_record import TeacherRecord
 from pipework.scoring.abstention import RiskCoverage
 from pipework.scoring.calibration import both_calibrations
+from pipework.train.distill.non_inferiority import compare_with_teachers
 from pipework.train.loop.resume import FOLDER as STATE
 from pipework.train.model.classifier import Classifier, open_checkpoint
 from pipework.train.objectives import target_scale
@@ -46,13 +48,14 @@ def finalize(trained: TrainedRun, baseline: LinearBaseline | None) -> FinishedRu
         model.save(weights)
     promote(run, weights, trained.data.vocabulary.padding)
     verdict = judge(scored.judged, baseline, _history(trained))
-    lines = (verdict.sentence, *verdict.findings)
+    teacher = compare_with_teachers(trained, scored.judged)
+    lines = (verdict.sentence, *([] if teacher is None else [f"{teacher}"]), *verdict.findings)
     in_training = trained.state.best or scored.evaluation
     scores = both_scores(scored.evaluation.score, in_training.score, run.config.train.precision)
     best = f"best dev {scored.task.metric} at step {best_step}: {scores}"
     for line in (best, *lines):
         run.logger.log_text(line)
-    manifest = _manifest(trained, scored, model, baseline, verdict)
+    manifest = _manifest(trained, scored, model, baseline, verdict, teacher)
     if run.config.train.report and trained.task.baseline:
         run.logger.confusion(best_step, scored.evaluation)
         _write_page(trained, scored, manifest, baseline, verdict)
@@ -118,6 +121,7 @@ def _manifest(
     model: Classifier,
     baseline: LinearBaseline | None,
     verdict: Verdict,
+    teacher: TeacherRecord | None,
 ) -> Manifest:
     run = trained.run
     config = run.config
@@ -135,6 +139,7 @@ def _manifest(
         failures=(verdict.sentence, *verdict.findings) if verdict.failed else (),
         metrics=scored.metrics,
         baseline=_baseline_record(baseline, verdict),
+        teacher=teacher,
     )
     return new_manifest(run, scored.task, trained.data.vocabulary.padding, record, data)
 

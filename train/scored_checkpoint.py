@@ -19,6 +19,7 @@ from pipework.text.encoding import Encoding, TextEncoder, token_digest
 from pipework.train.config.data import CALIBRATION
 from pipework.train.data_report.leaks import leaked_rows
 from pipework.train.data_report.records import DataReport
+from pipework.train.distill.teacher import Teacher
 from pipework.train.inputs import TokenSets
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.loop import TrainingRun
@@ -31,7 +32,10 @@ from pipework.train.run_folder import TOKENIZER
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRun:
-    """A run after its last training step; `per_epoch` is the number of steps of an epoch."""
+    """A run after its last training step, and its teachers.
+
+    `per_epoch` is the number of steps of an epoch.
+    """
 
     run: TrainingRun
     task: Task
@@ -39,6 +43,7 @@ class TrainedRun:
     report: DataReport
     state: TrainState
     per_epoch: int
+    teachers: tuple[Teacher, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

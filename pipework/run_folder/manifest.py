@@ -31,6 +31,7 @@ from pipework.run_folder.files import (
 )
 from pipework.run_folder.proof_subject import ProofSubject, settings_digest
 from pipework.run_folder.read_options import Format, ReadOptions
+from pipework.run_folder.teacher_record import TeacherRecord
 from pipework.tasks.evaluation import SplitMetrics
 from pipework.tasks.kinds import Score
 from pipework.tasks.logit_scale import LogitScale
@@ -192,6 +193,7 @@ class Data(Record):
     verdict: str | None = None
     failures: tuple[str, ...] = ()
     baseline: BaselineRecord | None = None
+    teacher: TeacherRecord | None = None
 
 
 class SourceKind(StrEnum):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Scorer, Task
 
+CONFIDENCE = 0.95
 RESAMPLES = 1000
 MIN_RESAMPLES = 100
 MAX_WORK = 10_000_000  # limits rows x resamples
@@ -32,14 +33,17 @@ class TaskOutputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """A 95 % confidence interval."""
+    """A confidence interval."""
 
     low: float
     high: float
 
 
 def paired_interval(
-    before: TaskOutputs, after: TaskOutputs, truth: NDArray[np.generic]
+    before: TaskOutputs,
+    after: TaskOutputs,
+    truth: NDArray[np.generic],
+    confidence: float = CONFIDENCE,
 ) -> Interval:
     """Return the interval of the score of `after` minus the score of `before`.
 
@@ -47,11 +51,14 @@ def paired_interval(
     and both are scored on the same draw (Efron and Tibshirani 1993, "An Introduction to the
     Bootstrap", chapter 13). The draws are the same at each call.
     """
-    return paired_runs_interval([before], [after], truth)
+    return paired_runs_interval([before], [after], truth, confidence)
 
 
 def paired_runs_interval(
-    before: Sequence[TaskOutputs], after: Sequence[TaskOutputs], truth: NDArray[np.generic]
+    before: Sequence[TaskOutputs],
+    after: Sequence[TaskOutputs],
+    truth: NDArray[np.generic],
+    confidence: float = CONFIDENCE,
 ) -> Interval:
     """Return the interval of the mean score of runs `after` minus the mean score of runs `before`.
 
@@ -68,17 +75,20 @@ def paired_runs_interval(
             [score_after(drawn_N) - score_before(drawn_N) for score_before, score_after in pairs]
         )
         differences.append(gains[random_pairs.integers(len(pairs), size=len(pairs))].mean())
-    low, high = np.percentile(differences, (2.5, 97.5))
-    return Interval(low=float(low), high=float(high))
+    return _interval(differences, confidence)
 
 
 def score_interval(scored: TaskOutputs, truth: NDArray[np.generic]) -> Interval:
-    """Return the interval of the score by the metric of the task, as in `paired_interval`."""
+    """Return the 95 % interval of the score by the metric of the task."""
     score = scored.scorer(truth)
     rows = len(scored.outputs)
     random = np.random.default_rng(SEED)
     draws = (random.integers(rows, size=rows) for _ in range(_resamples(rows, scored.task)))
-    low, high = np.percentile([score(drawn_N) for drawn_N in draws], (2.5, 97.5))
+    return _interval([score(drawn_N) for drawn_N in draws], CONFIDENCE)
+
+
+def _interval(values: Sequence[float], confidence: float) -> Interval:
+    low, high = np.quantile(values, (0.5 - confidence / 2, 0.5 + confidence / 2))
     return Interval(low=float(low), high=float(high))
 
 

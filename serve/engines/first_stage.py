@@ -102,7 +102,7 @@ class FirstStage(Closeable):
         texts: number of texts that it got.
         answered: number of texts that it answered.
         drifted: whether the share of the last texts differs from that of the proof.
-        fault: what is wrong with its outputs since a check of the engine, or "".
+        fault: the error of a check while it serves, or "".
     """
 
     def __init__(

@@ -121,7 +121,8 @@ def top(manifest: Manifest) -> str:
 
 def _significance(page: RunPage) -> str:
     figures = page.verdict.sentence.removeprefix(page.verdict.headline).removeprefix(": ")
-    lines = [figures, *page.verdict.findings]
+    teacher = page.manifest.data.teacher
+    lines = [figures, *([] if teacher is None else [f"{teacher}"]), *page.verdict.findings]
     if (baseline := page.baseline) is not None:
         rows = f"trained on {baseline.trained_on}, {baseline.seconds:.0f} s"
         lines.append(f"Linear baseline: {baseline.name}, {rows}.")

@@ -154,7 +154,7 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
     Rows that are also in train are left out. A run that `train.max_steps` has shortened does not
     fail, so that a trial can be exported.
     """
-    fresh, note = _without_leaks(rows)
+    fresh, note = without_leaks(rows)
     constant = compare(fresh, *constant_prediction(fresh))
     linear = None
     if baseline is not None:
@@ -185,7 +185,8 @@ def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHi
     )
 
 
-def _without_leaks(rows: ScoredRows) -> tuple[ScoredRows, str]:
+def without_leaks(rows: ScoredRows) -> tuple[ScoredRows, str]:
+    """Return the rows that are not in train, or all if each is, and a note for the verdict."""
     count, leaked = len(rows.leaked_N), int(rows.leaked_N.sum())
     if not leaked:
         return rows, ""
