@@ -89,7 +89,7 @@ def linear_baseline(parent: TrainedRun, prepared: PreparedRun) -> LinearBaseline
         vocabulary = replace(parent.data.vocabulary, padding=padding_of(model))
         train, dev = map(_without_types, (parent.data.train, parent.data.dev))
         data = replace(parent.data, train=train, dev=dev, unlabelled=None, vocabulary=vocabulary)
-        trained = replace(parent, run=run, data=data, state=TrainState(), per_epoch=0)
+        trained = replace(parent, run=run, data=data, state=TrainState(), per_epoch=0, teachers=())
         fitted = _fit(trained, model, progress)
         scored = finalize(fitted.trained, None).scored
     return LinearBaseline(
