@@ -41,7 +41,7 @@ tables: .venv/ready-dev
 
 .venv/ready-run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP) install -c constraints.txt -e '.[cpu,train,export,bench,bulk,tune]'
+	$(PIP) install -c constraints.txt -e '.[cpu,train,export,bench,bulk,tune,labels]'
 	touch $@
 
 .venv/ready-dev: .venv/ready-run

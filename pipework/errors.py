@@ -24,6 +24,7 @@ NETWORK_ERRORS = frozenset(
 )
 # The extra of pipework that installs each optional package.
 EXTRAS = {
+    "cleanlab": "labels",
     "fsspec": "bulk",
     "gcsfs": "gcs",
     "huggingface_hub": "hub",

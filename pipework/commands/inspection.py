@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipework.commands.options import Json, Run, Sets, print_result
+from pipework.errors import ConfigError
 
 
 def doctor(as_json: Json = False) -> None:
@@ -23,17 +24,29 @@ def check(
     rows: Annotated[
         Path | None, typer.Option(help=".csv file to write, with the rows that are in two splits")
     ] = None,
+    label_errors: Annotated[
+        Path | None, typer.Option(help=".csv file to write, with labels that are probably wrong")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check the data: rows, labels, lengths, duplicates, leaks, conflicts, unknown tokens."""
     from pipework import console
     from pipework.terminal import show_report
     from pipework.train.config.run_config import is_config
+    from pipework.train.data_report.csv_file import check_csv_file
     from pipework.train.data_report.data_report import check_config, check_files
 
+    check_csv_file(label_errors)
     with console.progress() as progress:
         if len(inputs) == 1 and is_config(inputs[0]):
             report = check_config(inputs[0], overrides or [], progress, rows)
+            if label_errors is not None:
+                from pipework.train.linear.label_errors import write_label_errors
+
+                write_label_errors(inputs[0], overrides or [], label_errors, progress)
+        elif label_errors is not None:
+            message = "--label-errors needs a config, found data files"
+            raise ConfigError(message, f"pipe check CONFIG --label-errors {label_errors}")
         else:
             report = check_files([*map(Path, inputs)], overrides or [], progress, rows)
     print_result(report, show_report, as_json=as_json)

@@ -15,7 +15,7 @@ PIPE = Path(sys.executable).with_name("pipe")
 FROZEN = {
     "bench": "target against file columns words batch concurrency rate arrivals trace slo"
     " price template seconds json html",
-    "check": "inputs overrides rows as_json",
+    "check": "inputs overrides rows label_errors as_json",
     "doctor": "as_json",
     "eval": "run file columns split engine as_json",
     "export": "run to precision layout repository first overrides",

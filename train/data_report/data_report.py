@@ -30,9 +30,10 @@ from pipework.train.config.run_config import load_config
 from pipework.train.data.disk_cache import cache_key, cached_text, source_content
 from pipework.train.data.labels import check_labels, class_labels
 from pipework.train.data.tokenizer import make_tokenizer
+from pipework.train.data_report.csv_file import check_csv_file
 from pipework.train.data_report.file_stats import FileStats
 from pipework.train.data_report.findings import findings
-from pipework.train.data_report.leaks import check_leaks_file, write_leaks
+from pipework.train.data_report.leaks import write_leaks
 from pipework.train.data_report.near_duplicates import near_duplicates
 from pipework.train.data_report.records import DataReport, SharedRows, SplitReport, ValueStats
 
@@ -187,7 +188,7 @@ def check_config(
     Raises:
         PipeError: the config or the data are invalid.
     """
-    check_leaks_file(rows)
+    check_csv_file(rows)
     config = load_config(name, overrides)
     sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
@@ -228,7 +229,7 @@ def check_files(
     Raises:
         PipeError: an override is invalid, or a file cannot be read.
     """
-    check_leaks_file(rows)
+    check_csv_file(rows)
     settings = load_settings(FileCheckSettings, None, overrides)
     task, data = settings.task, settings.data
     named = read_labels(task.labels) if isinstance(task.labels, Path) else task.labels

@@ -3,8 +3,6 @@
 Shapes: N rows.
 """
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -12,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example, Source, folded_text
-from pipework.data.readers import safe_cell
-from pipework.errors import ConfigError
 from pipework.progress import Progress
-from pipework.run_folder.files import check_writable, write_atomically
+from pipework.train.data_report.csv_file import write_csv_file
 
 COLUMNS = (
     *("split", "line", "label", "earlier split", "earlier line", "earlier label"),
@@ -30,20 +26,6 @@ def leaked_rows(train: Source, rows: Sequence[Example]) -> NDArray[np.bool_]:
     return np.array([text in shared for text in texts], np.bool_)
 
 
-def check_leaks_file(out: Path | None) -> None:
-    """Check that `write_leaks` can write a file, if there is one.
-
-    Raises:
-        ConfigError: `out` has another suffix than .csv, or cannot be written.
-    """
-    if out is None:
-        return
-    if out.suffix != ".csv":
-        message = f"{out}: expected a file ending in .csv"
-        raise ConfigError(message)
-    check_writable(out)
-
-
 def write_leaks(sources: Mapping[str, Source], out: Path, progress: Progress) -> None:
     """Write the rows that are also in an earlier split to a csv file.
 
@@ -52,12 +34,8 @@ def write_leaks(sources: Mapping[str, Source], out: Path, progress: Progress) ->
     Raises:
         ConfigError: `out` cannot be written.
     """
-    rows = [list(map(safe_cell, row)) for row in _leaks(sources)]
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *rows])
-    check_writable(out, [source.path for source in sources.values()])
-    write_atomically(out, stream.getvalue().encode())
-    progress.note(f"leaked rows written to {out}: {len(rows):,}")
+    rows = write_csv_file(out, COLUMNS, _leaks(sources), sources.values())
+    progress.note(f"leaked rows written to {out}: {rows:,}")
 
 
 def _leaks(sources: Mapping[str, Source]) -> Iterator[tuple[object, ...]]:

@@ -63,7 +63,7 @@ def fit(
     classifier: Classifier, tokens: TokenSet, task: Task, progress: Progress, *, balanced: bool
 ) -> int:
     """Fit a new model to the labels of rows; return the number of rows that it was fitted to."""
-    rows = _rows(tokens, len(task.labels))
+    rows = fitted_rows(tokens, len(task.labels))
     with progress.stage("fit the linear model", len(task.labels) + 1, "steps"):
         features = NgramFeatures.fit(classifier.model, tokens, rows)
         progress.advance(1)
@@ -73,7 +73,7 @@ def fit(
     return len(rows)
 
 
-def _rows(tokens: TokenSet, labels: int) -> list[int]:
+def fitted_rows(tokens: TokenSet, labels: int) -> list[int]:
     """Return the rows to fit, which are evenly spaced if they are not all."""
     count = min(ROWS, max(FEWEST_ROWS, FITS // labels))
     length = max(1.0, float(tokens.lengths.mean()))
