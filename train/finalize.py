@@ -1,6 +1,6 @@
 """Finalize a run: score the best checkpoint, compare it with the baseline, write the manifest."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipework.run_folder.manifest import BaselineRecord, Data, Manifest
 from pipework.run_folder.teacher_record import TeacherRecord
@@ -23,7 +23,7 @@ from pipework.train.run_record import (
     promote,
     split_records,
 )
-from pipework.train.scored_checkpoint import ScoredCheckpoint, TrainedRun, score
+from pipework.train.scored_checkpoint import ScoredCheckpoint, TrainedRun, score, shorter_limit
 
 CALIBRATED = "calibrated"  # folder of the calibrated weights, until they are RUN/checkpoint
 
@@ -48,6 +48,8 @@ def finalize(trained: TrainedRun, baseline: LinearBaseline | None) -> FinishedRu
         model.save(weights)
     promote(run, weights, trained.data.vocabulary.padding)
     verdict = judge(scored.judged, baseline, _history(trained))
+    if not verdict.failed and (shorter := shorter_limit(trained, model, scored)):
+        verdict = replace(verdict, findings=(*verdict.findings, shorter))
     teacher = compare_with_teachers(trained, scored.judged)
     lines = (verdict.sentence, *([] if teacher is None else [f"{teacher}"]), *verdict.findings)
     in_training = trained.state.best or scored.evaluation

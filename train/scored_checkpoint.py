@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Example
+from pipework.scoring.bootstrap import TaskOutputs
 from pipework.scoring.evaluation import infer_all, label_array
 from pipework.tasks.evaluation import Evaluation, SplitMetrics
 from pipework.tasks.logit_scale import LogitScale
@@ -26,6 +27,7 @@ from pipework.train.loop.loop import TrainingRun
 from pipework.train.loop.resume import TrainState
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import Classifier
+from pipework.train.report.shorter_inputs import shorter_inputs
 from pipework.train.report.verdict import ScoredRows
 from pipework.train.run_folder import TOKENIZER
 
@@ -74,6 +76,20 @@ class ScoredCheckpoint:
             return {"dev": dev}
         test = self.task.evaluate(self.judged.outputs, self.judged.truth)
         return {"dev": dev, self.judged.split: test.metrics()}
+
+
+def shorter_limit(trained: TrainedRun, model: Classifier, scored: ScoredCheckpoint) -> str | None:
+    """Return a sentence with a shorter `model.max_length` that is enough for dev, if there is one.
+
+    See `train.report.shorter_inputs`.
+    """
+    return shorter_inputs(
+        [*trained.run.config.sources()["dev"].rows()],
+        _encoder(trained),
+        lambda encodings: _infer(trained, model, encodings),
+        TaskOutputs(outputs=scored.outputs, task=scored.task),
+        trained.data.dev.truth,
+    )
 
 
 def score(trained: TrainedRun, model: Classifier) -> ScoredCheckpoint:

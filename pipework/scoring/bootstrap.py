@@ -13,6 +13,7 @@ from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Scorer, Task
 
 CONFIDENCE = 0.95
+ONE_SIDED = 0.9  # of an interval whose lower bound alone has a confidence of 95 %
 RESAMPLES = 1000
 MIN_RESAMPLES = 100
 MAX_WORK = 10_000_000  # limits rows x resamples

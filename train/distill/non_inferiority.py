@@ -10,13 +10,11 @@ Shapes: N rows, C classes.
 import numpy as np
 
 from pipework.run_folder.teacher_record import TeacherRecord
-from pipework.scoring.bootstrap import TaskOutputs, paired_interval
+from pipework.scoring.bootstrap import ONE_SIDED, TaskOutputs, paired_interval
 from pipework.tasks.outputs import Outputs
 from pipework.train.distill.teacher import teacher_logits
 from pipework.train.report.verdict import ScoredRows, without_leaks
 from pipework.train.scored_checkpoint import TrainedRun
-
-BOTH_SIDES = 0.9  # its lower bound has 95 % confidence
 
 
 def compare_with_teachers(trained: TrainedRun, judged: ScoredRows) -> TeacherRecord | None:
@@ -43,7 +41,7 @@ def compare_with_teachers(trained: TrainedRun, judged: ScoredRows) -> TeacherRec
     task = trained.teachers[0].manifest.task.model_copy(update={"metric": fresh.task.metric})
     teacher = TaskOutputs(outputs=Outputs.of(logits_NC), task=task)
     student = TaskOutputs(outputs=fresh.outputs, task=fresh.task)
-    low = paired_interval(teacher, student, fresh.truth, BOTH_SIDES).low
+    low = paired_interval(teacher, student, fresh.truth, ONE_SIDED).low
     return TeacherRecord(
         names=names,
         split=fresh.split,

@@ -133,7 +133,7 @@ class Verdict:
         outcome: the comparison in one word.
         sentence: the comparison in one sentence.
         headline: its start, without figures.
-        findings: the probable causes, if the outcome is not BETTER.
+        findings: the probable causes, if the outcome is not BETTER, and other advice.
         failed: whether `pipe train` exits with 3.
         constant: the difference to a constant prediction.
         linear: the difference to the linear baseline; None without a baseline.
