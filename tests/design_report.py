@@ -25,12 +25,12 @@ STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
     "pipework": 10_596,
-    "train": 11_538,
+    "train": 11_594,
     "export": 9_819,
     "serve": 13_811,
     "benchmarks": 4_205,  # without studies
     STUDIES: 4_879,
-    "tests": 47_437,
+    "tests": 47_474,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -85,6 +85,7 @@ def html(page: RunPage, curves: Curves) -> str:
         *_scores(page),
         frame.section("Training curves", frame.plots(_curves(curves, page))),
         _calibration(page),
+        _ranking(page),
         _confusion(page.evaluation),
         "" if page.manifest.task.has_labels else _regression(page),
         _classes(page),
@@ -194,6 +195,30 @@ def _calibration(page: RunPage) -> str:
             lines.append("On rows that did not fit it, the error is usually larger.")
     figures = f'<p class="quiet">{"<br>".join(lines)}</p>'
     return frame.section(f"Calibration on {split}", figures + frame.plots(plots))
+
+
+def _ranking(page: RunPage) -> str:
+    """Return the curves over all thresholds: of the positive label of two, or of all labels."""
+    task = page.manifest.task
+    if not task.has_labels or task.rows_per_token or len(task.labels) < 2:  # noqa: PLR2004
+        return ""
+    from pipework.train.report.plots import precision_recall, roc  # noqa: PLC0415
+
+    true_NC = task.true_labels(page.truth)
+    scores_NC = np.asarray(task.probabilities(page.logits_NC), np.float64)
+    decisions, names = slice(None), "all labels"
+    if len(task.labels) == 2 and not task.many_labels:  # noqa: PLR2004
+        decisions = slice(task.positive_index, task.positive_index + 1)
+        names = f"the label {task.labels[task.positive_index]}"
+    true_D, scores_D = true_NC[:, decisions].ravel(), scores_NC[:, decisions].ravel()
+    if true_D.all() or not true_D.any():
+        return ""
+    caption = f"At each threshold of the probability, for {names}."
+    plots = [
+        ("Precision and recall", caption, precision_recall(scores_D, true_D)),
+        ("ROC curve", caption, roc(scores_D, true_D)),
+    ]
+    return frame.section("Thresholds on dev", frame.plots(plots))
 
 
 def _confusion(evaluation: Evaluation) -> str:

@@ -1,6 +1,6 @@
 """The plots of probabilities and of a regression in the training report, and of a search.
 
-Shapes: N rows of dev.
+Shapes: N rows of dev, D decisions about a label, T thresholds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from pipework.scoring.abstention import RiskCoverage
 from pipework.tasks.evaluation import Calibration
 
 POINTS = 1500
+CURVE = 400  # points, at most
 BINS = 40
 SEED = 0
 
@@ -61,6 +62,36 @@ def risk_coverage(risk: RiskCoverage) -> str:
         axes.set_ylim(bottom=0)
         _label(axes, "share of texts with a label", "share of these labels that is wrong")
         return svg(figure, "Share of wrong labels over the share of texts with a label")
+
+
+def precision_recall(scores_D: NDArray[np.float64], true_D: NDArray[np.bool_]) -> str:
+    """Draw the precision over the recall at each threshold of the scores of D decisions."""
+    from sklearn.metrics import precision_recall_curve  # noqa: PLC0415  (needs an extra)
+
+    precision_T, recall_T, _ = precision_recall_curve(true_D, scores_D)
+    return _curve(recall_T, precision_T, "recall", "precision", "Precision over recall")
+
+
+def roc(scores_D: NDArray[np.float64], true_D: NDArray[np.bool_]) -> str:
+    """Draw the receiver operating characteristic of the scores of D decisions."""
+    from sklearn.metrics import roc_curve  # noqa: PLC0415  (needs an extra)
+
+    false_T, found_T, _ = roc_curve(true_D, scores_D)
+    names = ("false positive rate", "true positive rate", "Receiver operating characteristic")
+    return _curve(false_T, found_T, *names)
+
+
+def _curve(
+    x_T: NDArray[np.float64], y_T: NDArray[np.float64], x: str, y: str, description: str
+) -> str:
+    kept = np.unique(np.linspace(0, len(x_T) - 1, CURVE).astype(int))
+    with rc_context(STYLE | {"axes.grid.axis": "both"}):
+        figure, axes = new_axes()
+        axes.plot(x_T[kept], y_T[kept], color=SERIES[0])
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1.02)
+        _label(axes, x, y)
+        return svg(figure, description)
 
 
 def residuals(predicted_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> str:

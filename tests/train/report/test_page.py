@@ -171,6 +171,25 @@ def test_the_page_loads_no_external_resources(kind, request, drawn):
     assert len(text) < 1_000_000
 
 
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [("page", "for all labels"), ("several", "for all labels"), ("regression", "")],
+)
+def test_the_page_shows_the_curves_of_labels_over_all_thresholds(kind, shown, request, drawn):
+    text = drawn(request.getfixturevalue(kind))
+    for title in ("Thresholds on dev", "Precision and recall", "ROC curve", shown):
+        assert (title in text) is bool(shown) or not title
+
+
+def test_two_labels_have_the_curves_of_the_positive_one(page, drawn):
+    task = SingleLabelTask(labels=("ham", "spam"), metric=Metric.F1, positive="spam")
+    truth_N = np.arange(40) % 2
+    logits_NC = np.random.default_rng(0).standard_normal((40, 2)).astype(np.float32)
+    assert "for the label spam" in drawn(of_task(page, task, logits_NC, truth_N))
+    everything = of_task(page, task, logits_NC, np.ones(40, np.int64))
+    assert "ROC curve" not in drawn(everything)
+
+
 def test_the_page_shows_the_comparison_with_the_linear_baseline(page, drawn):
     text = drawn(page)
     headline, figures = page.verdict.sentence.split(": ", 1)

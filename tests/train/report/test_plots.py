@@ -1,12 +1,11 @@
 import re
 
+import numpy as np
 import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from pipework.train.report.curves import read_curves
-from pipework.train.report.plots import (
-    over_trials,
-    score_over,
-)
+from pipework.train.report.plots import over_trials, precision_recall, roc, score_over
 from pipework.train.report.run_log import RunLogger
 
 
@@ -64,3 +63,24 @@ def test_choices_are_in_their_order_at_equal_distances():
     assert first == again < middle < last
     assert middle - first == pytest.approx(last - middle, abs=0.01)
     assert all(f">{choice}<" in drawing for choice in choices)
+
+
+def line(drawing):
+    """Return the points of the longest line."""
+    paths = re.findall(r'<path d="(M [^"]*)" clip-path[^>]*fill: none', drawing)
+    return np.array(re.findall(r"([-\d.]+) ([-\d.]+)", max(paths, key=len)), float)
+
+
+def test_the_curves_over_all_thresholds_are_those_of_scikit_learn():
+    random = np.random.default_rng(0)
+    true_D = random.random(3000) < 0.3
+    scores_D = np.where(true_D, 0.6, 0.4) + 0.2 * random.standard_normal(3000)
+    drawn = line(roc(scores_D, true_D))
+    x_T, y_T = (drawn - drawn[0]).T / (drawn[-1] - drawn[0])[:, None]  # from (0, 0) to (1, 1)
+    assert np.trapezoid(y_T, x_T) == pytest.approx(roc_auc_score(true_D, scores_D), abs=0.002)
+    recall, top = line(precision_recall(scores_D, true_D)).T
+    recall_T = (recall - recall.min()) / (recall.max() - recall.min())
+    bottom, share = top[0], true_D.mean()  # at the lowest threshold all are found
+    precision_T = share + (1 - share) * (bottom - top) / (bottom - top.min())
+    area = -np.trapezoid(precision_T, recall_T)
+    assert area == pytest.approx(average_precision_score(true_D, scores_D), abs=0.01)
