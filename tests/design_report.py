@@ -24,13 +24,13 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 10_596,
-    "train": 11_594,
+    "pipework": 10_616,
+    "train": 11_653,
     "export": 9_819,
-    "serve": 13_811,
+    "serve": 13_842,
     "benchmarks": 4_205,  # without studies
-    STUDIES: 4_879,
-    "tests": 47_474,
+    STUDIES: 4_894,
+    "tests": 47_524,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from pipework.errors import PipeError
 from pipework.run_folder.manifest import BaselineRecord, Data, Manifest
 from pipework.run_folder.teacher_record import TeacherRecord
 from pipework.scoring.abstention import RiskCoverage
@@ -48,9 +49,9 @@ def finalize(trained: TrainedRun, baseline: LinearBaseline | None) -> FinishedRu
         model.save(weights)
     promote(run, weights, trained.data.vocabulary.padding)
     verdict = judge(scored.judged, baseline, _history(trained))
-    if not verdict.failed and (shorter := shorter_limit(trained, model, scored)):
+    if verdict.constant.low > 0 and (shorter := shorter_limit(trained, model, scored)):
         verdict = replace(verdict, findings=(*verdict.findings, shorter))
-    teacher = compare_with_teachers(trained, scored.judged)
+    teacher = _against_teachers(trained, scored)
     lines = (verdict.sentence, *([] if teacher is None else [f"{teacher}"]), *verdict.findings)
     in_training = trained.state.best or scored.evaluation
     scores = both_scores(scored.evaluation.score, in_training.score, run.config.train.precision)
@@ -66,6 +67,14 @@ def finalize(trained: TrainedRun, baseline: LinearBaseline | None) -> FinishedRu
         for line in lines:
             run.progress.note(line)
     return FinishedRun(manifest=manifest, scored=scored)
+
+
+def _against_teachers(trained: TrainedRun, scored: ScoredCheckpoint) -> TeacherRecord | None:
+    try:
+        return compare_with_teachers(trained, scored.judged)
+    except PipeError as error:  # the run can be completed without the comparison
+        trained.run.progress.note(f"no comparison with the teachers: {error}")
+        return None
 
 
 def both_scores(score: float, in_training: float, precision: str) -> str:

@@ -23,7 +23,7 @@ from pipework.benchmarks.studies.pipe_serve import running_server
 from pipework.benchmarks.studies.records.cascade_results import CascadePoint, CascadesResult
 from pipework.benchmarks.studies.script import report_errors, stored, study_parser
 from pipework.data.splits import split_source
-from pipework.errors import CheckFailedError
+from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.cascade import export_cascade
 from pipework.export.config import CascadeSettings
 from pipework.export.first_stage import MeasuredStages, Stage
@@ -65,13 +65,18 @@ class Study:
         """Measure the cascade at each limit.
 
         Raises:
-            PipeError: the runs cannot be a cascade, the rows show no limit, or a server does not
-                start.
+            PipeError: the runs cannot be a cascade, the rows show no limit, the split proves the
+                limits, or a server does not start.
         """
         with tempfile.TemporaryDirectory(prefix="pipework-cascades-") as folder:
-            copy = Path(folder) / "run"
+            copy, first = Path(folder) / "run", Path(folder) / "first"
             shutil.copytree(self.run, copy)
-            records, refused = self._exported(copy, progress)
+            if self.first is not None:
+                shutil.copytree(self.first, first)
+            records, refused = self._exported(copy, self.first and first, progress)
+            if records[0].source == self.split:
+                message = f"the rows of {self.split} prove the limits"
+                raise ConfigError(message, "measure other rows: --split, or --rows FILE")
             manifest = read_classifier(copy)
             rows = [*split_source(copy, manifest, self.split).rows()]
             stages = Stage.of(copy / FOLDER, threads=1), Stage.of(copy)
@@ -110,7 +115,7 @@ class Study:
         )
 
     def _exported(
-        self, run: Path, progress: Progress
+        self, run: Path, first: Path | None, progress: Progress
     ) -> tuple[list[CascadeRecord], dict[str, str]]:
         """Return the cascades of the limits that the rows show, and why the others are refused."""
         records, refused, last = [], {}, None
@@ -118,7 +123,7 @@ class Study:
             settings = CascadeSettings(max_difference=limit, rows=self.rows)
             try:
                 with LockedRun.open(run) as locked:
-                    record = export_cascade(locked, self.first, settings, progress)
+                    record = export_cascade(locked, first, settings, progress)
             except CheckFailedError as error:
                 refused[f"{limit:.1%}"], last = error.hint, error
             else:

@@ -33,22 +33,24 @@ def check(
     from pipework import console
     from pipework.terminal import show_report
     from pipework.train.config.run_config import is_config
-    from pipework.train.data_report.csv_file import check_csv_file
     from pipework.train.data_report.data_report import check_config, check_files
 
-    check_csv_file(label_errors)
-    with console.progress() as progress:
-        if len(inputs) == 1 and is_config(inputs[0]):
-            report = check_config(inputs[0], overrides or [], progress, rows)
-            if label_errors is not None:
-                from pipework.train.linear.label_errors import write_label_errors
+    by_config = len(inputs) == 1 and is_config(inputs[0])
+    wrong_labels = None
+    if label_errors is not None:
+        from pipework.train.linear.label_errors import LabelErrorsFile
 
-                write_label_errors(inputs[0], overrides or [], label_errors, progress)
-        elif label_errors is not None:
-            message = "--label-errors needs a config, found data files"
+        if not by_config or label_errors == rows:
+            message = "--label-errors needs a config, and another file than --rows"
             raise ConfigError(message, f"pipe check CONFIG --label-errors {label_errors}")
+        wrong_labels = LabelErrorsFile.of(inputs[0], overrides or [], label_errors)
+    with console.progress() as progress:
+        if by_config:
+            report = check_config(inputs[0], overrides or [], progress, rows)
         else:
             report = check_files([*map(Path, inputs)], overrides or [], progress, rows)
+        if wrong_labels is not None:
+            wrong_labels.write(progress)
     print_result(report, show_report, as_json=as_json)
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipework.scoring.abstention import CONFIDENCE, fewest_rows
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Scorer, Task
 
-CONFIDENCE = 0.95
-ONE_SIDED = 0.9  # of an interval whose lower bound alone has a confidence of 95 %
+ONE_SIDED = 2 * CONFIDENCE - 1  # of an interval whose lower bound has the confidence alone
 RESAMPLES = 1000
 MIN_RESAMPLES = 100
 MAX_WORK = 10_000_000  # limits rows x resamples
@@ -77,6 +77,24 @@ def paired_runs_interval(
         )
         differences.append(gains[random_pairs.integers(len(pairs), size=len(pairs))].mean())
     return _interval(differences, confidence)
+
+
+def lower_bound(before: TaskOutputs, after: TaskOutputs, truth: NDArray[np.generic]) -> float:
+    """Return the lower bound (95 %) of the score of `after` minus the score of `before`.
+
+    It is that of the paired bootstrap minus one row, because the draws of a few rows that differ
+    vary too little. See `shows_margin`.
+    """
+    low = paired_interval(before, after, truth, ONE_SIDED).low
+    return low - 1 / max(1, len(after.outputs))
+
+
+def shows_margin(low: float, rows: int, margin: float) -> bool:
+    """Return whether a lower bound shows that a score falls by at most a margin, 0 to 1.
+
+    Rows that do not differ show it only if there are enough of them: about 3 divided by the margin.
+    """
+    return low > -margin and (not margin or rows >= fewest_rows(margin))
 
 
 def score_interval(scored: TaskOutputs, truth: NDArray[np.generic]) -> Interval:

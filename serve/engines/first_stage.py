@@ -145,10 +145,24 @@ class FirstStage(Closeable):
             seconds=time.perf_counter() - start_s,
         )
 
+    @property
+    def check_is_due(self) -> bool:
+        """Whether the next call checks the engine."""
+        return self._recheck is not None and not (self.fault or self._recheck.left_s)
+
+    @property
+    def checks(self) -> int:
+        """The number of checks."""
+        return 0 if self._recheck is None else self._recheck.checks.count
+
     def _check(self) -> None:
-        if self._recheck is not None and not self._recheck.left_s:
+        if self._recheck is not None and self.check_is_due:
             with self._lock:
-                self.fault = self.fault or self._recheck.run()
+                if self.check_is_due:  # another thread may have checked it
+                    try:
+                        self.fault = self._recheck.run()
+                    except Exception as error:  # noqa: BLE001  (of any runtime)
+                        self.fault = f"the check of the first stage has failed: {error!r}"
         if self.fault:
             raise CheckFailedError(self.fault)
 

@@ -1,7 +1,8 @@
 """Checks that the engines of a running server still answer as the checkpoint does.
 
 A fault that shows after thousands of calls, or in memory that has changed, is not in the file that
-was checked. Each engine computes a few reference rows again while it is idle.
+was checked. Each engine computes a few reference rows again while it is idle, and the first stage
+of a cascade before a request.
 """
 
 import time

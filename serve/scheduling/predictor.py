@@ -92,8 +92,12 @@ class Predictor(Closeable):
         """Queue length, counters of the engines and of the cache."""
         load, cache, first = self.scheduler.load, self.cache, self._tokenizers.first
         if first is not None:
-            failures = load.recheck_failures + bool(first.fault)
-            load = replace(load, first_stage_texts=first.answered, recheck_failures=failures)
+            load = replace(
+                load,
+                first_stage_texts=first.answered,
+                rechecks=load.rechecks + first.checks,
+                recheck_failures=load.recheck_failures + bool(first.fault),
+            )
         if cache is None:
             return load
         return replace(
@@ -241,6 +245,8 @@ class Predictor(Closeable):
         if self.cache is None:
             return await self._compute(examples, options)
         self.scheduler.check_open()  # a version whose engine gave wrong results may have kept them
+        first = self._tokenizers.first
+        self.cache.first_stage_is_wrong = first is not None and bool(first.fault)
         return await self.cache.answer(examples, partial(self._compute, options=options))
 
     async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:

@@ -47,6 +47,7 @@ class ResponseCache:
         # By digest: the values of the rows, and a byte of flags.
         self._entries: OrderedDict[bytes, bytes] = OrderedDict()
         self.hits = self.misses = self.bytes = 0
+        self.first_stage_is_wrong = False  # then its outputs are not used
 
     async def answer(
         self,
@@ -78,7 +79,7 @@ class ResponseCache:
     def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the entries of inputs, None for those that the cache does not have."""
         with self._lock:
-            entries = [self._entries.get(key) for key in keys]
+            entries = [self._get(key) for key in keys]
             for key, entry in zip(keys, entries, strict=True):
                 if entry is not None:
                     self._entries.move_to_end(key)
@@ -99,11 +100,19 @@ class ResponseCache:
             for index, key in enumerate(keys):
                 values = result.outputs.part(index, index + 1).values
                 entry = values.tobytes() + bytes((flags[index],))
-                entries.append(self._entries.get(key) or self._add(key, entry))
+                entries.append(self._get(key) or self._add(key, entry))
         return entries
+
+    def _get(self, key: bytes) -> bytes | None:
+        entry = self._entries.get(key)
+        if entry is not None and self.first_stage_is_wrong and entry[-1] & FROM_FIRST_STAGE:
+            return None
+        return entry
 
     def _add(self, key: bytes, entry: bytes) -> bytes:
         """Add an entry, and remove those that were not used for the longest time."""
+        if (old := self._entries.pop(key, None)) is not None:
+            self.bytes -= _size(key, old)
         if _size(key, entry) <= self._max_bytes:
             self._entries[key] = entry
             self.bytes += _size(key, entry)

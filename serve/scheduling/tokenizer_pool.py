@@ -148,7 +148,8 @@ class TokenizerPool(Closeable):
         # The first call initialises the tokenizer, which may be slow, so a worker does it.
         small = self._warm and not _tokenizing and request.cost <= SMALL_REQUEST
         if self.first is not None:
-            small = small and self.first.seconds(len(examples)) <= LONGEST_S
+            short = self.first.seconds(len(examples)) <= LONGEST_S
+            small = small and short and not self.first.check_is_due
         with self._changed:
             if self._closed:
                 self._scheduler.enqueue([], dropped=[options])

@@ -288,7 +288,8 @@ def _absolute(config: Config, home: Path | None, overrides: list[str]) -> Config
     if isinstance(labels, Path):
         labels = root / labels
     if vocab is not None:
-        vocab = root / vocab
+        typed = "model.vocab" in overridden and vocab.is_file()  # from the current folder
+        vocab = vocab.absolute() if typed else root / vocab
     parents = (home or Path(), *([Path()] if "model.name" in overridden else []))
     folders = [parent / name for parent in parents if name and (parent / name).is_dir()]
     if folders:

@@ -88,7 +88,7 @@ class TrainSettings(Settings):
     teacher: Runs = ()
     temperature: Weight = 2.0
     soft_weight: Share = 0.7
-    teacher_margin: NotNegative = 1.0
+    teacher_margin: Annotated[float, Field(ge=0, lt=100)] = 1.0
 
     precision: TrainPrecision = TrainPrecision.AUTO
     loss_scale: AboveZero | None = None

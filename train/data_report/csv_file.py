@@ -11,18 +11,18 @@ from pipework.errors import ConfigError
 from pipework.run_folder.files import check_writable, write_atomically
 
 
-def check_csv_file(out: Path | None) -> None:
+def check_csv_file(out: Path | None, sources: Iterable[Source] = ()) -> None:
     """Check that `write_csv_file` can write a file, if there is one.
 
     Raises:
-        ConfigError: `out` has another suffix than .csv, or cannot be written.
+        ConfigError: `out` has another suffix than .csv, cannot be written, or is a data file.
     """
     if out is None:
         return
     if out.suffix != ".csv":
         message = f"{out}: expected a file ending in .csv"
         raise ConfigError(message)
-    check_writable(out)
+    check_writable(out, [source.path for source in sources])
 
 
 def write_csv_file(
@@ -31,10 +31,10 @@ def write_csv_file(
     rows: Iterable[Sequence[object]],
     sources: Iterable[Source],
 ) -> int:
-    """Write rows of data files to a csv file, which may be none of them; return their number.
+    """Write rows of data files to a csv file, which must not be one of them; return their number.
 
     Raises:
-        ConfigError: `out` cannot be written.
+        ConfigError: `out` cannot be written, or is a data file.
     """
     cells = [list(map(safe_cell, row)) for row in rows]
     stream = io.StringIO()

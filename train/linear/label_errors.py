@@ -6,20 +6,24 @@ it, with the probabilities of linear models that were fitted to other rows.
 Shapes: N rows, C classes.
 """
 
+import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipework.data.examples import Source
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, DataError
 from pipework.progress import Progress
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.task import Task
-from pipework.train.config.run_config import load_config
+from pipework.train.config.run_config import Config, load_config
 from pipework.train.data.token_cache import TokenSet, open_token_cache
 from pipework.train.data_report.csv_file import check_csv_file, write_csv_file
 from pipework.train.linear.features import NgramFeatures
@@ -29,45 +33,57 @@ from pipework.train.model.bag_of_ngrams import BagOfNgrams
 from pipework.train.prepare import prepare
 
 FOLDS = 5
-SEED = 0
 COLUMNS = ("line", "label", "score", "likely label", "likely score", "text", "text_pair")
 
 
-def write_label_errors(name: str, overrides: list[str], out: Path, progress: Progress) -> None:
-    """Write the train rows of a config whose label is probably wrong to a csv file, worst first.
+@dataclass(frozen=True, kw_only=True)
+class LabelErrorsFile:
+    """A csv file for train rows of a config whose label is probably wrong."""
 
-    Raises:
-        ConfigError: `out` cannot be written, or the task has not one label for each text.
-        ModuleNotFoundError: cleanlab is not installed.
-        PipeError: the config or the data are invalid.
-    """
-    from cleanlab.filter import find_label_issues  # noqa: PLC0415  (needs an extra)
+    config: Config
+    out: Path
 
-    check_csv_file(out)
-    config = load_config(name, overrides)
-    prepared = prepare(config, progress)
-    task, source = prepared.task, config.sources()["train"]
-    if not isinstance(task, SingleLabelTask) or task.rows_per_token:
-        message = f"--label-errors needs one label for each text, found task.kind = {task.kind}"
-        raise ConfigError(message, "leave the option out")
-    encoder = prepared.encoder(config.model.max_length, type_ids=False)
-    tokens = open_token_cache(source, prepared.tokenizer, encoder, task, progress)
-    rows_N = np.array(fitted_rows(tokens, len(task.labels)))
-    model = new_model(config, task, prepared.loaded).model
-    probabilities_NC = out_of_sample(model, tokens, rows_N, task, progress)
-    truth_N = tokens.truth[rows_N]
-    wrong: NDArray[np.int64] = find_label_issues(
-        np.asarray(truth_N, np.int64),
-        probabilities_NC,
-        return_indices_ranked_by="self_confidence",
-        n_jobs=1,
-    )
-    rows = _rows(source, task, rows_N[wrong], truth_N[wrong], probabilities_NC[wrong])
-    found = write_csv_file(out, COLUMNS, rows, config.sources().values())
-    progress.note(
-        f"rows with a label that is probably wrong, of {len(rows_N):,} in {source.path.name}, "
-        f"written to {out}: {found:,}"
-    )
+    @classmethod
+    def of(cls, name: str, overrides: list[str], out: Path) -> "LabelErrorsFile":
+        """Check that the file can be written, before the data are read.
+
+        Raises:
+            ConfigError: `out` cannot be written, or the task does not have one label for each text.
+            ModuleNotFoundError: cleanlab is not installed.
+        """
+        import_module("cleanlab.filter")
+        config = load_config(name, [*overrides, "train.teacher=[]"])
+        check_csv_file(out, config.sources().values())
+        kind = config.task.type
+        if not issubclass(kind, SingleLabelTask) or kind.rows_per_token:
+            message = f"--label-errors needs one label for each text, found {config.task.kind}"
+            raise ConfigError(message, "leave the option out")
+        return cls(config=config, out=out)
+
+    def write(self, progress: Progress) -> None:
+        """Write the rows, the least likely label first.
+
+        Raises:
+            PipeError: the data are invalid, or have only one label.
+        """
+        prepared, source = prepare(self.config, progress), self.config.sources()["train"]
+        task, length = prepared.task, self.config.model.max_length
+        encoder = prepared.encoder(length, type_ids=False)
+        tokens = open_token_cache(source, prepared.tokenizer, encoder, task, progress)
+        rows_N = np.array(fitted_rows(tokens, len(task.labels)))
+        truth_N = tokens.truth[rows_N]
+        if len(np.unique(truth_N)) == 1:
+            message = f"{source.path} has only the label {task.labels[int(truth_N[0])]}"
+            raise DataError(message, "--label-errors needs two labels")
+        model = new_model(self.config, task, prepared.loaded).model
+        probabilities_NC = out_of_sample(model, tokens, rows_N, task, progress)
+        wrong = _label_errors(truth_N, probabilities_NC)
+        rows = _rows(source, task, rows_N[wrong], truth_N[wrong], probabilities_NC[wrong])
+        found = write_csv_file(self.out, COLUMNS, rows, self.config.sources().values())
+        progress.note(
+            f"rows of {source.path.name} with a label that is probably wrong, written to "
+            f"{self.out}: {found:,} ({len(rows_N):,} of {len(tokens):,} rows were checked)"
+        )
 
 
 def out_of_sample(
@@ -76,7 +92,8 @@ def out_of_sample(
     """Return the calibrated probabilities of rows by models of the other rows, [N, C]."""
     x_NF = NgramFeatures.fit(model, tokens, rows_N.tolist()).x_NF
     truth_N = tokens.truth[rows_N]
-    fold_N = np.random.default_rng(SEED).permutation(len(rows_N)) % FOLDS
+    # Equal texts are in the same fold: they often have the same wrong label.
+    fold_N = np.array([crc32(tokens.encodings([row])[0].ids.tobytes()) % FOLDS for row in rows_N])
     logits_NC = np.zeros((len(rows_N), len(task.labels)), np.float32)
     with progress.stage("fit linear models", FOLDS * len(task.labels), "labels"):
         for fold in range(FOLDS):
@@ -87,6 +104,26 @@ def out_of_sample(
     if calibration is not None:
         logits_NC = calibration.apply(Outputs.of(logits_NC)).values
     return task.probabilities(logits_NC)
+
+
+def _label_errors(
+    truth_N: NDArray[np.generic], probabilities_NC: NDArray[np.float32]
+) -> NDArray[np.int64]:
+    """Return the indices of the rows whose label is probably wrong, the least likely label first.
+
+    Rows of labels with less than two rows are never among them.
+    """
+    from cleanlab.filter import find_label_issues  # noqa: PLC0415  (needs an extra)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of labels with few rows
+        found: NDArray[np.int64] = find_label_issues(
+            np.asarray(truth_N, np.int64),
+            probabilities_NC,
+            return_indices_ranked_by="self_confidence",
+            n_jobs=1,
+        )
+    return found
 
 
 def _rows(

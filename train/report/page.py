@@ -20,6 +20,7 @@ from pipework.run_folder.manifest import Manifest
 from pipework.scoring.abstention import RiskCoverage
 from pipework.tasks.evaluation import Calibration, Evaluation
 from pipework.tasks.kinds import Loss, Metric, Reported, Score, metric_in_words
+from pipework.tasks.metrics import MAX_RANKED
 from pipework.train.config.data import CALIBRATION
 from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import data_section
@@ -200,20 +201,20 @@ def _calibration(page: RunPage) -> str:
 def _ranking(page: RunPage) -> str:
     """Return the curves over all thresholds: of the positive label of two, or of all labels."""
     task = page.manifest.task
-    if not task.has_labels or task.rows_per_token or len(task.labels) < 2:  # noqa: PLR2004
+    if not task.has_labels or task.rows_per_token or page.logits_NC.size > MAX_RANKED:
         return ""
     from pipework.train.report.plots import precision_recall, roc  # noqa: PLC0415
 
     true_NC = task.true_labels(page.truth)
     scores_NC = np.asarray(task.probabilities(page.logits_NC), np.float64)
-    decisions, names = slice(None), "all labels"
+    decisions, names = slice(None), "all labels together"
     if len(task.labels) == 2 and not task.many_labels:  # noqa: PLR2004
         decisions = slice(task.positive_index, task.positive_index + 1)
         names = f"the label {task.labels[task.positive_index]}"
     true_D, scores_D = true_NC[:, decisions].ravel(), scores_NC[:, decisions].ravel()
     if true_D.all() or not true_D.any():
         return ""
-    caption = f"At each threshold of the probability, for {names}."
+    caption = f"A point is a threshold of the probability, for {names}."
     plots = [
         ("Precision and recall", caption, precision_recall(scores_D, true_D)),
         ("ROC curve", caption, roc(scores_D, true_D)),

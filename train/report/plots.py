@@ -84,7 +84,11 @@ def roc(scores_D: NDArray[np.float64], true_D: NDArray[np.bool_]) -> str:
 def _curve(
     x_T: NDArray[np.float64], y_T: NDArray[np.float64], x: str, y: str, description: str
 ) -> str:
-    kept = np.unique(np.linspace(0, len(x_T) - 1, CURVE).astype(int))
+    if x_T[0] > x_T[-1]:
+        x_T, y_T = x_T[::-1], y_T[::-1]
+    last = len(x_T) - 1
+    even = np.searchsorted(x_T, np.linspace(0, 1, CURVE)).clip(max=last)
+    kept = np.unique([0, *even, last])
     with rc_context(STYLE | {"axes.grid.axis": "both"}):
         figure, axes = new_axes()
         axes.plot(x_T[kept], y_T[kept], color=SERIES[0])

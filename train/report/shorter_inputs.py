@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.data.kept_rows import spread
-from pipework.scoring.bootstrap import ONE_SIDED, TaskOutputs, paired_interval
+from pipework.scoring.abstention import fewest_rows
+from pipework.scoring.bootstrap import TaskOutputs, lower_bound, shows_margin
 from pipework.tasks.kinds import metric_in_words
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding, TextEncoder
 
 MARGIN = 0.005  # of the score
-FEWEST, MOST = 600, 2_000  # rows: if 600 do not change, at most 3 / 600 of all do
+MOST = 2_000  # rows
 SHORTEST = 8  # tokens
 WORTH = 0.9  # share of the tokens, above which a limit is not worth a line
 
@@ -31,7 +32,7 @@ def shorter_inputs(
     """Return a sentence with a shorter `model.max_length`, or None if none is enough.
 
     It is enough if the score of at most 2,000 rows of dev is at most 0.5 points lower, with 95 %
-    confidence (paired bootstrap). Fewer than 600 rows cannot show it.
+    confidence: see `lower_bound`. Fewer than 598 rows cannot show it.
 
     Args:
         examples: the rows of dev.
@@ -40,7 +41,7 @@ def shorter_inputs(
         scored: the outputs of dev, and the task.
         truth_N: the labels of dev.
     """
-    if len(examples) < FEWEST or scored.task.rows_per_token:
+    if scored.task.rows_per_token or len(examples) < fewest_rows(MARGIN):
         return None
     rows = spread(len(examples), MOST)
     texts, task, truth = [examples[row] for row in rows], scored.task, truth_N[rows]
@@ -53,14 +54,14 @@ def shorter_inputs(
         values_NC = before.outputs.values.copy()
         values_NC[longer] = infer(short).values
         after = TaskOutputs(outputs=Outputs.of(values_NC), task=task)
-        if paired_interval(before, after, truth, ONE_SIDED).low < -MARGIN:
+        if not shows_margin(lower_bound(before, after, truth), len(rows), MARGIN):
             break
         share = np.minimum(lengths_N, limit).sum() / lengths_N.sum()
         if share < WORTH:
             found = (
                 f"model.max_length = {limit} would be enough: dev {metric_in_words(task.metric)} "
                 f"{task.evaluate(after.outputs, truth).score:.4f} instead of {score:.4f}, with "
-                f"{share:.0%} of the tokens"
+                f"{100 * share:.0f} % of the tokens"
             )
     return found or None
 

@@ -1,12 +1,9 @@
 """The plot of RESULTS.md: the cost of a text in a cascade against the limit on other labels."""
 
 from collections.abc import Iterable
-
-from matplotlib import rc_context
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from itertools import cycle
 
 from pipework.benchmarks.studies.records.cascade_results import CascadesResult
-from pipework.html.svg import INK, SERIES, STYLE, new_axes, number, standalone, svg
 
 
 def cascade_plot(results: Iterable[object]) -> str:
@@ -15,11 +12,24 @@ def cascade_plot(results: Iterable[object]) -> str:
     The cost is the time of a text of the cascade, relative to that of its engine alone; a bar is
     its confidence interval.
     """
+    from matplotlib import rc_context  # noqa: PLC0415  (needs an extra)
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator  # noqa: PLC0415
+
+    from pipework.html.svg import (  # noqa: PLC0415
+        INK,
+        SERIES,
+        STYLE,
+        new_axes,
+        number,
+        standalone,
+        svg,
+    )
+
     drawn = [result for result in results if isinstance(result, CascadesResult)]
     with rc_context(STYLE):
         figure, axes = new_axes()
         axes.axhline(1, linestyle="--", linewidth=1, color=INK)
-        for result, colour in zip(drawn, SERIES, strict=False):
+        for result, colour in zip(drawn, cycle(SERIES), strict=False):
             limits_N = [100 * point.max_difference for point in result.points]
             rates = [point.rates[-1] for point in result.points]
             cost_N = [1 / rate.ratio for rate in rates]

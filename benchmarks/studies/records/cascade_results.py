@@ -9,7 +9,7 @@ from pipework.record import Record
 
 
 class CascadePoint(Record):
-    """The cascade that holds a limit.
+    """A cascade at a limit.
 
     Attributes:
         max_difference: the limit on the share of texts with another label than the engine's.

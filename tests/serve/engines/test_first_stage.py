@@ -212,16 +212,19 @@ def test_a_first_stage_that_becomes_wrong_is_not_used_again(
     monkeypatch.setattr(first_stage, "open_first", wrapped)
     examples = [Example(text=text) for text in TEXTS]
     with open_predictor(cascade, EngineSettings(recheck_s=0.2)) as predictor:
+        predictor.keep_outputs(1_000_000)
         before = asyncio.run(predictor.predict(examples))
         assert any(isinstance(one, FirstStageLabel) for one in before)
-        assert predictor.load.recheck_failures == 0
+        assert (predictor.load.rechecks > 0, predictor.load.recheck_failures) == (True, 0)
         wrong.touch()
         time.sleep(0.3)
+        asyncio.run(predictor.predict([Example(text="a new text")]))
         for _ in range(2):
             found = asyncio.run(predictor.predict(examples))
             assert not any(isinstance(one, FirstStageLabel) for one in found)
         assert predictor.alive
         assert predictor.load.recheck_failures == 1
+        assert predictor.load.cache_bytes <= 1_000_000
     assert caplog.text.count("the first stage has failed") == 1
     assert "does not answer as it was checked" in caplog.text
     with pytest.raises(CheckFailedError, match="does not answer as it was checked"):

@@ -46,6 +46,23 @@ def test_a_model_name_is_a_folder_next_to_the_config_or_a_hub_id(tmp_path):
     assert config(tmp_path, text, ["model.name=bert-base-cased"]).model.name == "bert-base-cased"
 
 
+def test_a_vocabulary_is_next_to_the_data_or_with_an_override_in_the_working_directory(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vocab.txt").touch()
+    inside = tmp_path / "data" / "vocab.txt"
+    found = [
+        config(tmp_path, text, ["data.root=data", *override]).model.vocab
+        for text, override in (
+            (TEXT, ["model.vocab=vocab.txt"]),
+            (TEXT, ["model.vocab=other.txt"]),
+            (TEXT.replace('preset = "tiny"', 'preset = "tiny"\nvocab = "vocab.txt"'), []),
+        )
+    ]
+    assert found == [tmp_path / "vocab.txt", inside.with_name("other.txt"), inside]
+
+
 def test_a_recipe_for_files_of_the_user_needs_data_root():
     with pytest.raises(
         ConfigError, match=r"^this recipe reads your own data files: data\.root is not set$"

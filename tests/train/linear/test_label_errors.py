@@ -6,12 +6,12 @@ import random
 import numpy as np
 import pytest
 
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, DataError
 from pipework.progress import NullProgress
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.run_config import load_config
 from pipework.train.data.token_cache import open_token_cache
-from pipework.train.linear.label_errors import COLUMNS, out_of_sample, write_label_errors
+from pipework.train.linear.label_errors import COLUMNS, LabelErrorsFile, out_of_sample
 from pipework.train.linear.model import new_model
 from pipework.train.prepare import prepare
 from tests.commands import pipe
@@ -47,7 +47,8 @@ def test_most_wrong_labels_are_found_and_come_first(config, tmp_path):
     out = tmp_path / "wrong.csv"
     done = pipe("check", config(rows), "--label-errors", out)
     assert done.returncode == 0, done.stderr
-    assert "rows with a label that is probably wrong, of 600 in train.tsv" in done.stderr
+    assert "rows of train.tsv with a label that is probably wrong" in done.stderr
+    assert "(600 of 600 rows were checked)" in done.stderr
     with out.open(newline="") as stream:
         found = list(csv.DictReader(stream))
     assert tuple(found[0]) == COLUMNS
@@ -98,8 +99,24 @@ def test_a_wrong_call_is_reported(words, message):
     assert message in done.stderr
 
 
-def test_other_tasks_are_refused(config, tmp_path):
-    rows = [("soup", "food,sport"), *topic_rows(200, random.Random(0))]
+def test_other_tasks_and_data_files_are_refused_before_the_data_are_read(config, tmp_path):
+    path = config([("no label",)])
     settings = ["task.kind=multi_label", "data.separator=,"]
-    with pytest.raises(ConfigError, match="one label for each text, found task"):
-        write_label_errors(config(rows), settings, tmp_path / "a.csv", NullProgress())
+    with pytest.raises(ConfigError, match="one label for each text, found multi_label"):
+        LabelErrorsFile.of(path, settings, tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("text,label\n")
+    with pytest.raises(ConfigError, match=r"b\.csv"):
+        LabelErrorsFile.of(path, ["data.train=b.csv"], tmp_path / "b.csv")
+
+
+def test_labels_with_few_rows_are_never_listed_and_one_label_is_refused(config, tmp_path):
+    rows = [("a rare text", "rare"), *topic_rows(300, random.Random(0))]
+    out = tmp_path / "a.csv"
+    LabelErrorsFile.of(config(rows), [], out).write(NullProgress())
+    assert "rare" not in {line.split(",")[1] for line in out.read_text().splitlines()}
+    settings = ['task.labels=["sport", "food"]', "data.dev_rows=10"]
+    only = LabelErrorsFile.of(
+        config([(f"soup {number}", "food") for number in range(30)]), settings, out
+    )
+    with pytest.raises(DataError, match="only the label food"):
+        only.write(NullProgress())

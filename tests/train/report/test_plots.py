@@ -71,16 +71,17 @@ def line(drawing):
     return np.array(re.findall(r"([-\d.]+) ([-\d.]+)", max(paths, key=len)), float)
 
 
-def test_the_curves_over_all_thresholds_are_those_of_scikit_learn():
+@pytest.mark.parametrize(("decisions", "share", "gap"), [(3_000, 0.3, 1), (200_000, 0.005, 4)])
+def test_the_curves_over_all_thresholds_are_those_of_scikit_learn(decisions, share, gap):
     random = np.random.default_rng(0)
-    true_D = random.random(3000) < 0.3
-    scores_D = np.where(true_D, 0.6, 0.4) + 0.2 * random.standard_normal(3000)
+    true_D = random.random(decisions) < share
+    scores_D = gap * true_D + random.standard_normal(decisions)
     drawn = line(roc(scores_D, true_D))
     x_T, y_T = (drawn - drawn[0]).T / (drawn[-1] - drawn[0])[:, None]  # from (0, 0) to (1, 1)
     assert np.trapezoid(y_T, x_T) == pytest.approx(roc_auc_score(true_D, scores_D), abs=0.002)
     recall, top = line(precision_recall(scores_D, true_D)).T
     recall_T = (recall - recall.min()) / (recall.max() - recall.min())
-    bottom, share = top[0], true_D.mean()  # at the lowest threshold all are found
+    bottom, share = top[recall.argmax()], true_D.mean()  # at the lowest threshold all are found
     precision_T = share + (1 - share) * (bottom - top) / (bottom - top.min())
-    area = -np.trapezoid(precision_T, recall_T)
+    area = np.trapezoid(precision_T, recall_T)
     assert area == pytest.approx(average_precision_score(true_D, scores_D), abs=0.01)
