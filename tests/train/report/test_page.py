@@ -203,7 +203,7 @@ def test_the_page_shows_the_comparison_with_the_linear_baseline(page, drawn):
 def test_the_page_has_a_plot_of_each_curve(page, regression, drawn):
     for title in ("Loss", "Scores on dev", "Learning rate", "Gradient norm"):
         assert f"<h3>{title}</h3>" in drawn(page)
-    assert drawn(page).count("<svg") == 7  # with the two plots of the probabilities
+    assert drawn(page).count("<svg") == 9  # with two plots of the probabilities and two curves
     assert drawn(regression).count("<svg") == 6  # two regression plots, no dev scores
 
 
