@@ -313,7 +313,7 @@ def test_the_page_is_written_to_the_run_folder(page, run):
 def test_a_browser_shows_the_plots_without_console_errors(page, run, tmp_path):
     path = write_page(run, page)
     done = browse(path, tmp_path, "--dump-dom", "--enable-logging=stderr")
-    assert done.stdout.decode().count("<svg") == 7
+    assert done.stdout.decode().count("<svg") == 9
     assert not re.search(rb"CONSOLE.*(Refused|Error|violates)", done.stderr)
 
 
