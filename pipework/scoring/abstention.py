@@ -28,6 +28,7 @@ CONFIDENCE = 0.95
 STEPS = 50  # shares of answered rows
 NOT_TESTED = 0.15  # share of the rows that choose the start
 RIDGE = 1e-3  # keeps the fit of few rows close to the scores
+PRIOR = 30  # rows
 SEED = 0
 MOST_ROWS = 10_000_000
 Floats = NDArray[np.float64]
@@ -116,7 +117,7 @@ def min_score(
     Returns:
         The score, 0 for all texts; None if no score has so few errors, or there are too few rows.
     """
-    from scipy.special import bdtr  # noqa: PLC0415  (needs an extra)
+    from scipy.stats import betabinom  # noqa: PLC0415  (needs an extra)
 
     tested_N = np.random.default_rng(SEED).random(len(scores_N)) >= NOT_TESTED
     expected_N = _error_probability(scores_N, wrong_N, ~tested_N)
@@ -124,7 +125,14 @@ def min_score(
     if not ranked.rows:
         return None
     allowed_S = most_wrong(ranked.answered_S, max_error, confidence)
-    chance_S = np.where(allowed_S < 0, 0, bdtr(allowed_S, ranked.answered_S, ranked.expected_S))
+    # The chance to pass: the errors of the rows that are not tested, and those expected from the
+    # scores with the weight of PRIOR rows, because the fit may be wrong for high scores.
+    shares = (ranked.expected_S, 1 - ranked.expected_S)
+    wrong_S, right_S = (
+        (scores_N[~tested_N & rows_N] > ranked.score_S[:, None]).sum(axis=1) + PRIOR * share_S
+        for rows_N, share_S in zip((wrong_N, ~wrong_N), shares, strict=True)
+    )
+    chance_S = betabinom.cdf(allowed_S, ranked.answered_S, wrong_S, right_S)
     start = int(np.argmax(chance_S))
     passed_S = ranked.wrong_S[start:] <= allowed_S[start:]
     last = start + int(np.argmin(np.append(passed_S, False))) - 1

@@ -108,3 +108,11 @@ def test_equal_scores_are_on_the_same_side():
     scores_N = np.repeat([0.995, 0.6], 500)
     wrong_N = np.arange(1000) >= 700
     assert 0.6 < min_score(scores_N, wrong_N, 0.02) <= 0.995
+
+
+def test_scores_whose_errors_begin_suddenly_answer_most_rows():
+    random = np.random.default_rng(1)
+    scores_N = random.random(4000)
+    wrong_N = random.random(4000) < np.where(scores_N > 0.4, 0.004, 0.3)
+    found = min_score(scores_N, wrong_N, 0.02)
+    assert 0.3 < found < 0.45
