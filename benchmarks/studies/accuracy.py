@@ -32,13 +32,10 @@ from pipework.train.report.linear_baseline import FOLDER
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Score a run, or one run per seed, and store the result; return the exit code."""
-    parser = study_parser("accuracy", __doc__, run=True)
+    parser = study_parser("accuracy", __doc__, run=True, commands=True)
     parser.add_argument("--split", default="test")
     parser.add_argument(
         "--floor", action="append", default=[], help="NAME=PERCENT: score of a baseline"
-    )
-    parser.add_argument(
-        "--command", action="append", default=[], help="command that reproduces the run"
     )
     options = parser.parse_args(arguments)
     floors = dict(_floor(floor) for floor in options.floor)

@@ -69,11 +69,9 @@ class Study:
                 limits, or a server does not start.
         """
         with tempfile.TemporaryDirectory(prefix="pipework-cascades-") as folder:
-            copy, first = Path(folder) / "run", Path(folder) / "first"
-            shutil.copytree(self.run, copy)
-            if self.first is not None:
-                shutil.copytree(self.first, first)
-            records, refused = self._exported(copy, self.first and first, progress)
+            copy = Path(shutil.copytree(self.run, Path(folder) / "run"))
+            first = self.first and Path(shutil.copytree(self.first, Path(folder) / "first"))
+            records, refused = self._exported(copy, first, progress)
             if records[0].source == self.split:
                 message = f"the rows of {self.split} prove the limits"
                 raise ConfigError(message, "measure other rows: --split, or --rows FILE")
@@ -81,7 +79,8 @@ class Study:
             rows = [*split_source(copy, manifest, self.split).rows()]
             stages = Stage.of(copy / FOLDER, threads=1), Stage.of(copy)
             found = MeasuredStages.of(*stages, rows, progress)
-            points, score = [], 0.0
+            points = []
+            score = 0.0
             for record in records:
                 answered_N = found.scores_N >= record.min_score
                 score, gain = found.score_and_gain(manifest.task, rows, self.split, answered_N)
@@ -118,18 +117,20 @@ class Study:
         self, run: Path, first: Path | None, progress: Progress
     ) -> tuple[list[CascadeRecord], dict[str, str]]:
         """Return the cascades of the limits that the rows show, and why the others are refused."""
-        records, refused, last = [], {}, None
+        records: list[CascadeRecord] = []
+        refused: dict[str, str] = {}
         for limit in LIMITS:
             settings = CascadeSettings(max_difference=limit, rows=self.rows)
             try:
                 with LockedRun.open(run) as locked:
                     record = export_cascade(locked, first, settings, progress)
             except CheckFailedError as error:
-                refused[f"{limit:.1%}"], last = error.hint, error
+                refused[f"{limit:.1%}"] = error.hint
             else:
                 records += [record] if record else []
-        if last and not records:
-            raise last
+        if not records:
+            message = "the rows show none of the limits"
+            raise CheckFailedError(message, "; ".join(refused.values()))
         return records, refused
 
     def _served(
@@ -147,15 +148,12 @@ class Study:
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the cascades of a run and store the result; return the exit code."""
-    parser = study_parser("cascades", __doc__, run=True)
+    parser = study_parser("cascades", __doc__, run=True, commands=True)
     parser.add_argument("--first", type=Path, help="run of the first stage")
     parser.add_argument("--first-name", default="the linear model", help="its name in the table")
     parser.add_argument("--rows", type=Path, help="file whose rows prove the limits")
     parser.add_argument("--split", default="test", help="split that is measured")
     parser.add_argument("--seconds", type=float, default=5, help="seconds per server and load")
-    parser.add_argument(
-        "--command", action="append", default=[], help="command that reproduces the result"
-    )
     options = vars(parser.parse_args(arguments))
     out = options.pop("out")
     for row in stored(out, Study(**options).measured).table_rows():

@@ -27,11 +27,8 @@ BASELINE = "onnxruntime fp32, padded in arrival order"
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the proven engines of a run and store the result; return the exit code."""
-    parser = study_parser("engines", __doc__, run=True)
+    parser = study_parser("engines", __doc__, run=True, commands=True)
     parser.add_argument("--seconds", type=float, default=12, help="seconds per engine")
-    parser.add_argument(
-        "--command", action="append", default=[], help="command that reproduces the result"
-    )
     options = parser.parse_args(arguments)
 
     def measured(progress: Progress) -> EnginesResult:

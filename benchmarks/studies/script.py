@@ -37,14 +37,19 @@ def report_errors(main: Callable[P, int]) -> Callable[P, int]:
     return wrapper
 
 
-def study_parser(study: str, about: str | None, *, run: bool = False) -> argparse.ArgumentParser:
-    """Return a parser with the option --out, and with `run` the options --run and --name."""
+def study_parser(
+    study: str, about: str | None, *, run: bool = False, commands: bool = False
+) -> argparse.ArgumentParser:
+    """Return a parser with --out, with `run` --run and --name, and with `commands` --command."""
     parser = argparse.ArgumentParser(
         prog=f"python -m pipework.benchmarks.studies.{study}", description=about
     )
     if run:
         parser.add_argument("--run", type=Path, required=True, help="run folder with engines")
         parser.add_argument("--name", required=True, help="name of the run in the table")
+    if commands:
+        about = "command that reproduces the result"
+        parser.add_argument("--command", action="append", default=[], help=about)
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     return parser
 

@@ -91,8 +91,10 @@ sst2-engines = SST-2 (MiniLM-L6)
 thucnews-linear-file = thucnews_headlines/test.txt --columns text=0
 mrpc-file = mrpc/msr_paraphrase_test.txt --columns text=3,text_pair=4
 # The engine and the first stage of each cascade; its split is not that of the rows that prove the limits.
-thucnews-cascades = --run $(WORK)/runs/thucnews-linear --name "THUCNews (4 layers of 256)" --command "$(thucnews-linear)"
-sst2-cascades = --run $(WORK)/runs/sst2 --name "SST-2 (MiniLM-L6)" --rows $(DATA)/sst2/test.tsv --split dev --command "$(sst2)"
+thucnews-cascades = --run $(WORK)/runs/thucnews-linear --name "THUCNews (4 layers of 256)" --command "$(thucnews-linear)" \
+	--command "pipe export runs/thucnews-linear --to auto --set keep=0"
+sst2-cascades = --run $(WORK)/runs/sst2 --name "SST-2 (MiniLM-L6)" --rows $(DATA)/sst2/test.tsv --split dev --command "$(sst2)" \
+	--command "pipe export runs/sst2 --to auto --set keep=0"
 sst2-student-cascades = $(sst2-cascades) --first $(WORK)/runs/sst2-student --first-name "a student (2 layers of 128)" \
 	--command "$(sst2-student)"
 loaded = --run $(WORK)/runs/sst2-300 --name "SST-2 (MiniLM-L6, 300 steps)"
