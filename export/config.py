@@ -140,13 +140,19 @@ class TritonSettings(Settings):
 
 
 class DecisionSettings(Settings):
-    """When a model gives no label, because its best score is too low; intervals of a regression.
+    """When a model gives a label, and intervals of a regression.
 
     Attributes:
         max_error: the largest share of wrong labels among the texts with a label, with 95 %
             confidence: the lowest score with a label is chosen on labelled rows.
-        min_score: the lowest score with a label, as a number; 0 for a label for each text.
+        min_score: the lowest score with a label, as a number; 0 for a label for each text, or for
+            the thresholds of the training.
+        fallback_label: a label for the texts whose best score is too low, instead of none.
         per_label: whether `max_error` holds for each predicted label, which then has its own score.
+        min_precision: for several labels: the smallest share of right ones among the predictions of
+            each label, with 95 % confidence; the lowest thresholds are chosen on labelled rows.
+        min_recall: for several labels: the smallest share of the texts with a label that get it,
+            with 95 % confidence; the highest thresholds are chosen on labelled rows.
         coverage: for a regression: the probability that the true value is in an interval around the
             predicted one, whose width is chosen on labelled rows; 0 for no interval.
         rows: file of labelled rows; None for the split "calibration" of the run, or the rows of an
@@ -155,13 +161,16 @@ class DecisionSettings(Settings):
 
     max_error: Annotated[float, Field(gt=0, lt=1)] | None = None
     min_score: Annotated[float, Field(ge=0, le=1)] | None = None
+    fallback_label: str | None = None
     per_label: bool = False
+    min_precision: Annotated[float, Field(gt=0, lt=1)] | None = None
+    min_recall: Annotated[float, Field(gt=0, lt=1)] | None = None
     coverage: Annotated[float, Field(ge=0, lt=1)] | None = None
     rows: Path | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
-        names = ("max_error", "min_score", "coverage")
+        names = ("max_error", "min_score", "min_precision", "min_recall", "coverage")
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) > 1:
             message = f"decision.{given[0]} and decision.{given[1]} cannot be used together"
@@ -169,8 +178,12 @@ class DecisionSettings(Settings):
         if self.per_label and self.max_error is None:
             message = "decision.per_label needs decision.max_error"
             raise ValueError(message)
+        if self.fallback_label is not None and not (self.max_error or self.min_score):
+            message = "decision.fallback_label needs decision.max_error, or a decision.min_score"
+            raise ValueError(message)
         if self.rows is not None and given in ([], ["min_score"]):
-            message = "decision.rows needs decision.max_error or decision.coverage"
+            limits = ", ".join(f"decision.{name}" for name in names if name != "min_score")
+            message = f"decision.rows needs one of {limits}"
             raise ValueError(message)
         return self
 

@@ -1,6 +1,6 @@
-"""Choose when a model gives no label, or the interval of a regression, from labelled rows.
+"""Choose when a model gives a label, or the interval of a regression, from labelled rows.
 
-Shapes: N rows.
+Shapes: N rows, C labels.
 """
 
 from math import ceil
@@ -8,24 +8,24 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.data.examples import Example, Source
-from pipework.data.other_files import other_source
-from pipework.data.splits import split_source
-from pipework.errors import CheckFailedError, ConfigError, DataError
+from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import DecisionSettings
-from pipework.export.inference import open_model
-from pipework.predict.text_model import EngineModel
+from pipework.export.rows.decision_rows import labelled_outputs
 from pipework.progress import Progress, counted
-from pipework.run_folder.decision import Decision, TargetInterval
-from pipework.run_folder.manifest import LockedRun, TrainingReadOptions
-from pipework.scoring.abstention import CONFIDENCE, RiskCoverage, fewest_rows, min_score
-from pipework.scoring.evaluation import label_array
-from pipework.tasks.outputs import Outputs
+from pipework.run_folder.decision import Decision, LabelThresholds, TargetInterval
+from pipework.run_folder.manifest import LockedRun
+from pipework.scoring.abstention import (
+    CONFIDENCE,
+    RiskCoverage,
+    fewest_rows,
+    min_score,
+    precision_score,
+    recall_score,
+)
+from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
-from pipework.tasks.task import Floats
-from pipework.train.config.data import CALIBRATION
-from pipework.train.data_report.leaks import leaked_rows
+from pipework.tasks.task import Floats, Task
 
 NEVER = 2.0  # a score that no label reaches
 
@@ -39,31 +39,42 @@ def decide(locked: LockedRun, settings: DecisionSettings, progress: Progress) ->
         CheckFailedError: the rows cannot show that the limit holds.
     """
     task = locked.manifest.task
-    if isinstance(task, RegressionTask) and settings.coverage is not None:
-        _set_interval(locked, task, settings, settings.coverage, progress)
-    elif isinstance(task, SingleLabelTask) and settings.coverage is None:
-        _set_scores(locked, task, settings, progress)
-    else:
-        message = f"these decision settings do not apply to a {task.kind} model"
-        hint = "decision.coverage is for a regression, the others for one label for each text"
-        raise ConfigError(message, hint)
+    if isinstance(task, SingleLabelTask):
+        task = task.model_copy(update={"fallback_label": settings.fallback_label})
+    elif settings.fallback_label is not None:
+        raise _not_applicable(task)
+    match task:
+        case RegressionTask() if settings.coverage is not None:
+            _set_interval(locked, task, settings, settings.coverage, progress)
+        case SingleLabelTask() | MultiLabelTask() if settings.min_score is not None:
+            given = (settings.min_score,) if settings.min_score else ()
+            locked.set_decision(task.model_copy(update={"min_scores": given}), None)
+        case SingleLabelTask() if settings.max_error is not None:
+            _set_scores(locked, task, settings, settings.max_error, progress)
+        case MultiLabelTask() if settings.min_precision or settings.min_recall:
+            _set_thresholds(locked, task, settings, progress)
+        case _:
+            raise _not_applicable(task)
 
 
 def _set_scores(
-    locked: LockedRun, task: SingleLabelTask, settings: DecisionSettings, progress: Progress
+    locked: LockedRun,
+    task: SingleLabelTask,
+    settings: DecisionSettings,
+    limit: float,
+    progress: Progress,
 ) -> None:
-    limit = settings.max_error
-    if limit is None:
-        given = (settings.min_score,) if settings.min_score else ()
-        locked.set_decision(task.model_copy(update={"min_scores": given}), None)
-        return
     scores: tuple[float, ...]
-    outputs, truth_N, name = _labelled_outputs(locked, settings, progress)
+    outputs, truth_N, name = labelled_outputs(locked, settings, progress)
     best_N = outputs.values.argmax(axis=1)
     scores_N = task.best_scores(outputs.values)
     wrong_N = best_N != truth_N
     if settings.per_label:
-        scores = _of_labels(task.labels, best_N, scores_N, wrong_N, limit, progress)
+        own_CN = [best_N == index for index in range(len(task.labels))]
+        confidence = _confidence(task)
+        found = [min_score(scores_N[own_N], wrong_N[own_N], limit, confidence) for own_N in own_CN]
+        hint = "leave out decision.per_label, or raise decision.max_error"
+        scores = _or_never(task, found, limit, hint, progress)
     else:
         scores = (_of_all(scores_N, wrong_N, limit),)
     decided = task.model_copy(update={"min_scores": scores})
@@ -80,6 +91,35 @@ def _set_scores(
     progress.note(f"decision: {decision}")
 
 
+def _set_thresholds(
+    locked: LockedRun, task: MultiLabelTask, settings: DecisionSettings, progress: Progress
+) -> None:
+    outputs, truth_NC, name = labelled_outputs(locked, settings, progress)
+    scores_NC = task.probabilities(outputs.values).astype(np.float64)
+    true_NC = task.true_labels(truth_NC)
+    precision = settings.min_precision
+    if precision is not None:
+        columns = zip(scores_NC.T, true_NC.T, strict=True)
+        found = [precision_score(*column, precision, _confidence(task)) for column in columns]
+        hint = "lower decision.min_precision"
+        scores = _or_never(task, found, 1 - precision, hint, progress)
+    else:
+        scores = _recall_scores(task, scores_NC, true_NC, settings.min_recall or 0.0)
+    decided = task.model_copy(update={"min_scores": scores})
+    predicted_NC = decided.predicted_labels(outputs.values)
+    decision = LabelThresholds(
+        source=name,
+        rows=len(true_NC),
+        min_precision=precision,
+        min_recall=settings.min_recall,
+        predicted=int(predicted_NC.sum()),
+        right=int((predicted_NC & true_NC).sum()),
+        true=int(true_NC.sum()),
+    )
+    locked.set_decision(decided, decision)
+    progress.note(f"decision: {decision}")
+
+
 def _set_interval(
     locked: LockedRun,
     task: RegressionTask,
@@ -90,7 +130,7 @@ def _set_interval(
     if not coverage:
         locked.set_decision(task.model_copy(update={"interval": 0.0}), None)
         return
-    outputs, truth_N, name = _labelled_outputs(locked, settings, progress)
+    outputs, truth_N, name = labelled_outputs(locked, settings, progress)
     width = conformal_width(np.abs(outputs.values[:, 0] - np.asarray(truth_N, float)), coverage)
     interval = TargetInterval(source=name, rows=len(truth_N), coverage=coverage, width=width)
     locked.set_decision(task.model_copy(update={"interval": width}), interval)
@@ -118,64 +158,6 @@ def conformal_width(errors_N: NDArray[np.floating], coverage: float) -> float:
     return float(np.sort(errors_N)[place - 1])
 
 
-def _labelled_outputs(
-    locked: LockedRun, settings: DecisionSettings, progress: Progress
-) -> tuple[Outputs, NDArray[np.generic], str]:
-    """Return the outputs of the checkpoint, the labels, and the name of the rows."""
-    source, name = _source(locked, settings)
-    rows = _without_learned(locked, [*source.rows()], progress)
-    truth_N = label_array(rows, locked.manifest.task, str(source.path))
-    engine = open_model(locked.folder, locked.manifest, checkpoint=True)
-    with EngineModel.open(locked.folder, locked.manifest, engine) as model:
-        return model.infer(rows, progress).outputs, truth_N, name
-
-
-def _source(locked: LockedRun, settings: DecisionSettings) -> tuple[Source, str]:
-    """Return the labelled rows and their name.
-
-    Raises:
-        ConfigError: the run has none.
-    """
-    manifest = locked.manifest
-    if settings.rows is not None:
-        reading = TrainingReadOptions.of(manifest.data)
-        if reading.label is None:  # an import without labelled rows
-            reading = reading.model_copy(update={"label": "label"})
-        return other_source(reading, settings.rows), settings.rows.name
-    hint = "set decision.rows to a file of labelled rows"
-    if manifest.imported is None:
-        hint += ", or train with data.calibration_rows=N"
-    split = CALIBRATION if manifest.imported is None else "dev"
-    if split not in manifest.data.splits:
-        message = f"{locked.folder} has no labelled rows for the decision: no split {split!r}"
-        raise ConfigError(message, hint)
-    return split_source(locked.folder, manifest, split), split
-
-
-def _without_learned(locked: LockedRun, rows: list[Example], progress: Progress) -> list[Example]:
-    """Leave out rows whose texts have trained the model or chosen its checkpoint.
-
-    Raises:
-        ConfigError: all have.
-    """
-    manifest = locked.manifest
-    if manifest.imported is not None:
-        return rows
-    learned_N = np.zeros(len(rows), np.bool_)
-    for split in ("train", "dev"):
-        try:
-            learned_N |= leaked_rows(split_source(locked.folder, manifest, split), rows)
-        except (ConfigError, DataError):
-            progress.note(f"decision: the {split} file is not there to be compared with the rows")
-    if rows and learned_N.all():
-        message = "the rows for the decision have trained the model or chosen its checkpoint"
-        raise ConfigError(message, "expected other labelled rows: decision.rows=FILE")
-    if learned_N.any():
-        left_out = counted(int(learned_N.sum()), "row")
-        progress.note(f"decision: {left_out} left out: also in train or dev")
-    return [row for row, learned in zip(rows, learned_N.tolist(), strict=True) if not learned]
-
-
 def _of_all(scores_N: Floats, wrong_N: NDArray[np.bool_], max_error: float) -> float:
     """Return the lowest score of all labels.
 
@@ -200,30 +182,55 @@ def _of_all(scores_N: Floats, wrong_N: NDArray[np.bool_], max_error: float) -> f
     raise CheckFailedError(message, hint)
 
 
-def _of_labels(
-    labels: tuple[str, ...],
-    best_N: NDArray[np.intp],
-    scores_N: Floats,
-    wrong_N: NDArray[np.bool_],
-    max_error: float,
-    progress: Progress,
-) -> tuple[float, ...]:
-    """Return the lowest score of each label; the limits of all hold together with 95 % confidence.
+def _not_applicable(task: Task) -> ConfigError:
+    message = f"these decision settings do not apply to a {task.kind} model"
+    hint = (
+        "decision.coverage is for a regression, decision.max_error and decision.fallback_label for "
+        "one label for each text, decision.min_precision and decision.min_recall for several"
+    )
+    return ConfigError(message, hint)
 
-    Labels for which the limit cannot hold get a score that no text reaches.
+
+def _confidence(task: Task) -> float:
+    """Return the confidence for each label; that for all is then 95 % (Bonferroni)."""
+    return 1 - (1 - CONFIDENCE) / len(task.labels)
+
+
+def _or_never(
+    task: Task, found: list[float | None], max_error: float, hint: str, progress: Progress
+) -> tuple[float, ...]:
+    """Return the lowest score of each label; NEVER where the limit cannot hold.
 
     Raises:
         CheckFailedError: it cannot hold for any label.
     """
-    confidence = 1 - (1 - CONFIDENCE) / len(labels)  # Bonferroni
-    own_CN = [best_N == index for index in range(len(labels))]
-    found = [min_score(scores_N[own_N], wrong_N[own_N], max_error, confidence) for own_N in own_CN]
-    never = [label for label, one in zip(labels, found, strict=True) if one is None]
-    if len(never) == len(labels):
-        rows = fewest_rows(max_error, confidence)
+    never = [label for label, one in zip(task.labels, found, strict=True) if one is None]
+    if len(never) == len(task.labels):
+        rows = fewest_rows(max_error, _confidence(task))
         message = f"no label has rows enough for an error of at most {max_error:.2%}"
-        hint = f"each needs {rows:,} rows or more: leave out decision.per_label, or raise the limit"
-        raise CheckFailedError(message, hint)
+        raise CheckFailedError(message, f"each needs {rows:,} rows or more: {hint}")
     if never:
         progress.note(f"decision: never given, too few rows or too many errors: {', '.join(never)}")
     return tuple(NEVER if one is None else one for one in found)
+
+
+def _recall_scores(
+    task: MultiLabelTask, scores_NC: Floats, true_NC: NDArray[np.bool_], min_recall: float
+) -> tuple[float, ...]:
+    """Return the thresholds of `recall_score`.
+
+    Raises:
+        CheckFailedError: a label has too few rows.
+    """
+    confidence, max_missed = _confidence(task), 1 - min_recall
+    columns = zip(scores_NC.T, true_NC.T, strict=True)
+    found = [recall_score(scores_N[true_N], max_missed, confidence) for scores_N, true_N in columns]
+    few = [index for index, one in enumerate(found) if one is None]
+    if few:
+        rows = fewest_rows(max_missed, confidence)
+        counts = ", ".join(f"{task.labels[index]} {true_NC[:, index].sum():,}" for index in few)
+        message = (
+            f"for a recall of {min_recall:.2%} each label needs {rows:,} rows, found: {counts}"
+        )
+        raise CheckFailedError(message, "add rows to decision.rows, or lower decision.min_recall")
+    return tuple(one for one in found if one is not None)

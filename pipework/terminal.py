@@ -311,10 +311,10 @@ def _labels(task: Task) -> Sequence[str]:
     if task.metric is Metric.F1:
         positive = task.labels[task.positive_index]
         return [f"{label} (positive)" if label == positive else label for label in task.labels]
-    if not task.thresholds:
+    thresholds = task.label_thresholds
+    if thresholds is None:
         return task.labels
-    pairs = zip(task.labels, task.thresholds, strict=True)
-    return [f"{label} (from {threshold:.2f})" for label, threshold in pairs]
+    return [f"{label} (from {threshold:.2f})" for label, threshold in thresholds.items()]
 
 
 def show_diagnosis(diagnosis: DoctorReport) -> None:

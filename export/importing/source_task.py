@@ -71,7 +71,8 @@ def source_task(
     if published is None or labels != published.labels:
         return read
     # Rows of this import have not shown the limits of the published model.
-    without = {key: getattr(read, key) for key in ("min_scores", "interval") if hasattr(read, key)}
+    chosen = ("min_scores", "fallback_label", "interval")
+    without = {key: getattr(read, key) for key in chosen if hasattr(read, key)}
     return published.model_copy(update=without | {key: getattr(read, key) for key in changed})
 
 

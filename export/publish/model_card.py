@@ -130,7 +130,7 @@ def _summary(manifest: Manifest) -> str:
     origin = "" if base is None else f", fine-tuned from {base}"
     thresholds = ", ".join(
         f"`{label}` from {threshold:.3f}"
-        for label, threshold in zip(task.labels, task.thresholds, strict=False)
+        for label, threshold in (task.label_thresholds or {}).items()
     )
     fields = " and ".join(manifest.input.fields)
     text = (

@@ -178,11 +178,13 @@ def _prediction(
     label: str, ranked: Mapping[str, float], one_label: bool, top_k: int | None
 ) -> Prediction:
     scores = dict([*ranked.items()][:top_k])
-    if one_label and label in ranked:
+    best = next(iter(ranked))
+    labels = _split(label, ranked)
+    if one_label and label == best:
         return SingleLabel(label=label, score=ranked[label], scores=scores)
-    if one_label and not label:
-        return AbstainedLabel(score=max(ranked.values()), scores=scores)
-    return MultiLabel(labels=_split(label, ranked), scores=scores)
+    if one_label and (label in ranked or not labels):
+        return AbstainedLabel(label=label or None, score=ranked[best], scores=scores)
+    return MultiLabel(labels=labels, scores=scores)
 
 
 def _split(joined: str, ranked: Mapping[str, float]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Records of how the limits of a task were chosen: when it gives no label, or its interval."""
+"""Records of how the limits of a task were chosen: when it gives a label, or its interval."""
 
 from pipework.record import Record
 from pipework.tasks.evaluation import AnsweredRows
@@ -32,6 +32,39 @@ class Decision(Record):
         return f"{self.source}: {counts}; {each}at most {self.max_error:.2%} with 95 % confidence"
 
 
+class LabelThresholds(Record):
+    """How the thresholds of a multi-label task were chosen. They are part of the task.
+
+    Attributes:
+        source: the labelled rows: a file, or a split of the run.
+        rows: their number.
+        min_precision: the limit on the precision of each label, with 95 % confidence for all.
+        min_recall: the same for the recall; one of both is None.
+        predicted: the predicted labels of the rows.
+        right: those of them that are right.
+        true: the labels of the rows.
+    """
+
+    source: str
+    rows: int
+    min_precision: float | None = None
+    min_recall: float | None = None
+    predicted: int
+    right: int
+    true: int
+
+    def __str__(self) -> str:
+        """The precision and the recall in a line."""
+        precision = self.right / self.predicted if self.predicted else 1.0
+        recall = self.right / self.true if self.true else 1.0
+        name = "precision" if self.min_recall is None else "recall"
+        limit = self.min_recall or self.min_precision or 0.0
+        return (
+            f"{self.source}: {self.rows:,} rows, precision {precision:.1%}, recall {recall:.1%} of "
+            f"all labels; {name} of each label at least {limit:.2%} with 95 % confidence"
+        )
+
+
 class TargetInterval(Record):
     """How the interval of a regression was chosen: split conformal prediction, Lei et al. 2018.
 
@@ -51,3 +84,6 @@ class TargetInterval(Record):
         """The interval in a line."""
         inside = f"the true value of {100 * self.coverage:.4g}% of new inputs"
         return f"{self.source}: interval +-{self.width:.4g} holds {inside}, from {self.rows:,} rows"
+
+
+AnyDecision = Decision | LabelThresholds | TargetInterval

@@ -19,7 +19,7 @@ from pipework.errors import ChangedFileError, RunFolderError
 from pipework.git import CHECKOUT, git_commit
 from pipework.record import Record
 from pipework.run_folder.cascade import CascadeRecord
-from pipework.run_folder.decision import Decision, TargetInterval
+from pipework.run_folder.decision import AnyDecision
 from pipework.run_folder.engine_record import EngineRecord, engine_digest
 from pipework.run_folder.files import (
     MANIFEST_FILE,
@@ -245,7 +245,7 @@ class Manifest(Record):
     model: Model
     data: Data
     imported: ImportRecord | None = None
-    decision: Decision | TargetInterval | None = None
+    decision: AnyDecision | None = None
     cascade: CascadeRecord | None = None
     engines: tuple[EngineRecord, ...] = ()
 
@@ -383,7 +383,7 @@ class LockedRun:
         write_manifest(self.folder, manifest)
         self.manifest = manifest
 
-    def set_decision(self, task: AnyTask, decision: Decision | TargetInterval | None) -> None:
+    def set_decision(self, task: AnyTask, decision: AnyDecision | None) -> None:
         """Replace the task in this object; `record_engines` writes it with the engines for it.
 
         A cascade is removed, because it was proven with the former task.

@@ -139,6 +139,46 @@ def min_score(
     return None if last < start else max(0.0, float(np.nextafter(ranked.score_S[last], inf)))
 
 
+def precision_score(
+    scores_N: Floats, true_N: NDArray[np.bool_], min_precision: float, confidence: float
+) -> float | None:
+    """Return the lowest threshold of one of several labels for a precision, as `min_score`.
+
+    Only the highest scores are tested, twice as many as are expected to have the label: a rare
+    label would else be tested with few thresholds.
+
+    Args:
+        scores_N: the probability of the label for each row.
+        true_N: whether the row has it.
+        min_precision: the smallest share of rows that have it among those with a score of the
+            threshold or more.
+        confidence: the probability that the limit holds.
+    """
+    tested = fewest_rows(1 - min_precision, confidence) + ceil(2 * scores_N.sum())
+    below = np.sort(scores_N)[-tested - 1] if tested < len(scores_N) else -inf
+    above_N = scores_N > below
+    found = min_score(scores_N[above_N], ~true_N[above_N], 1 - min_precision, confidence)
+    return None if found is None else max(found, float(np.nextafter(below, inf)))
+
+
+def recall_score(scores_N: Floats, max_missed: float, confidence: float) -> float | None:
+    """Return the highest score that at most a share of the texts with a label do not reach.
+
+    It is an order statistic: the share below it has an exact bound for every distribution (Wilks
+    1941, "Determination of Sample Sizes for Setting Tolerance Limits").
+
+    Args:
+        scores_N: the probability of the label for the rows that have it.
+        max_missed: the largest share of such texts with a lower score.
+        confidence: the probability that the limit holds.
+
+    Returns:
+        The score; None if there are too few rows.
+    """
+    missed = int(most_wrong(np.array([len(scores_N)]), max_missed, confidence)[0])
+    return None if missed < 0 else float(np.sort(scores_N)[missed])
+
+
 def fewest_rows(max_error: float, confidence: float = CONFIDENCE) -> int:
     """Return the number of rows that are enough for a test if none of them is wrong."""
     return ceil(log(1 - confidence) / log1p(-max_error))

@@ -54,7 +54,8 @@ class MultiLabelTask(Task):
     @property
     def label_thresholds(self) -> dict[str, float]:
         """The threshold of each label; 0.5 if none was chosen."""
-        thresholds = self.thresholds or (THRESHOLD,) * len(self.labels)
+        chosen = self.min_scores or self.thresholds or (THRESHOLD,)
+        thresholds = chosen * len(self.labels) if len(chosen) == 1 else chosen
         return dict(zip(self.labels, thresholds, strict=True))
 
     @classmethod

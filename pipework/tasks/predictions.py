@@ -50,19 +50,22 @@ class FirstStageLabel(SingleLabel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AbstainedLabel:
-    """No label, because the best score is too low; the scores of all labels, best first."""
+    """The fallback label or none, because the best score is too low; scores as in `SingleLabel`.
+
+    `score` is the best score, not that of the fallback label.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    label: None = None
+    label: str | None = None
     abstained: Literal[True] = True
     score: float
     scores: dict[str, float]
     truncated: Truncated = False
 
     def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
-        """Return an empty label and the score."""
-        return "", f"{self.score:.4f}"
+        """Return the fallback label, or an empty one, and the score."""
+        return self.label or "", f"{self.score:.4f}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,10 +188,11 @@ def single_labels(
     labels: Sequence[str],
     top_k: int | None,
     answered_N: NDArray[np.bool_] | None,
+    fallback: str | None = None,
 ) -> list[Prediction]:
-    """Return predictions of the best label; without a label for the inputs that are not answered.
+    """Return predictions of the best label; of the fallback for the inputs that are not answered.
 
-    `answered_N` is None if all are.
+    `answered_N` is None if all are; `fallback` is None for no label.
     """
     ranked = ranked_scores(scores_NC, logits_NC, labels, top_k)
     best = [next(iter(scores.items())) for scores in ranked]
@@ -199,7 +203,7 @@ def single_labels(
     if answered_N is None:
         return [*found]
     return [
-        one if answered else AbstainedLabel(score=one.score, scores=one.scores)
+        one if answered else AbstainedLabel(label=fallback, score=one.score, scores=one.scores)
         for one, answered in zip(found, answered_N.tolist(), strict=True)
     ]
 

@@ -4,11 +4,10 @@ Shapes: N inputs, C classes, X comparisons of two outputs.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
 from pipework.errors import InputError
 from pipework.progress import counted
@@ -37,21 +36,14 @@ CERTAIN = 10.0  # a logit
 class SingleLabelTask(Task):
     """The best of two or more labels; its score is the softmax of the logits.
 
-    `min_scores` are the lowest scores with a label: empty, one number, or one for each label. An
-    input whose best score is lower gets no label: the model abstains.
+    An input whose best score is below `min_scores` gets no label: the model abstains. It gets
+    `fallback_label` if there is one.
     """
 
     kind: Literal["single_label"] = "single_label"
-    min_scores: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    fallback_label: str | None = None
     fewest_labels: ClassVar[int] = 2
     problem_type: ClassVar[str] = "single_label_classification"
-
-    @model_validator(mode="after")
-    def _valid_scores(self) -> Self:
-        if len(self.min_scores) not in (0, 1, len(self.labels)):
-            message = f"expected one of min_scores, or one for each label: {self.min_scores}"
-            raise ValueError(message)
-        return self
 
     @classmethod
     def applicable_metrics(cls, labels: Sequence[str]) -> tuple[Metric, ...]:
@@ -121,13 +113,14 @@ class SingleLabelTask(Task):
         logits_NC = outputs.values
         answered_N = self.answered(logits_NC) if self.min_scores else None
         scores_NC = self.probabilities(logits_NC)
-        return single_labels(scores_NC, logits_NC, self.labels, top_k, answered_N)
+        names, fallback = self.labels, self.fallback_label
+        return single_labels(scores_NC, logits_NC, names, top_k, answered_N, fallback)
 
     def columns(self, outputs: Outputs) -> PredictedColumns:
-        """Return label and score; see `Task`. The label is None for an input without one."""
+        """Return label and score; see `Task`. An input without a label has the fallback or None."""
         scores_NC = self.probabilities(outputs.values)
         best_N = outputs.values.argmax(axis=1)
-        label_N = np.array([*self.labels, None], np.object_)
+        label_N = np.array([*self.labels, self.fallback_label], np.object_)
         labels = label_N[np.where(self.answered(outputs.values), best_N, -1)].tolist()
         scores = scores_NC[np.arange(len(best_N)), best_N].tolist()
         return {
@@ -250,7 +243,8 @@ class SingleLabelTask(Task):
     @property
     def limits(self) -> str:
         """The lowest scores; see `Task`."""
+        instead = "no label" if self.fallback_label is None else f"`{self.fallback_label}`"
         if len(self.min_scores) <= 1:
-            return "".join(f"no label below a score of {score:.4g}" for score in self.min_scores)
+            return "".join(f"{instead} below a score of {score:.4g}" for score in self.min_scores)
         each = zip(self.labels, self.min_scores, strict=True)
-        return "no label below " + ", ".join(f"{score:.4g} for {label}" for label, score in each)
+        return f"{instead} below " + ", ".join(f"{score:.4g} for {label}" for label, score in each)

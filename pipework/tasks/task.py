@@ -7,11 +7,11 @@ Shapes: N inputs, C classes (logits of an input), X comparisons of two outputs.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from pipework.errors import ConfigError, RunFolderError
 from pipework.record import Record
@@ -59,6 +59,8 @@ class Task(Record):
         metric: the score that selects the best checkpoint.
         thresholds: of a multi-label task, one per label: a label is predicted if its probability
             is at least its threshold.
+        min_scores: the lowest scores with a label, chosen by an export: empty, one number, or one
+            for each label. They replace the thresholds.
         positive: one of two labels for the metric f1; None is the second.
         predicts: whether a model of this kind has predictions.
         has_labels: whether its predictions are labels with probabilities.
@@ -79,6 +81,7 @@ class Task(Record):
     labels: tuple[str, ...]
     metric: Metric
     thresholds: tuple[float, ...] = ()
+    min_scores: tuple[Annotated[float, Field(ge=0)], ...] = ()
     positive: str | None = None
 
     predicts: ClassVar[bool] = True
@@ -119,6 +122,9 @@ class Task(Record):
         labels = self.labels
         if len(set(labels)) != len(labels) or bool(labels) is not self.predicts:
             message = f"expected distinct labels, and none for pretraining; found {labels}"
+            raise ValueError(message)
+        if len(self.min_scores) not in (0, 1, len(labels)):
+            message = f"expected one of min_scores, or one for each label: {self.min_scores}"
             raise ValueError(message)
         two = len(labels) == BINARY
         if self.metric is Metric.F1 and not two:

@@ -295,7 +295,8 @@ def _short(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, Task):
-        thresholds = ", ".join(f"{threshold:g}" for threshold in value.thresholds) or "none"
+        known = (value.label_thresholds or {}).values()
+        thresholds = ", ".join(f"{threshold:g}" for threshold in known) or "none"
         return f"{value.describe_output()}; thresholds {thresholds}"
     return "other files" if isinstance(value, EngineIdentity) else str(value)
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -80,17 +79,69 @@ def test_a_limit_that_the_rows_cannot_show_is_refused(run, rows_file, noting):
     assert read_manifest(run) == before
 
 
-def test_rows_that_chose_the_checkpoint_are_left_out(run, tmp_path, noting):
-    dev = Path(read_manifest(run).data.splits["dev"].path)
-    with pytest.raises(ConfigError, match="have trained the model or chosen its checkpoint"):
-        decided(run, noting, max_error=0.1, rows=dev)
-    mixed = tmp_path / f"mixed{dev.suffix}"
-    mixed.write_text("".join(dev.read_text().splitlines(keepends=True)[:100]) + "new\tsports\n")
-    with pytest.raises(CheckFailedError, match="1 row cannot show"):
-        decided(run, noting, max_error=0.1, rows=mixed)
-    assert noting.lines[-1] == "decision: 99 rows left out: also in train or dev"
-    with pytest.raises(ConfigError, match=r"has no labelled rows for the decision"):
-        decided(run, noting, max_error=0.1)
+@pytest.fixture
+def labelled_rows(multi_run, tmp_path):
+    """A copy of the multi-label run, and a file of rows with its own labels, some of them wrong."""
+    run = tmp_path / "multi"
+    shutil.copytree(multi_run, run)
+    generator = np.random.default_rng(0)
+    words = [f"word{number} rain {number % 7}" for number in range(600)]
+    examples = [Example(text=word) for word in words]
+    lines = []
+    for word, (_, found) in zip(words, predict_run(run, examples), strict=True):
+        chance = {"a": 0.5, "b": 0.5, "c": 0.02}
+        labels = [name for name in found.scores if generator.random() < chance[name]]
+        lines.append(f"{word}\t{'|'.join(sorted(labels))}\n")
+    path = tmp_path / "rows.tsv"
+    path.write_text("".join(lines))
+    return run, path
+
+
+def test_a_recall_gives_each_label_a_threshold(labelled_rows, noting):
+    run, path = labelled_rows
+    with pytest.raises(CheckFailedError, match="each label needs 80 rows, found: c 15") as caught:
+        decided(run, noting, min_recall=0.95, rows=path)
+    assert "lower decision.min_recall" in caught.value.hint
+    manifest = decided(run, noting, min_recall=0.6, rows=path)
+    found = manifest.decision
+    assert found.right / found.true >= 0.6
+    assert found.predicted < 3 * 600
+    scores = manifest.task.min_scores
+    assert [*manifest.task.label_thresholds.values()] == [*scores]
+    assert (found.source, found.rows, found.min_recall) == ("rows.tsv", 600, 0.6)
+    assert "recall of each label at least 60.00% with 95 % confidence" in noting.lines[-1]
+    again = decided(run, noting, min_score=0)
+    assert again.task.label_thresholds == {"a": 0.4, "b": 0.5, "c": 0.6}
+    assert again.decision is None
+
+
+def test_a_precision_gives_each_label_a_threshold(labelled_rows, noting):
+    run, path = labelled_rows
+    found = decided(run, noting, min_precision=0.4, rows=path)
+    assert noting.lines[-2].endswith("too few rows or too many errors: c")
+    assert found.task.min_scores[2] > 1
+    assert found.decision.right / found.decision.predicted >= 0.4
+    with pytest.raises(CheckFailedError, match=r"for an error of at most 1\.00%") as caught:
+        decided(run, noting, min_precision=0.99, rows=path)
+    assert caught.value.hint == "each needs 408 rows or more: lower decision.min_precision"
+
+
+def test_texts_without_a_label_get_the_fallback(run, noting):
+    task = decided(run, noting, min_score=0.9, fallback_label="other").task
+    assert task.limits == "`other` below a score of 0.9"
+    outputs = Outputs.of(np.log(np.array([[97, 2, 1], [1, 5, 4]], np.float32)))
+    sure, unsure = task.decode(outputs)
+    assert sure.label == task.labels[0]
+    assert (unsure.label, unsure.abstained, unsure.score) == ("other", True, pytest.approx(0.5))
+    assert unsure.text_fields() == ("other", "0.5000")
+    assert task.columns(outputs)["predicted_label"].values == [task.labels[0], "other"]
+    assert decided(run, noting, min_score=0.9).task.fallback_label is None
+    assert decided(run, noting, min_score=0).task.fallback_label is None
+
+
+def test_a_fallback_label_needs_one_label_for_each_text(multi_run, noting):
+    with pytest.raises(ConfigError, match="do not apply to a multi_label model"):
+        decided(multi_run, noting, min_score=0.9, fallback_label="other")
 
 
 def test_an_engine_is_proven_with_the_decision(proven, noting):

@@ -168,7 +168,8 @@ function showResult(result, timing, elapsed) {
   const model = models.find(({ name }) => name === result.model);
   const version = model?.versions.find(({ version: name }) => name === result.version);
   const [prediction] = result.predictions;
-  const predicted = prediction.labels ?? (prediction.label === undefined ? [] : [prediction.label]);
+  const one = prediction.label === undefined || prediction.abstained ? [] : [prediction.label];
+  const predicted = prediction.labels ?? one;
   const parts = summary(prediction);
   if (prediction.truncated) parts.push("only a part was read: the text is too long for the model");
   $("answer").hidden = false;
@@ -185,7 +186,8 @@ function showResult(result, timing, elapsed) {
 }
 
 function summary(prediction) {
-  if (prediction.abstained) return ["No label", `the best score, ${percent(prediction.score)}, is too low`];
+  if (prediction.abstained)
+    return [prediction.label ?? "No label", `the best score, ${percent(prediction.score)}, is too low`];
   if (prediction.label !== undefined) return [prediction.label, percent(prediction.score)];
   if (prediction.low !== undefined)
     return [prediction.score.toFixed(4), `from ${prediction.low.toFixed(4)} to ${prediction.high.toFixed(4)}`];

@@ -51,6 +51,15 @@ def test_texts_without_a_label_are_marked():
     assert [one.label for one in predictions(outputs, (), None)] == ["b", None, "b"]
 
 
+@pytest.mark.parametrize("fallback", ["other", "b"])
+def test_a_fallback_label_is_recognised(fallback):
+    limits = {"min_scores": (0.65,), "fallback_label": fallback}
+    abstaining = task("single_label").model_copy(update=limits)
+    found = predictions(sent(LOGITS_NC, abstaining), LABELS, 2)
+    assert found == abstaining.decode(Outputs.of(LOGITS_NC), 2)
+    assert [one.label for one in found] == ["b", fallback, "b"]
+
+
 @pytest.mark.parametrize(
     ("sent_rows", "expected"),
     [("", [False] * 3), ("1", [False, True, False]), ("2,0", [True, False, True])],

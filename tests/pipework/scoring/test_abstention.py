@@ -10,6 +10,9 @@ from pipework.scoring.abstention import (
     RiskCoverage,
     fewest_rows,
     min_score,
+    most_wrong,
+    precision_score,
+    recall_score,
 )
 from pipework.tasks.logit_scale import fit_temperature
 
@@ -46,6 +49,58 @@ def test_the_limit_holds_in_95_percent_of_draws(rows, max_error, sharpness, fact
             failed += error > max_error
     assert failed / DRAWS < 1 - CONFIDENCE + 0.01
     assert found / DRAWS > 0.5
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "prevalence", "factor"),
+    [(2000, 0.5, 0.05, 1), (1000, 0.8, 0.3, 0.5), (3000, 0.8, 0.1, 2)],
+)
+def test_precision_and_recall_of_a_label_hold_in_95_percent_of_draws(
+    rows, limit, prevalence, factor
+):
+    def labelled(number):
+        scores_N = generator.beta(0.1, 0.1 * (1 / prevalence - 1), number)
+        return distorted(scores_N, factor), generator.random(number) < scores_N
+
+    generator = np.random.default_rng(0)
+    scores_N, true_N = labelled(1_000_000)
+    order_N = np.argsort(-scores_N)
+    ranked_N, found_N = scores_N[order_N], np.cumsum(true_N[order_N])
+    low_precision, low_recall, found, draws = 0, 0, 0, DRAWS // 4
+    for _ in range(draws):
+        own_N, truth_N = labelled(rows)
+        precise = precision_score(own_N, truth_N, limit, CONFIDENCE)
+        if precise is not None:
+            found += 1
+            last = np.searchsorted(-ranked_N, -precise, side="right")
+            low_precision += found_N[last - 1] / last < limit
+        complete = recall_score(own_N[truth_N], 1 - limit, CONFIDENCE)
+        last = np.searchsorted(-ranked_N, -complete, side="right")
+        low_recall += found_N[last - 1] / found_N[-1] < limit
+    assert low_precision / draws < 1 - CONFIDENCE + 0.02
+    assert 0.01 < low_recall / draws < 1 - CONFIDENCE + 0.02
+    assert found / draws > 0.5
+
+
+def test_a_threshold_for_a_recall_is_an_order_statistic():
+    scores_N = np.random.default_rng(0).random(500)
+    threshold = recall_score(scores_N, 0.1, CONFIDENCE)
+    missed = int((scores_N < threshold).sum())
+    assert missed == most_wrong(np.array([500]), 0.1)[0]
+    assert binomtest(missed, 500, 0.1, "less").pvalue <= 1 - CONFIDENCE
+    assert binomtest(missed + 1, 500, 0.1, "less").pvalue > 1 - CONFIDENCE
+    assert recall_score(scores_N[: fewest_rows(0.1)], 0.1, CONFIDENCE) == scores_N[:29].min()
+    assert recall_score(scores_N[: fewest_rows(0.1) - 1], 0.1, CONFIDENCE) is None
+
+
+def test_a_rare_label_gets_a_threshold():
+    generator = np.random.default_rng(0)
+    true_N = generator.random(20_000) < 0.005
+    scores_N = np.where(true_N, generator.beta(8, 1, 20_000), generator.beta(1, 60, 20_000))
+    threshold = precision_score(scores_N, true_N, 0.8, CONFIDENCE)
+    above_N = scores_N >= threshold
+    assert true_N[above_N].mean() > 0.8
+    assert above_N[true_N].mean() > 0.8
 
 
 def test_the_limit_holds_for_rows_that_fitted_the_temperature():
