@@ -25,12 +25,12 @@ STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
     "pipework": 10_707,
-    "train": 11_653,
-    "export": 9_923,
+    "train": 11_660,
+    "export": 9_927,
     "serve": 13_843,
     "benchmarks": 4_205,  # without studies
     STUDIES: 4_894,
-    "tests": 47_669,
+    "tests": 47_673,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

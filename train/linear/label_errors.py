@@ -33,6 +33,8 @@ from pipework.train.model.bag_of_ngrams import BagOfNgrams
 from pipework.train.prepare import prepare
 
 FOLDS = 5
+SHOWN = 5  # rows in the terminal
+SHOWN_CHARACTERS = 60
 COLUMNS = ("line", "label", "score", "likely label", "likely score", "text", "text_pair")
 
 
@@ -78,12 +80,17 @@ class LabelErrorsFile:
         model = new_model(self.config, task, prepared.loaded).model
         probabilities_NC = out_of_sample(model, tokens, rows_N, task, progress)
         wrong = _label_errors(truth_N, probabilities_NC)
-        rows = _rows(source, task, rows_N[wrong], truth_N[wrong], probabilities_NC[wrong])
+        rows = [*_rows(source, task, rows_N[wrong], truth_N[wrong], probabilities_NC[wrong])]
         found = write_csv_file(self.out, COLUMNS, rows, self.config.sources().values())
         progress.note(
             f"rows of {source.path.name} with a label that is probably wrong, written to "
             f"{self.out}: {found:,} ({len(rows_N):,} of {len(tokens):,} rows were checked)"
         )
+        for line, label, score, likely, likely_score, text, _ in rows[:SHOWN]:
+            shown = " ".join(str(text).split())[:SHOWN_CHARACTERS]
+            progress.note(
+                f"  line {line}: {label} {score}, likely {likely} {likely_score}: {shown}"
+            )
 
 
 def out_of_sample(

@@ -49,11 +49,15 @@ def test_most_wrong_labels_are_found_and_come_first(config, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "rows of train.tsv with a label that is probably wrong" in done.stderr
     assert "(600 of 600 rows were checked)" in done.stderr
+    shown = [line for line in done.stderr.splitlines() if line.startswith("  line ")]
+    assert len(shown) == 5
     with out.open(newline="") as stream:
         found = list(csv.DictReader(stream))
     assert tuple(found[0]) == COLUMNS
     lines = [int(row["line"]) - 2 for row in found]
     assert [rows[line] for line in lines] == [(row["text"], row["label"]) for row in found]
+    first = "  line {line}: {label} {score}, likely {likely label} {likely score}: "
+    assert shown[0].startswith(first.format_map(found[0]))
     assert all(row["likely label"] == OTHER[row["label"]] for row in found[:20])
     assert all(float(row["score"]) < float(row["likely score"]) for row in found[:20])
     assert set(lines[:20]) <= set(wrong)
