@@ -11,6 +11,7 @@ from pipework.errors import PipeError
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import HEALTH, ApiKeys
 from pipework.serve.http.errors import handle_error
+from pipework.serve.http.escalation import Escalation
 from pipework.serve.http.openapi import add_docs, customize_openapi, error_responses
 from pipework.serve.http.page import add_page
 from pipework.serve.http.request_bodies import RequestMemory
@@ -30,8 +31,9 @@ def build_app(
     keys: ApiKeys | None = None,
     observers: Observers | None = None,
     memory: RequestMemory | None = None,
+    escalation: Escalation | None = None,
 ) -> RequestHandler:
-    """Create the handler of all requests. The caller closes the models and the observers."""
+    """Create the handler of all requests. The caller closes what it passes."""
     limits = (settings or ServeSettings()).limits
     observers = observers or Observers(models)
     app = FastAPI(
@@ -46,7 +48,7 @@ def build_app(
     )
     for kind in (PipeError, HTTPException):
         app.add_exception_handler(kind, handle_error)
-    inference = build_router(limits), build_protocol_router(models, limits)
+    inference = build_router(limits, escalation), build_protocol_router(models, limits)
     for router in inference:
         app.include_router(router)
     app.include_router(build_repository_router(models, keys=bool(keys)))

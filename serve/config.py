@@ -123,6 +123,19 @@ class LimitSettings(Settings):
             raise TooLargeError(message, "split the text into several texts")
 
 
+class EscalationSettings(Settings):
+    """Another server, which is asked for the texts that the model gives no label.
+
+    Attributes:
+        url: its URL, with /v2/models/NAME at the end if it has several models; default: none. The
+            API key is PIPEWORK_API_KEY.
+        timeout_s: timeout of a request in seconds; then the texts have no label.
+    """
+
+    url: str | None = None
+    timeout_s: AboveZero = 2.0
+
+
 class EngineSettings(ChangeLimits):
     """The engine of a run folder.
 
@@ -204,6 +217,7 @@ class ServeSettings(Settings):
         limits: limits of requests and connections.
         queue: batch size and limits of the queue.
         cache: the response cache.
+        escalation: another server for texts without a label.
         engine: choice of the engine of a run folder.
         models: loading of models.
         security: API keys and TLS.
@@ -215,6 +229,7 @@ class ServeSettings(Settings):
     limits: LimitSettings = LimitSettings()
     queue: QueueSettings = QueueSettings()
     cache: CacheSettings = CacheSettings()
+    escalation: EscalationSettings = EscalationSettings()
     engine: EngineSettings = EngineSettings()
     models: RepositorySettings = RepositorySettings()
     security: SecuritySettings = SecuritySettings()

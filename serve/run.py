@@ -27,6 +27,7 @@ from pipework.serve.app import build_app
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import ApiKeys, read_keys
 from pipework.serve.http.connection import ConnectionFactory
+from pipework.serve.http.escalation import Escalation
 from pipework.serve.http.exchange import ServerState
 from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.http.request_handler import RequestHandler
@@ -127,11 +128,13 @@ def run_server(
     """Answer requests over HTTP and gRPC until SIGTERM or SIGINT, and all that were accepted.
 
     Raises:
-        ConfigError: another process has taken the address of gRPC.
+        ConfigError: another process has taken the address of gRPC; the URL of the escalation is
+            not valid.
     """
     certificate = sockets.certificate
     memory = RequestMemory(settings.limits)
-    handler = build_app(models, settings, keys, observers, memory)
+    escalation = Escalation.of(settings.escalation)
+    handler = build_app(models, settings, keys, observers, memory, escalation)
     grpc_server = GrpcServer(
         models,
         settings,
@@ -153,7 +156,7 @@ def run_server(
         lifecycle,
         sockets.address,
     )
-    with watchdog(models):
+    with watchdog(models), escalation:
         server.run(sockets=[sockets.http])
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pipework.client.transport import closed, error_for_status, one_line, timed_out, unreachable
 from pipework.closeable import Closeable
 from pipework.errors import ConfigError, PipeError, without_password
-from pipework.wire.headers import BULK, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
+from pipework.wire.headers import BULK, ESCALATED, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 from pipework.wire.schemas import ErrorResponse
 
 M = TypeVar("M", bound=BaseModel)
@@ -85,6 +85,7 @@ class ClientOptions:
         timeout_s: timeout of connections and requests; sent to the server as deadline.
         key: API key, or "".
         bulk: whether requests have low priority.
+        escalated: whether requests come from another server.
 
     Raises:
         ConfigError: the timeout or the key is not valid.
@@ -93,6 +94,7 @@ class ClientOptions:
     timeout_s: float
     key: str = ""
     bulk: bool = False
+    escalated: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
@@ -190,4 +192,6 @@ def _headers(options: ClientOptions) -> Mapping[str, str]:
         headers["Authorization"] = f"Bearer {options.key}"
     if options.bulk:
         headers[PRIORITY] = BULK
+    if options.escalated:
+        headers[ESCALATED] = "true"
     return headers

@@ -53,6 +53,7 @@ class Client(Closeable):
         key: str | None = None,
         retries: int = 0,
         bulk: bool = False,
+        escalated: bool = False,
     ) -> None:
         """Create a client; no request is sent yet.
 
@@ -64,13 +65,17 @@ class Client(Closeable):
             retries: how often to retry when the server's queue is full, it is not ready or a
                 connection to it is lost, after Retry-After or with exponential backoff.
             bulk: whether to send requests with low priority.
+            escalated: whether they come from a server with `escalation.url`, so that this server
+                asks no further server.
 
         Raises:
             ConfigError: the URL, the timeout or the key is invalid.
         """
         self._url = ServerUrl.of(url)
         api_key = os.environ.get(KEY_VARIABLE, "") if key is None else key
-        self._options = ClientOptions(timeout_s=timeout_s, key=api_key, bulk=bulk)
+        self._options = ClientOptions(
+            timeout_s=timeout_s, key=api_key, bulk=bulk, escalated=escalated
+        )
         self._retries = retries
         self._transport: Transport | None = None
         self._lock, self._closed = Lock(), Event()
@@ -99,10 +104,12 @@ class Client(Closeable):
             )
         )
 
-    def predict_examples(self, examples: Sequence[Example]) -> list[Prediction]:
+    def predict_examples(
+        self, examples: Sequence[Example], top_k: int | None = None
+    ) -> list[Prediction]:
         """Classify N >= 1 inputs, texts or pairs. Raises the same errors as `predict`."""
         return self._send(
-            lambda: PredictRequest(inputs=[*map(_input, _items(examples, "examples"))])
+            lambda: PredictRequest(inputs=[*map(_input, _items(examples, "examples"))], top_k=top_k)
         )
 
     def predict_entities(

@@ -49,6 +49,13 @@ class FirstStageLabel(SingleLabel):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EscalatedLabel(SingleLabel):
+    """A label and scores of another server, because the best score of the model is too low."""
+
+    escalated: Literal[True] = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AbstainedLabel:
     """The fallback label or none, because the best score is too low; scores as in `SingleLabel`.
 
@@ -119,6 +126,7 @@ class RegressionInterval:
 Prediction = (
     SingleLabel
     | FirstStageLabel
+    | EscalatedLabel
     | AbstainedLabel
     | MultiLabel
     | RegressionValue

@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from pipework.data.examples import Example
 from pipework.errors import InputError
 from pipework.serve.config import LimitSettings
+from pipework.serve.http.escalation import Escalation
 from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.openapi import OPTION_HEADERS, error_responses, request_body
 from pipework.serve.request.context import read_options
@@ -47,7 +48,7 @@ class NotJsonError(InputError):
     http_status = 400
 
 
-def build_router(limits: LimitSettings) -> APIRouter:
+def build_router(limits: LimitSettings, escalation: Escalation | None = None) -> APIRouter:
     """Create the routes of /v1."""
     router = APIRouter()
 
@@ -68,7 +69,10 @@ def build_router(limits: LimitSettings) -> APIRouter:
         predict_request, examples = await request.read(partial(read_request, limits=limits))
         request.memory.resize(sum(map(_size, examples)))
         model = request.model.acquire(predict_request.model, predict_request.version)
-        predictions = await model.predict(examples, predict_request.top_k, options)
+        top_k = predict_request.top_k
+        predictions = await model.predict(examples, top_k, options)
+        if escalation is not None:
+            predictions = await escalation.answer(model, examples, predictions, top_k, options)
         write = partial(write_response, model.name, model.version, predictions)
         body = await run_for_logits(len(examples) * model.classes, write)
         return Response(body, media_type="application/json")

@@ -85,6 +85,16 @@ TEXTS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
         "Texts of successful requests without a label, because their scores are too low",
         lambda totals: totals.abstained,
     ),
+    (
+        "escalated_texts",
+        "Texts among these that another server gave a label",
+        lambda totals: totals.escalated,
+    ),
+    (
+        "escalation_failures",
+        "Texts for which the other server could not be asked",
+        lambda totals: totals.escalation_failures,
+    ),
 )
 C = TypeVar("C", EngineLoad, Totals)
 REQUEST_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -12,15 +12,23 @@ import re
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from pipework.errors import DeadlineError, InputError
-from pipework.wire.headers import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
+from pipework.wire.headers import (
+    BULK,
+    ESCALATED,
+    INTERACTIVE,
+    MAX_TIMEOUT_MS,
+    PRIORITY,
+    TIMEOUT,
+)
 
 GRPC = "grpc"  # an endpoint; the others are named by the start of their paths
 TIMING = "Server-Timing"
 TIMEOUT_FIELD, PRIORITY_FIELD = TIMEOUT.lower().encode(), PRIORITY.lower().encode()
+ESCALATED_FIELD = ESCALATED.lower().encode()
 REQUEST_ID = "x-request-id"
 TRACE_HEADERS = ("traceparent", "tracestate")  # https://www.w3.org/TR/trace-context/
 CONTEXT_HEADERS = tuple(name.encode() for name in (REQUEST_ID, *TRACE_HEADERS))  # in HTTP heads
@@ -38,11 +46,13 @@ class RequestOptions:
             any more; None for no deadline.
         bulk: low priority: interactive requests are scheduled first.
         client: the client, which gets at most a share of the queue.
+        escalated: whether another server asks, see `pipework.serve.http.escalation`.
     """
 
     deadline_s: float | None = None
     bulk: bool = False
     client: str = ""
+    escalated: bool = False
 
     @classmethod
     def within(cls, seconds: float | None, *, bulk: bool = False) -> "RequestOptions":
@@ -216,7 +226,8 @@ def read_options(fields: Mapping[bytes, bytes]) -> RequestOptions:
         raise HeaderError(message)
     timeout = fields.get(TIMEOUT_FIELD)
     timeout_s = None if timeout is None else _milliseconds(timeout.decode("latin-1")) / 1e3
-    return RequestOptions.within(timeout_s, bulk=priority == BULK)
+    options = RequestOptions.within(timeout_s, bulk=priority == BULK)
+    return replace(options, escalated=True) if ESCALATED_FIELD in fields else options
 
 
 def _milliseconds(text: str) -> float:

@@ -76,6 +76,8 @@ class Totals:
         texts: texts of the successful requests.
         truncated: the texts among these that were longer than the model reads.
         abstained: the texts among these without a label, because their scores are too low.
+        escalated: the texts among these that another server gave a label.
+        escalation_failures: the texts for which the other server could not be asked.
         failed_s: seconds of the failed requests.
         seconds: seconds of the successful requests by stage.
         histograms: by stage, the number of successful requests per bucket of BUCKETS_S. A bucket
@@ -89,6 +91,8 @@ class Totals:
     texts: int = 0
     truncated: int = 0
     abstained: int = 0
+    escalated: int = 0
+    escalation_failures: int = 0
     failed_s: float = 0.0
     seconds: dict[str, float] = field(default_factory=StageTimings().by_stage)
     histograms: dict[str, list[int]] = field(
@@ -129,6 +133,12 @@ class Statistics:
             for stage, seconds in timings.by_stage().items():
                 totals.seconds[stage] += seconds
                 totals.histograms[stage][bisect_left(BUCKETS_S, seconds)] += 1
+
+    def record_escalation(self, labels: int, failures: int) -> None:
+        """Count texts that another server gave a label, and texts that it could not be asked."""
+        with self._lock:
+            self._totals.escalated += labels
+            self._totals.escalation_failures += failures
 
     def record_failure(self, seconds: float) -> None:
         """Count a failed request that took this many seconds."""
