@@ -21,7 +21,7 @@ from pipework.serve.engines import choose_engine
 
 FIRST_COLUMNS = ("engine", "precision", "layout", "MB", "max difference", "tolerance")
 LAST_COLUMNS = (
-    *("score", "change, 95 % interval", "calibration error, change"),
+    *("score", "change, 95 % interval", "calibration error, change; Brier score, change"),
     *("texts/s", "p50 ms", "state"),
 )
 DEFAULTS = EngineSettings()
@@ -153,7 +153,10 @@ def _scores(parity: Parity) -> tuple[str, str, str]:
         return "no labelled rows", "", ""
     calibrated = ""
     if calibration is not None:
-        calibrated = f"{calibration.engine:.4f}, {calibration.change:+.4f}"
+        calibrated = (
+            f"{calibration.engine:.4f}, {calibration.change:+.4f}; "
+            f"{calibration.brier_engine:.4f}, {calibration.brier_change:+.4f}"
+        )
     interval = f"({scores.low:+.4f} to {scores.high:+.4f})"
     return f"{parity.metric} {scores.engine:.4f}", f"{scores.change:+.4f} {interval}", calibrated
 

@@ -149,6 +149,11 @@ class CalibrationChange(Record):
         """Calibration error of the engine minus that of the checkpoint."""
         return self.engine - self.reference
 
+    @property
+    def brier_change(self) -> float:
+        """Brier score of the engine minus that of the checkpoint."""
+        return self.brier_engine - self.brier_reference
+
 
 class Parity(PredictionChange):
     """The result of the parity check of an engine against its checkpoint.

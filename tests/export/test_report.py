@@ -5,7 +5,7 @@ import pytest
 
 from pipework.errors import ConfigError
 from pipework.export.report import page, write_page
-from pipework.run_folder.engine_record import Speed
+from pipework.run_folder.engine_record import CalibrationChange, Speed
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.config import EngineSettings
 
@@ -67,6 +67,18 @@ def test_an_engine_that_was_not_run_is_labelled(exported_run):
     drawn = page(manifest.model_copy(update={"engines": (engine,)}))
     assert "built, not run" in drawn
     assert "<svg" not in drawn
+
+
+def test_the_change_of_the_calibration_is_shown(exported_run):
+    manifest = read_manifest(exported_run)
+    (engine,) = manifest.engines
+    change = CalibrationChange(
+        rows=90, reference=0.02, engine=0.025, brier_reference=0.1, brier_engine=0.099
+    )
+    parity = engine.parity.model_copy(update={"calibration": change})
+    changed = engine.model_copy(update={"parity": parity})
+    text = page(manifest.model_copy(update={"engines": (changed,)}))
+    assert "0.0250, +0.0050; 0.0990, -0.0010" in text
 
 
 def test_the_default_engine_of_the_page_follows_the_settings(exported_run):
