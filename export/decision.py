@@ -74,7 +74,11 @@ def _set_scores(
         confidence = _confidence(task)
         found = [min_score(scores_N[own_N], wrong_N[own_N], limit, confidence) for own_N in own_CN]
         hint = "leave out decision.per_label, or raise decision.max_error"
-        scores = _or_never(task, found, limit, hint, progress)
+        never = _not_shown(task, found, limit, hint)
+        if never:
+            names = ", ".join(never)
+            progress.note(f"decision: never given, too few rows or too many errors: {names}")
+        scores = tuple(NEVER if one is None else one for one in found)
     else:
         scores = (_of_all(scores_N, wrong_N, limit),)
     decided = task.model_copy(update={"min_scores": scores})
@@ -97,24 +101,29 @@ def _set_thresholds(
     outputs, truth_NC, name = labelled_outputs(locked, settings, progress)
     scores_NC = task.probabilities(outputs.values).astype(np.float64)
     true_NC = task.true_labels(truth_NC)
-    precision = settings.min_precision
-    if precision is not None:
-        columns = zip(scores_NC.T, true_NC.T, strict=True)
-        found = [precision_score(*column, precision, _confidence(task)) for column in columns]
-        hint = "lower decision.min_precision"
-        scores = _or_never(task, found, 1 - precision, hint, progress)
+    columns = [*zip(scores_NC.T, true_NC.T, strict=True)]
+    limit, confidence = settings.min_precision or settings.min_recall or 0.0, _confidence(task)
+    if settings.min_recall is None:
+        found = [precision_score(*column, limit, confidence) for column in columns]
     else:
-        scores = _recall_scores(task, scores_NC, true_NC, settings.min_recall or 0.0)
+        found = [recall_score(one_N[true_N], 1 - limit, confidence) for one_N, true_N in columns]
+    not_shown = _not_shown(task, found, 1 - limit, "lower the limit")
+    if not_shown:
+        names = ", ".join(not_shown)
+        progress.note(f"decision: too few rows or too many errors, threshold kept for {names}")
+    kept = zip(found, task.trained.label_thresholds.values(), strict=True)
+    scores = tuple(threshold if one is None else one for one, threshold in kept)
     decided = task.model_copy(update={"min_scores": scores})
     predicted_NC = decided.predicted_labels(outputs.values)
     decision = LabelThresholds(
         source=name,
         rows=len(true_NC),
-        min_precision=precision,
+        min_precision=settings.min_precision,
         min_recall=settings.min_recall,
         predicted=int(predicted_NC.sum()),
         right=int((predicted_NC & true_NC).sum()),
         true=int(true_NC.sum()),
+        not_shown=not_shown,
     )
     locked.set_decision(decided, decision)
     progress.note(f"decision: {decision}")
@@ -196,41 +205,17 @@ def _confidence(task: Task) -> float:
     return 1 - (1 - CONFIDENCE) / len(task.labels)
 
 
-def _or_never(
-    task: Task, found: list[float | None], max_error: float, hint: str, progress: Progress
-) -> tuple[float, ...]:
-    """Return the lowest score of each label; NEVER where the limit cannot hold.
+def _not_shown(
+    task: Task, found: list[float | None], max_error: float, hint: str
+) -> tuple[str, ...]:
+    """Return the labels for which the limit cannot be shown.
 
     Raises:
-        CheckFailedError: it cannot hold for any label.
+        CheckFailedError: these are all labels.
     """
-    never = [label for label, one in zip(task.labels, found, strict=True) if one is None]
-    if len(never) == len(task.labels):
+    labels = tuple(label for label, one in zip(task.labels, found, strict=True) if one is None)
+    if len(labels) == len(task.labels):
         rows = fewest_rows(max_error, _confidence(task))
         message = f"no label has rows enough for an error of at most {max_error:.2%}"
         raise CheckFailedError(message, f"each needs {rows:,} rows or more: {hint}")
-    if never:
-        progress.note(f"decision: never given, too few rows or too many errors: {', '.join(never)}")
-    return tuple(NEVER if one is None else one for one in found)
-
-
-def _recall_scores(
-    task: MultiLabelTask, scores_NC: Floats, true_NC: NDArray[np.bool_], min_recall: float
-) -> tuple[float, ...]:
-    """Return the thresholds of `recall_score`.
-
-    Raises:
-        CheckFailedError: a label has too few rows.
-    """
-    confidence, max_missed = _confidence(task), 1 - min_recall
-    columns = zip(scores_NC.T, true_NC.T, strict=True)
-    found = [recall_score(scores_N[true_N], max_missed, confidence) for scores_N, true_N in columns]
-    few = [index for index, one in enumerate(found) if one is None]
-    if few:
-        rows = fewest_rows(max_missed, confidence)
-        counts = ", ".join(f"{task.labels[index]} {true_NC[:, index].sum():,}" for index in few)
-        message = (
-            f"for a recall of {min_recall:.2%} each label needs {rows:,} rows, found: {counts}"
-        )
-        raise CheckFailedError(message, "add rows to decision.rows, or lower decision.min_recall")
-    return tuple(one for one in found if one is not None)
+    return labels

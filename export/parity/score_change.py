@@ -66,7 +66,7 @@ def check_reference(
     training = run_rows.manifest.data.metrics.get("dev")
     if run_rows.truth_N is None or training is None:
         return
-    task, parts, truths = run_rows.manifest.task, [expected], [run_rows.truth_N]
+    task, parts, truths = run_rows.manifest.task.trained, [expected], [run_rows.truth_N]
     all_encodings = [row.encoding for row in run_rows.dev]
     with progress.stage("remaining dev rows", training.rows - len(expected), "rows"):
         for encodings, truth_N in run_rows.remaining_dev():

@@ -85,7 +85,7 @@ def _interval(run: Path, manifest: Manifest, progress: Progress) -> Interval | N
     with EngineModel.open(run, manifest, open_reference(run, manifest)) as model:
         outputs = model.infer(rows, progress).outputs
     truth = label_array(rows, manifest.task, str(source.path))
-    return score_interval(TaskOutputs(outputs=outputs, task=manifest.task), truth)
+    return score_interval(TaskOutputs(outputs=outputs, task=manifest.task.trained), truth)
 
 
 def _front_matter(

@@ -43,6 +43,7 @@ class LabelThresholds(Record):
         predicted: the predicted labels of the rows.
         right: those of them that are right.
         true: the labels of the rows.
+        not_shown: labels with too few rows to show the limit.
     """
 
     source: str
@@ -52,6 +53,7 @@ class LabelThresholds(Record):
     predicted: int
     right: int
     true: int
+    not_shown: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """The precision and the recall in a line."""
@@ -59,9 +61,10 @@ class LabelThresholds(Record):
         recall = self.right / self.true if self.true else 1.0
         name = "precision" if self.min_recall is None else "recall"
         limit = self.min_recall or self.min_precision or 0.0
+        others = f", not shown for {', '.join(self.not_shown)}" if self.not_shown else ""
         return (
             f"{self.source}: {self.rows:,} rows, precision {precision:.1%}, recall {recall:.1%} of "
-            f"all labels; {name} of each label at least {limit:.2%} with 95 % confidence"
+            f"all labels; {name} of each label at least {limit:.2%} with 95 % confidence{others}"
         )
 
 

@@ -222,7 +222,14 @@ class MultiLabelTask(Task):
     def describe_output(self) -> str:
         """Return the labels."""
         names = ", ".join(f"`{label}`" for label in self.labels)
-        return f"{counted(len(self.labels), 'label')} (several may apply): {names}"
+        limits = f" ({self.limits})" if self.limits else ""
+        return f"{counted(len(self.labels), 'label')} (several may apply): {names}{limits}"
+
+    @property
+    def limits(self) -> str:
+        """Whether the thresholds are those of the training; see `Task`."""
+        chosen = "thresholds chosen after the training, whose scores are with its own thresholds"
+        return chosen if self.min_scores else ""
 
 
 def _split(text: str, separator: str | None) -> list[object]:

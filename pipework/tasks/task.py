@@ -113,6 +113,11 @@ class Task(Record):
         return None
 
     @property
+    def trained(self) -> Self:
+        """The task of the training, whose scores do not depend on a decision of an export."""
+        return self.model_copy(update={"min_scores": ()})
+
+    @property
     def limits(self) -> str:
         """When there is no label, or the interval of a value, as text; "" without them."""
         return ""

@@ -16,7 +16,7 @@ from pipework.export.decision import conformal_width, decide
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.manifest import LockedRun, read_manifest
+from pipework.run_folder.manifest import LockedRun, SplitMetrics, read_manifest, write_manifest
 from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import AbstainedLabel, RegressionInterval
@@ -99,9 +99,15 @@ def labelled_rows(multi_run, tmp_path):
 
 def test_a_recall_gives_each_label_a_threshold(labelled_rows, noting):
     run, path = labelled_rows
-    with pytest.raises(CheckFailedError, match="each label needs 80 rows, found: c 15") as caught:
-        decided(run, noting, min_recall=0.95, rows=path)
-    assert "lower decision.min_recall" in caught.value.hint
+    with pytest.raises(CheckFailedError, match=r"for an error of at most 0\.10%") as caught:
+        decided(run, noting, min_recall=0.999, rows=path)
+    assert caught.value.hint == "each needs 4,093 rows or more: lower the limit"
+    most = decided(run, noting, min_recall=0.9, rows=path)
+    line = "decision: too few rows or too many errors, threshold kept for c"
+    assert noting.lines[-2] == line
+    assert most.task.min_scores[2] == 0.6
+    assert most.decision.not_shown == ("c",)
+    assert noting.lines[-1].endswith("95 % confidence, not shown for c")
     manifest = decided(run, noting, min_recall=0.6, rows=path)
     found = manifest.decision
     assert found.right / found.true >= 0.6
@@ -118,12 +124,28 @@ def test_a_recall_gives_each_label_a_threshold(labelled_rows, noting):
 def test_a_precision_gives_each_label_a_threshold(labelled_rows, noting):
     run, path = labelled_rows
     found = decided(run, noting, min_precision=0.4, rows=path)
-    assert noting.lines[-2].endswith("too few rows or too many errors: c")
-    assert found.task.min_scores[2] > 1
+    assert noting.lines[-2].endswith("too many errors, threshold kept for c")
+    assert found.task.min_scores[2] == 0.6
+    assert found.decision.not_shown == ("c",)
     assert found.decision.right / found.decision.predicted >= 0.4
     with pytest.raises(CheckFailedError, match=r"for an error of at most 1\.00%") as caught:
         decided(run, noting, min_precision=0.99, rows=path)
-    assert caught.value.hint == "each needs 408 rows or more: lower decision.min_precision"
+    assert caught.value.hint == "each needs 408 rows or more: lower the limit"
+
+
+def test_chosen_thresholds_change_neither_the_parity_nor_the_scores_of_the_training(labelled_rows):
+    run, path = labelled_rows
+    manifest = read_manifest(run)
+    before = evaluate_run(run, None, "dev", None, NullProgress())
+    metrics = SplitMetrics(rows=before.rows, scores=before.scores)
+    data = manifest.data.model_copy(update={"metrics": {"dev": metrics}})
+    write_manifest(run, manifest.model_copy(update={"data": data}))
+    settings = ExportSettings(speed_s=0, decision=DecisionSettings(min_recall=0.6, rows=path))
+    (record,) = export(run, NullProgress(), settings=settings)
+    assert record.parity.flips_outside == 0
+    found = evaluate_run(run, None, "dev", record.name, NullProgress())
+    assert found.score != before.score
+    assert read_manifest(run).task.limits.startswith("thresholds chosen after the training")
 
 
 def test_texts_without_a_label_get_the_fallback(run, noting):
