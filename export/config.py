@@ -147,10 +147,10 @@ class DecisionSettings(Settings):
             confidence: the lowest score with a label is chosen on labelled rows.
         min_score: the lowest score with a label, as a number; 0 for a label for each text, or for
             the thresholds of the training.
-        fallback_label: a label for the texts whose best score is too low, instead of none.
+        fallback_label: a label for the texts whose best score is too low; default: no label.
         per_label: whether `max_error` holds for each predicted label, which then has its own score.
-        min_precision: for several labels: the smallest share of right ones among the predictions of
-            each label, with 95 % confidence; the lowest thresholds are chosen on labelled rows.
+        min_precision: for several labels: the smallest share of the predictions of each label that
+            are right, with 95 % confidence; the lowest thresholds are chosen on labelled rows.
         min_recall: for several labels: the smallest share of the texts with a label that get it,
             with 95 % confidence; the highest thresholds are chosen on labelled rows.
         coverage: for a regression: the probability that the true value is in an interval around the
@@ -179,7 +179,11 @@ class DecisionSettings(Settings):
             message = "decision.per_label needs decision.max_error"
             raise ValueError(message)
         if self.fallback_label is not None and not (self.max_error or self.min_score):
-            message = "decision.fallback_label needs decision.max_error, or a decision.min_score"
+            message = "decision.fallback_label needs decision.max_error or decision.min_score"
+            raise ValueError(message)
+        label = self.fallback_label
+        if label is not None and not (label.isprintable() and label.strip() == label != ""):
+            message = f"decision.fallback_label: expected a name in one line, found {label!r}"
             raise ValueError(message)
         if self.rows is not None and given in ([], ["min_score"]):
             limits = ", ".join(f"decision.{name}" for name in names if name != "min_score")

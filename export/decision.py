@@ -16,6 +16,7 @@ from pipework.run_folder.decision import Decision, LabelThresholds, TargetInterv
 from pipework.run_folder.manifest import LockedRun
 from pipework.scoring.abstention import (
     CONFIDENCE,
+    NOT_TESTED,
     RiskCoverage,
     fewest_rows,
     min_score,
@@ -73,8 +74,9 @@ def _set_scores(
         own_CN = [best_N == index for index in range(len(task.labels))]
         confidence = _confidence(task)
         found = [min_score(scores_N[own_N], wrong_N[own_N], limit, confidence) for own_N in own_CN]
-        hint = "leave out decision.per_label, or raise decision.max_error"
-        never = _not_shown(task, found, limit, hint)
+        rows = _predicted_rows(limit, confidence)
+        hint = f"{rows}: leave out decision.per_label, or raise decision.max_error"
+        never = _not_shown(task, found, f"an error of at most {limit:.2%}", hint)
         if never:
             names = ", ".join(never)
             progress.note(f"decision: never given, too few rows or too many errors: {names}")
@@ -102,12 +104,18 @@ def _set_thresholds(
     scores_NC = task.probabilities(outputs.values).astype(np.float64)
     true_NC = task.true_labels(truth_NC)
     columns = [*zip(scores_NC.T, true_NC.T, strict=True)]
-    limit, confidence = settings.min_precision or settings.min_recall or 0.0, _confidence(task)
-    if settings.min_recall is None:
+    confidence = _confidence(task)
+    if settings.min_precision is not None:
+        limit = settings.min_precision
         found = [precision_score(*column, limit, confidence) for column in columns]
+        wanted = f"a precision of {limit:.2%}"
+        hint = f"{_predicted_rows(1 - limit, confidence)}: lower decision.min_precision"
     else:
-        found = [recall_score(one_N[true_N], 1 - limit, confidence) for one_N, true_N in columns]
-    not_shown = _not_shown(task, found, 1 - limit, "lower the limit")
+        limit = settings.min_recall or 0.0
+        found = [recall_score(*column, limit, confidence) for column in columns]
+        wanted, rows = f"a recall of {limit:.2%}", fewest_rows(1 - limit, confidence)
+        hint = f"each needs {rows:,} rows that have it: lower decision.min_recall"
+    not_shown = _not_shown(task, found, wanted, hint)
     if not_shown:
         names = ", ".join(not_shown)
         progress.note(f"decision: too few rows or too many errors, threshold kept for {names}")
@@ -195,7 +203,8 @@ def _not_applicable(task: Task) -> ConfigError:
     message = f"these decision settings do not apply to a {task.kind} model"
     hint = (
         "decision.coverage is for a regression, decision.max_error and decision.fallback_label for "
-        "one label for each text, decision.min_precision and decision.min_recall for several"
+        "one label for each text, decision.min_precision and decision.min_recall for several, and "
+        "decision.min_score for labels"
     )
     return ConfigError(message, hint)
 
@@ -205,17 +214,20 @@ def _confidence(task: Task) -> float:
     return 1 - (1 - CONFIDENCE) / len(task.labels)
 
 
-def _not_shown(
-    task: Task, found: list[float | None], max_error: float, hint: str
-) -> tuple[str, ...]:
-    """Return the labels for which the limit cannot be shown.
+def _not_shown(task: Task, found: list[float | None], wanted: str, hint: str) -> tuple[str, ...]:
+    """Return the labels for which the rows cannot show a limit.
 
     Raises:
         CheckFailedError: these are all labels.
     """
-    labels = tuple(label for label, one in zip(task.labels, found, strict=True) if one is None)
+    labels = tuple(label for label, score in zip(task.labels, found, strict=True) if score is None)
     if len(labels) == len(task.labels):
-        rows = fewest_rows(max_error, _confidence(task))
-        message = f"no label has rows enough for an error of at most {max_error:.2%}"
-        raise CheckFailedError(message, f"each needs {rows:,} rows or more: {hint}")
+        message = f"the rows cannot show {wanted} for any label"
+        raise CheckFailedError(message, hint)
     return labels
+
+
+def _predicted_rows(max_error: float, confidence: float) -> str:
+    """Return how many rows of a label the test needs, as text."""
+    rows = ceil(fewest_rows(max_error, confidence) / (1 - NOT_TESTED))
+    return f"each needs about {rows:,} rows for which it is predicted, and more with errors"

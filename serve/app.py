@@ -1,5 +1,7 @@
 """The HTTP API: endpoints and pages."""
 
+from typing import TYPE_CHECKING
+
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
 from fastapi.routing import APIRoute
@@ -8,10 +10,9 @@ from starlette.exceptions import HTTPException
 
 from pipework import __version__
 from pipework.errors import PipeError
-from pipework.serve.config import ServeSettings
+from pipework.serve.config import EscalationSettings, ServeSettings
 from pipework.serve.http.auth import HEALTH, ApiKeys
 from pipework.serve.http.errors import handle_error
-from pipework.serve.http.escalation import Escalation
 from pipework.serve.http.openapi import add_docs, customize_openapi, error_responses
 from pipework.serve.http.page import add_page
 from pipework.serve.http.request_bodies import RequestMemory
@@ -24,6 +25,9 @@ from pipework.serve.models.registry import Models
 from pipework.serve.observability.observers import Observers
 from pipework.wire.schemas import READY_PATH, StatusResponse
 
+if TYPE_CHECKING:
+    from pipework.serve.http.escalation import Escalation
+
 
 def build_app(
     models: Models,
@@ -31,10 +35,14 @@ def build_app(
     keys: ApiKeys | None = None,
     observers: Observers | None = None,
     memory: RequestMemory | None = None,
-    escalation: Escalation | None = None,
 ) -> RequestHandler:
-    """Create the handler of all requests. The caller closes what it passes."""
-    limits = (settings or ServeSettings()).limits
+    """Create the handler of all requests. The caller closes the models and the observers.
+
+    Raises:
+        ConfigError: as `open_escalation`.
+    """
+    settings = settings or ServeSettings()
+    limits, escalation = settings.limits, open_escalation(settings.escalation)
     observers = observers or Observers(models)
     app = FastAPI(
         # The description is public, so it must not contain model names if keys are required.
@@ -69,6 +77,19 @@ def build_app(
         observers=observers,
         memory=memory or RequestMemory(limits),
     )
+
+
+def open_escalation(settings: EscalationSettings) -> "Escalation | None":
+    """Return the escalation to the server of the settings; None without one.
+
+    Raises:
+        ConfigError: the settings are not valid.
+    """
+    if settings.url is None:
+        return None
+    from pipework.serve.http.escalation import Escalation  # noqa: PLC0415  (loads httpx)
+
+    return Escalation(settings.url, settings.timeout_s)
 
 
 def _add_health(app: FastAPI, models: Models) -> None:

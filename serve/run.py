@@ -23,11 +23,10 @@ import uvicorn
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from pipework.machine import MemoryTrimmer
-from pipework.serve.app import build_app
+from pipework.serve.app import build_app, open_escalation
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import ApiKeys, read_keys
 from pipework.serve.http.connection import ConnectionFactory
-from pipework.serve.http.escalation import Escalation
 from pipework.serve.http.exchange import ServerState
 from pipework.serve.http.request_bodies import RequestMemory
 from pipework.serve.http.request_handler import RequestHandler
@@ -80,12 +79,14 @@ def serve(
         RunFolderError: the run folder is incomplete, changed or has no verified engine; no model of
             the repository can be served.
         MissingDependencyError: the runtime of the engine, or OpenTelemetry, is not installed.
-        ConfigError: the host and port cannot be bound; the keys or the certificate are not valid.
+        ConfigError: the host and port cannot be bound; the keys, the certificate or the URL of the
+            escalation are not valid.
     """
     settings = set_up_process(settings or ServeSettings())
     address = address or ListenAddress()
     grpc_host = address.grpc_host(public=settings.security.public_grpc)
     keys = read_keys(settings.security.keys_file, os.environ)
+    open_escalation(settings.escalation)  # reports errors before the models are loaded
     certificate = read_certificate(settings.security)
     with (
         bound_socket(address.host, address.port, "--port") as listener,
@@ -128,13 +129,11 @@ def run_server(
     """Answer requests over HTTP and gRPC until SIGTERM or SIGINT, and all that were accepted.
 
     Raises:
-        ConfigError: another process has taken the address of gRPC; the URL of the escalation is
-            not valid.
+        ConfigError: another process has taken the address of gRPC.
     """
     certificate = sockets.certificate
     memory = RequestMemory(settings.limits)
-    escalation = Escalation.of(settings.escalation)
-    handler = build_app(models, settings, keys, observers, memory, escalation)
+    handler = build_app(models, settings, keys, observers, memory)
     grpc_server = GrpcServer(
         models,
         settings,
@@ -156,7 +155,7 @@ def run_server(
         lifecycle,
         sockets.address,
     )
-    with watchdog(models), escalation:
+    with watchdog(models):
         server.run(sockets=[sockets.http])
 
 

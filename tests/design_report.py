@@ -24,13 +24,13 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 10_747,
+    "pipework": 10_762,
     "train": 11_660,
-    "export": 9_915,
-    "serve": 14_010,
+    "export": 9_931,
+    "serve": 14_085,
     "benchmarks": 4_205,  # without studies
     STUDIES: 4_894,
-    "tests": 47_847,
+    "tests": 48_001,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pipework.client.transport import closed, error_for_status, one_line, timed_out, unreachable
 from pipework.closeable import Closeable
 from pipework.errors import ConfigError, PipeError, without_password
-from pipework.wire.headers import BULK, ESCALATED, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
+from pipework.wire.headers import BULK, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 from pipework.wire.schemas import ErrorResponse
 
 M = TypeVar("M", bound=BaseModel)
@@ -85,7 +85,6 @@ class ClientOptions:
         timeout_s: timeout of connections and requests; sent to the server as deadline.
         key: API key, or "".
         bulk: whether requests have low priority.
-        escalated: whether requests come from another server.
 
     Raises:
         ConfigError: the timeout or the key is not valid.
@@ -94,7 +93,6 @@ class ClientOptions:
     timeout_s: float
     key: str = ""
     bulk: bool = False
-    escalated: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
@@ -128,7 +126,7 @@ class HttpConnection(Closeable):
         """
         self._url, self._timeout_s = url, options.timeout_s
         self._answered = False
-        headers = _headers(options)
+        headers = request_headers(options)
         try:
             self._http = httpx.Client(
                 base_url=url, timeout=options.timeout_s, headers=headers, transport=transport
@@ -186,12 +184,11 @@ def read(model: type[M], response: httpx.Response) -> M:
     raise error_for_status(response.status_code, message, response.headers.get("Retry-After"))
 
 
-def _headers(options: ClientOptions) -> Mapping[str, str]:
+def request_headers(options: ClientOptions) -> Mapping[str, str]:
+    """Return the headers of requests."""
     headers = {TIMEOUT: str(max(1, round(options.timeout_s * 1e3)))}
     if options.key:
         headers["Authorization"] = f"Bearer {options.key}"
     if options.bulk:
         headers[PRIORITY] = BULK
-    if options.escalated:
-        headers[ESCALATED] = "true"
     return headers

@@ -53,7 +53,6 @@ class Client(Closeable):
         key: str | None = None,
         retries: int = 0,
         bulk: bool = False,
-        escalated: bool = False,
     ) -> None:
         """Create a client; no request is sent yet.
 
@@ -65,17 +64,13 @@ class Client(Closeable):
             retries: how often to retry when the server's queue is full, it is not ready or a
                 connection to it is lost, after Retry-After or with exponential backoff.
             bulk: whether to send requests with low priority.
-            escalated: whether they come from a server with `escalation.url`, so that this server
-                asks no further server.
 
         Raises:
             ConfigError: the URL, the timeout or the key is invalid.
         """
         self._url = ServerUrl.of(url)
         api_key = os.environ.get(KEY_VARIABLE, "") if key is None else key
-        self._options = ClientOptions(
-            timeout_s=timeout_s, key=api_key, bulk=bulk, escalated=escalated
-        )
+        self._options = ClientOptions(timeout_s=timeout_s, key=api_key, bulk=bulk)
         self._retries = retries
         self._transport: Transport | None = None
         self._lock, self._closed = Lock(), Event()
@@ -104,12 +99,10 @@ class Client(Closeable):
             )
         )
 
-    def predict_examples(
-        self, examples: Sequence[Example], top_k: int | None = None
-    ) -> list[Prediction]:
+    def predict_examples(self, examples: Sequence[Example]) -> list[Prediction]:
         """Classify N >= 1 inputs, texts or pairs. Raises the same errors as `predict`."""
         return self._send(
-            lambda: PredictRequest(inputs=[*map(_input, _items(examples, "examples"))], top_k=top_k)
+            lambda: PredictRequest(inputs=[*map(_input, _items(examples, "examples"))])
         )
 
     def predict_entities(

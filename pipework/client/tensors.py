@@ -178,12 +178,11 @@ def _prediction(
     label: str, ranked: Mapping[str, float], one_label: bool, top_k: int | None
 ) -> Prediction:
     scores = dict([*ranked.items()][:top_k])
-    best = next(iter(ranked))
-    labels = _split(label, ranked)
-    if one_label and label == best:
-        return SingleLabel(label=label, score=ranked[label], scores=scores)
+    labels, best = _split(label, ranked), max(ranked.values())
+    if one_label and ranked.get(label) == best:  # different logits may have equal probabilities
+        return SingleLabel(label=label, score=best, scores=scores)
     if one_label and (label in ranked or not labels):
-        return AbstainedLabel(label=label or None, score=ranked[best], scores=scores)
+        return AbstainedLabel(label=label or None, score=best, scores=scores)
     return MultiLabel(labels=labels, scores=scores)
 
 

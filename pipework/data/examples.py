@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from pipework.data.entities import Spans, check_spans, parse_marked_text, parse_spans
 from pipework.data.holdout import held_out_digests, text_digest
@@ -23,6 +23,8 @@ from pipework.run_folder.read_options import Column, Format, Reading, ReadOption
 from pipework.tasks.labels import Label
 from pipework.tasks.registry import task_type
 from pipework.tasks.task import Task
+
+T = TypeVar("T")
 
 TEXTS = ("text", "text_pair")
 SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -268,7 +270,7 @@ def _digest(row: Example, seed: int) -> bytes:
     return text_digest((row.text, row.text_pair, row.entities), seed)
 
 
-def chunks(rows: Iterable[Example], size: int) -> Iterator[list[Example]]:
+def chunks(rows: Iterable[T], size: int) -> Iterator[list[T]]:
     """Split rows into lists of `size`; the last may be shorter."""
     iterator = iter(rows)
     while chunk := list(islice(iterator, size)):

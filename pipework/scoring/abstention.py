@@ -136,7 +136,7 @@ def min_score(
     start = int(np.argmax(chance_S))
     passed_S = ranked.wrong_S[start:] <= allowed_S[start:]
     last = start + int(np.argmin(np.append(passed_S, False))) - 1
-    return None if last < start else max(0.0, float(np.nextafter(ranked.score_S[last], inf)))
+    return None if last < start else _threshold(scores_N, scores_N > ranked.score_S[last])
 
 
 def precision_score(
@@ -144,8 +144,8 @@ def precision_score(
 ) -> float | None:
     """Return the lowest threshold of one of several labels for a precision, as `min_score`.
 
-    Only the highest scores are tested, twice as many as are expected to have the label: a rare
-    label would else be tested with few thresholds.
+    Only the highest scores are tested, twice as many as are expected to have the label, so that a
+    rare label is tested with as many thresholds as a frequent label.
 
     Args:
         scores_N: the probability of the label for each row.
@@ -158,25 +158,42 @@ def precision_score(
     below = np.sort(scores_N)[-tested - 1] if tested < len(scores_N) else -inf
     above_N = scores_N > below
     found = min_score(scores_N[above_N], ~true_N[above_N], 1 - min_precision, confidence)
-    return None if found is None else max(found, float(np.nextafter(below, inf)))
+    return None if found is None else _threshold(scores_N, above_N & (scores_N >= found))
 
 
-def recall_score(scores_N: Floats, max_missed: float, confidence: float) -> float | None:
-    """Return the highest score that at most a share of the texts with a label do not reach.
+def recall_score(
+    scores_N: Floats, true_N: NDArray[np.bool_], min_recall: float, confidence: float
+) -> float | None:
+    """Return the highest threshold of one of several labels for a recall.
 
     It is an order statistic: the share below it has an exact bound for every distribution (Wilks
     1941, "Determination of Sample Sizes for Setting Tolerance Limits").
 
     Args:
-        scores_N: the probability of the label for the rows that have it.
-        max_missed: the largest share of such texts with a lower score.
+        scores_N: the probability of the label for each row.
+        true_N: whether the row has it.
+        min_recall: the smallest share of the texts with the label whose score is the threshold or
+            more.
         confidence: the probability that the limit holds.
 
     Returns:
-        The score; None if there are too few rows.
+        The threshold; None if too few rows have the label.
     """
-    missed = int(most_wrong(np.array([len(scores_N)]), max_missed, confidence)[0])
-    return None if missed < 0 else float(np.sort(scores_N)[missed])
+    own_N = np.sort(scores_N[true_N])
+    missed = int(most_wrong(np.array([len(own_N)]), 1 - min_recall, confidence)[0])
+    return None if missed < 0 else _threshold(scores_N, scores_N >= own_N[missed])
+
+
+def _threshold(scores_N: Floats, reached_N: NDArray[np.bool_]) -> float:
+    """Return the number in the middle between the rows that reach a threshold and the others.
+
+    Rounding errors of an engine hardly move a row across it. It is 0 if all rows reach it.
+    """
+    if reached_N.all():
+        return 0.0
+    below = float(scores_N[~reached_N].max())
+    middle = (below + float(scores_N[reached_N].min())) / 2
+    return max(middle, float(np.nextafter(below, inf)))
 
 
 def fewest_rows(max_error: float, confidence: float = CONFIDENCE) -> int:
@@ -196,12 +213,15 @@ def _error_probability(
     if not len(used_N):
         return np.asarray(expit(-odds_N))
 
-    def loss(parameters: Floats) -> float:
+    def loss(parameters: Floats) -> tuple[float, Floats]:
         shifted_N = parameters[0] * used_N + parameters[1]
-        distance = (parameters - (1, 0)) @ (parameters - (1, 0))
-        return float((np.logaddexp(0, shifted_N) - right_N * shifted_N).mean() + RIDGE * distance)
+        from_start = parameters - (1, 0)
+        error_N = expit(shifted_N) - right_N
+        value = (np.logaddexp(0, shifted_N) - right_N * shifted_N).mean()
+        slope = np.array((error_N @ used_N, error_N.sum())) / len(used_N)
+        return float(value + RIDGE * from_start @ from_start), slope + 2 * RIDGE * from_start
 
-    scale, offset = minimize(loss, (1.0, 0.0), method="Nelder-Mead").x
+    scale, offset = minimize(loss, (1.0, 0.0), jac=True, method="BFGS").x
     return np.asarray(expit(-(scale * odds_N + offset)))
 
 

@@ -228,7 +228,7 @@ class MultiLabelTask(Task):
     @property
     def limits(self) -> str:
         """Whether the thresholds are those of the training; see `Task`."""
-        chosen = "thresholds chosen after the training, whose scores are with its own thresholds"
+        chosen = "thresholds chosen by an export; the scores use the thresholds of the training"
         return chosen if self.min_scores else ""
 
 

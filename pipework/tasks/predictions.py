@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ Scores = NDArray[np.float32]
 Truncated = Annotated[
     bool, Field(description="whether only a part of the text was read, because it is too long")
 ]
+L = TypeVar("L", bound="SingleLabel")
 LABEL = "predicted_label"
 SCORE = "predicted_score"
 LOW, HIGH = "predicted_low", "predicted_high"
@@ -216,13 +217,16 @@ def single_labels(
     ]
 
 
+def marked(kind: type[L], one: SingleLabel) -> L:
+    """Return a label as an instance of another class, which marks where it comes from."""
+    return kind(label=one.label, score=one.score, scores=one.scores, truncated=one.truncated)
+
+
 def mark_first_stage(predictions: list[Prediction], rows: Iterable[int]) -> list[Prediction]:
     """Mark the labels of these rows as answers of a first stage, and return all predictions."""
     for row in rows:
         if isinstance(one := predictions[row], SingleLabel):
-            predictions[row] = FirstStageLabel(
-                label=one.label, score=one.score, scores=one.scores, truncated=one.truncated
-            )
+            predictions[row] = marked(FirstStageLabel, one)
     return predictions
 
 

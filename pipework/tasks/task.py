@@ -59,9 +59,9 @@ class Task(Record):
         metric: the score that selects the best checkpoint.
         thresholds: of a multi-label task, one per label: a label is predicted if its probability
             is at least its threshold.
+        positive: one of two labels for the metric f1; None is the second.
         min_scores: the lowest scores with a label, chosen by an export: empty, one number, or one
             for each label. They replace the thresholds.
-        positive: one of two labels for the metric f1; None is the second.
         predicts: whether a model of this kind has predictions.
         has_labels: whether its predictions are labels with probabilities.
         many_labels: whether an input may have several labels.
@@ -81,8 +81,8 @@ class Task(Record):
     labels: tuple[str, ...]
     metric: Metric
     thresholds: tuple[float, ...] = ()
-    min_scores: tuple[Annotated[float, Field(ge=0)], ...] = ()
     positive: str | None = None
+    min_scores: tuple[Annotated[float, Field(ge=0)], ...] = ()
 
     predicts: ClassVar[bool] = True
     has_labels: ClassVar[bool] = True

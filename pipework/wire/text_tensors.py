@@ -61,7 +61,7 @@ class OutputTensors:
 
     Attributes:
         label_N: label as UTF-8 bytes. Several labels are joined as in `pipe predict`; empty if
-            there is no label, as for a regression, or if the model abstains.
+            there is no label, as for a regression, or if the model abstains without a fallback.
         score_N: float32, the highest probability; for a regression, its value.
         probabilities_RC: float32, from `Task.probabilities`, in the rows of the outputs.
         outputs: the logits.

@@ -3,53 +3,58 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from os import environ
 
-from pipework.closeable import Closeable
-from pipework.data.examples import Example
+import httpx
+
+from pipework.client.address import ClientOptions, ServerUrl, read, request_headers
+from pipework.data.examples import Example, chunks
 from pipework.errors import ConfigError, InputError, PipeError
-from pipework.serve.config import EscalationSettings
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.predictor import Predictor
-from pipework.tasks.predictions import AbstainedLabel, EscalatedLabel, Prediction, SingleLabel
-
-if TYPE_CHECKING:
-    from pipework.client.client import Client
+from pipework.tasks.predictions import (
+    AbstainedLabel,
+    EscalatedLabel,
+    Prediction,
+    SingleLabel,
+    marked,
+)
+from pipework.wire.headers import BULK, ESCALATED, PRIORITY
+from pipework.wire.schemas import PREDICT_PATH, PredictRequest, PredictResponse, TextInput
 
 log = logging.getLogger(__name__)
-REQUESTS = 16  # at a time
-PAUSE_S = 5.0  # after a failure
+CALLS = 16  # at a time
+TEXTS = 32  # of a call
+MOST_FAILURES = 3  # in a row, before a pause
+PAUSE_S = 5.0  # then one call tries again
+SHORT_S = 0.1  # a timeout below it is a deadline of the client, and no failure
 
 
-class Escalation(Closeable):
-    """Replaces predictions without a label by those of another server."""
+class Escalation:
+    """Asks another server for texts without a label, in one event loop."""
 
-    def __init__(self, client: "Client | None", timeout_s: float) -> None:
-        """Take ownership of a client, None for no server; a request takes at most `timeout_s`."""
-        self._client, self._timeout_s = client, timeout_s
-        self._threads = ThreadPoolExecutor(REQUESTS, thread_name_prefix="escalation")
-        self._paused_until_s = 0.0
-
-    @classmethod
-    def of(cls, settings: EscalationSettings) -> "Escalation":
-        """Return the escalation of the settings.
+    def __init__(self, url: str, timeout_s: float) -> None:
+        """Take the URL of a server, and the longest time of a call.
 
         Raises:
-            ConfigError: the URL is not valid.
+            ConfigError: the URL, the timeout or the API key is not valid.
         """
-        if settings.url is None:
-            return cls(None, settings.timeout_s)
-        from pipework.client.client import Client  # noqa: PLC0415  (loads httpx)
-
         try:
-            client = Client(settings.url, settings.timeout_s, escalated=True)
+            self._url = ServerUrl.of(url)
+            options = ClientOptions(timeout_s=timeout_s, key=environ.get("PIPEWORK_API_KEY", ""))
         except ConfigError as error:
-            message = f"escalation.url: {error}"
+            message = f"escalation: {error}"
             raise ConfigError(message, error.hint) from error
-        return cls(client, settings.timeout_s)
+        if self._url.grpc:
+            message = f"escalation: {self._url.url}: expected http:// or https://"
+            raise ConfigError(message)
+        self._headers = {**request_headers(options), ESCALATED: "true"}
+        self._timeout_s = timeout_s
+        self._tls = httpx.create_ssl_context()
+        self._calls = asyncio.Semaphore(CALLS)
+        self._failures = 0
+        self._paused_until_s = self._reported_s = 0.0
 
     async def answer(
         self,
@@ -59,54 +64,87 @@ class Escalation(Closeable):
         top_k: int | None,
         options: RequestOptions,
     ) -> list[Prediction]:
-        """Return the predictions with the labels of the other server in place of missing ones.
+        """Return the predictions with labels of the other server in place of missing ones.
 
-        If it does not answer in time, the predictions stay as they are. After a failure, it is not
-        asked for `PAUSE_S` seconds. Requests that were escalated to this server are not escalated
-        again, so that two servers cannot ask each other for ever.
+        Predictions for which it does not answer in time stay as they are. This takes at most twice
+        the timeout of a call, and half of the time until the deadline. After several failures, it
+        is not asked for `PAUSE_S` seconds. Requests of another server are not passed on, so that
+        two servers cannot ask each other for ever.
         """
-        client = self._client
-        if client is None or options.escalated:
+        missing = [row for row, one in enumerate(predictions) if isinstance(one, AbstainedLabel)]
+        if not missing or options.escalated:
             return predictions
-        rows = [row for row, one in enumerate(predictions) if isinstance(one, AbstainedLabel)]
-        if not rows:
-            return predictions
-        call = partial(client.predict_examples, [examples[row] for row in rows], top_k)
-        found = await self._called(call, options)
-        labels = [one for one in found if isinstance(one, SingleLabel)]
-        model.scheduler.statistics.record_escalation(len(labels), len(rows) - len(found))
-        for row, one in zip(rows, found, strict=False):
-            if isinstance(one, SingleLabel):
-                predictions[row] = EscalatedLabel(
-                    label=one.label, score=one.score, scores=one.scores, truncated=one.truncated
-                )
+        parts = [*chunks(missing, TEXTS)]
+        calls = (self._call([examples[row] for row in part], top_k, options) for part in parts)
+        answers = await asyncio.gather(*calls)
+        for part, answered in zip(parts, answers, strict=True):
+            for row, other in zip(part, answered, strict=False):  # none after a failure
+                if isinstance(other, SingleLabel):
+                    predictions[row] = marked(EscalatedLabel, other)
+        labels = sum(isinstance(predictions[row], EscalatedLabel) for row in missing)
+        failed = len(missing) - sum(map(len, answers))
+        model.scheduler.statistics.record_escalation(labels, failed)
         return predictions
 
-    async def _called(
-        self, call: Callable[[], list[Prediction]], options: RequestOptions
+    async def _call(
+        self, examples: Sequence[Example], top_k: int | None, options: RequestOptions
     ) -> list[Prediction]:
-        """Return the predictions of the other server; none if it fails."""
-        left_s = self._timeout_s if options.left_s is None else options.left_s
-        if left_s <= 0 or time.monotonic() < self._paused_until_s:
+        """Return the predictions of the other server; none if it fails, or is not asked."""
+        left_s, now_s = options.left_s, time.monotonic()
+        limit_s = self._timeout_s if left_s is None else min(self._timeout_s, left_s / 4)
+        if limit_s <= 0 or now_s < self._paused_until_s:
             return []
-        future = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        if self._failures >= MOST_FAILURES:  # this call tries again, the others are not made
+            self._paused_until_s = now_s + PAUSE_S
         try:
-            return await asyncio.wait_for(future, min(left_s, self._timeout_s))
-        except InputError as error:  # the next request may be valid
-            log.warning("the server of escalation.url has refused a request: %s", error)
-        except TimeoutError:
-            if left_s >= self._timeout_s:  # else it is the deadline of this request
-                self._pause(f"no response in {self._timeout_s:g} s")
-        except PipeError as error:
-            self._pause(error)
-        return []
+            async with asyncio.timeout(limit_s):
+                await self._calls.acquire()
+        except TimeoutError:  # there are too many calls
+            return []
+        try:
+            async with asyncio.timeout(limit_s):
+                found = await self._post(examples, top_k, bulk=options.bulk)
+        except (PipeError, httpx.HTTPError, TimeoutError) as error:
+            self._failed(error, limit_s)
+            return []
+        finally:
+            self._calls.release()
+        self._failures, self._paused_until_s = 0, 0.0
+        return found
 
-    def _pause(self, error: object) -> None:
-        self._paused_until_s = time.monotonic() + PAUSE_S
-        log.warning("the server of escalation.url is not asked for %g s: %s", PAUSE_S, error)
+    async def _post(
+        self, examples: Sequence[Example], top_k: int | None, *, bulk: bool
+    ) -> list[Prediction]:
+        request = PredictRequest(
+            inputs=[*map(TextInput.of, examples)],
+            top_k=top_k,
+            model=self._url.model,
+            version=self._url.version,
+        )
+        headers = self._headers | ({PRIORITY: BULK} if bulk else {})
+        async with httpx.AsyncClient(verify=self._tls, timeout=None) as client:  # noqa: S113  (of the caller)
+            body = request.model_dump_json(exclude_none=True)
+            response = await client.post(
+                self._url.url + PREDICT_PATH, content=body, headers=headers
+            )
+        found = read(PredictResponse, response).predictions
+        one_label = all(isinstance(other, SingleLabel | AbstainedLabel) for other in found)
+        if len(found) != len(examples) or not one_label:
+            message = f"expected {len(examples)} predictions with one label, found {len(found)}"
+            raise PipeError(message if one_label else f"{message} of another kind")
+        return found
 
-    def close(self) -> None:
-        """Stop to ask the other server."""
-        if self._client is not None:
-            self._client.close()
-        self._threads.shutdown(wait=False)
+    def _failed(self, error: Exception, limit_s: float) -> None:
+        """Count a failure, and log at most one in `PAUSE_S` seconds."""
+        now_s = time.monotonic()
+        text = str(error) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            text = f"no response in {limit_s:.2g} s"
+        short = isinstance(error, TimeoutError) and limit_s < min(SHORT_S, self._timeout_s)
+        if not short and not isinstance(error, InputError):  # the next texts may be valid
+            self._failures += 1
+        if self._failures >= MOST_FAILURES:
+            self._paused_until_s = now_s + PAUSE_S
+        if now_s >= self._reported_s + PAUSE_S:
+            self._reported_s = now_s
+            log.warning("texts stay without a label: %s: %s", self._url.url, text)

@@ -20,7 +20,14 @@ from swagger_ui_bundle import swagger_ui_path
 
 from pipework.serve.http.auth import is_public
 from pipework.serve.http.page import add_file
-from pipework.wire.headers import BULK, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
+from pipework.wire.headers import (
+    BULK,
+    ESCALATED,
+    INTERACTIVE,
+    MAX_TIMEOUT_MS,
+    PRIORITY,
+    TIMEOUT,
+)
 from pipework.wire.schemas import ErrorResponse
 
 Json = dict[str, Any]
@@ -94,6 +101,11 @@ OPTION_HEADERS = [
         PRIORITY,
         {"type": "string", "enum": [INTERACTIVE, BULK]},
         "interactive requests are scheduled before bulk requests",
+    ),
+    header_parameter(
+        ESCALATED,
+        {"type": "string"},
+        "the request comes from another server: this server asks no further server",
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 from sys import getsizeof
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Response
 from pydantic import ValidationError
@@ -10,7 +11,6 @@ from pydantic_core import to_json
 from pipework.data.examples import Example
 from pipework.errors import InputError
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.escalation import Escalation
 from pipework.serve.http.exchange import InferenceRequest
 from pipework.serve.http.openapi import OPTION_HEADERS, error_responses, request_body
 from pipework.serve.request.context import read_options
@@ -23,6 +23,9 @@ from pipework.wire.schemas import (
     check_json_values,
     explain,
 )
+
+if TYPE_CHECKING:
+    from pipework.serve.http.escalation import Escalation
 
 _EXAMPLES = {
     "texts": {"summary": "texts", "value": {"texts": ["Rates rise again"], "top_k": 3}},
@@ -48,7 +51,7 @@ class NotJsonError(InputError):
     http_status = 400
 
 
-def build_router(limits: LimitSettings, escalation: Escalation | None = None) -> APIRouter:
+def build_router(limits: LimitSettings, escalation: "Escalation | None" = None) -> APIRouter:
     """Create the routes of /v1."""
     router = APIRouter()
 

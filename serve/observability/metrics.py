@@ -87,12 +87,12 @@ TEXTS: tuple[tuple[str, str, Callable[[Totals], float]], ...] = (
     ),
     (
         "escalated_texts",
-        "Texts among these that another server gave a label",
+        "Texts of successful requests that another server gave a label",
         lambda totals: totals.escalated,
     ),
     (
         "escalation_failures",
-        "Texts for which the other server could not be asked",
+        "Texts that another server should have answered and did not",
         lambda totals: totals.escalation_failures,
     ),
 )

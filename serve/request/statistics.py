@@ -77,7 +77,7 @@ class Totals:
         truncated: the texts among these that were longer than the model reads.
         abstained: the texts among these without a label, because their scores are too low.
         escalated: the texts among these that another server gave a label.
-        escalation_failures: the texts for which the other server could not be asked.
+        escalation_failures: the texts that it should have answered and did not.
         failed_s: seconds of the failed requests.
         seconds: seconds of the successful requests by stage.
         histograms: by stage, the number of successful requests per bucket of BUCKETS_S. A bucket
@@ -135,7 +135,7 @@ class Statistics:
                 totals.histograms[stage][bisect_left(BUCKETS_S, seconds)] += 1
 
     def record_escalation(self, labels: int, failures: int) -> None:
-        """Count texts that another server gave a label, and texts that it could not be asked."""
+        """Count texts that another server gave a label, and texts that it failed to answer."""
         with self._lock:
             self._totals.escalated += labels
             self._totals.escalation_failures += failures

@@ -21,6 +21,7 @@ from types import FrameType
 
 from pipework.errors import ConfigError, NotReadyError
 from pipework.progress import counted
+from pipework.serve.app import open_escalation
 from pipework.serve.config import ServeSettings
 from pipework.serve.http.auth import read_keys
 from pipework.serve.http.shutdown import signal_handlers
@@ -82,6 +83,7 @@ def serve_with_workers(
     settings = set_up_process(settings or ServeSettings())
     address = address or ListenAddress()
     keys = read_keys(settings.security.keys_file, os.environ)
+    open_escalation(settings.escalation)  # reports errors before the models are loaded
     certificate = read_certificate(settings.security)
     with ExitStack() as stack:
         http = stack.enter_context(shared_socket(address.host, address.port, "--port"))

@@ -99,9 +99,9 @@ def labelled_rows(multi_run, tmp_path):
 
 def test_a_recall_gives_each_label_a_threshold(labelled_rows, noting):
     run, path = labelled_rows
-    with pytest.raises(CheckFailedError, match=r"for an error of at most 0\.10%") as caught:
+    with pytest.raises(CheckFailedError, match=r"cannot show a recall of 99\.90%") as caught:
         decided(run, noting, min_recall=0.999, rows=path)
-    assert caught.value.hint == "each needs 4,093 rows or more: lower the limit"
+    assert caught.value.hint == "each needs 4,093 rows that have it: lower decision.min_recall"
     most = decided(run, noting, min_recall=0.9, rows=path)
     line = "decision: too few rows or too many errors, threshold kept for c"
     assert noting.lines[-2] == line
@@ -128,9 +128,10 @@ def test_a_precision_gives_each_label_a_threshold(labelled_rows, noting):
     assert found.task.min_scores[2] == 0.6
     assert found.decision.not_shown == ("c",)
     assert found.decision.right / found.decision.predicted >= 0.4
-    with pytest.raises(CheckFailedError, match=r"for an error of at most 1\.00%") as caught:
+    with pytest.raises(CheckFailedError, match=r"cannot show a precision of 99\.00%") as caught:
         decided(run, noting, min_precision=0.99, rows=path)
-    assert caught.value.hint == "each needs 408 rows or more: lower the limit"
+    hint = "each needs about 480 rows for which it is predicted, and more with errors"
+    assert caught.value.hint == f"{hint}: lower decision.min_precision"
 
 
 def test_chosen_thresholds_change_neither_the_parity_nor_the_scores_of_the_training(labelled_rows):
@@ -145,7 +146,7 @@ def test_chosen_thresholds_change_neither_the_parity_nor_the_scores_of_the_train
     assert record.parity.flips_outside == 0
     found = evaluate_run(run, None, "dev", record.name, NullProgress())
     assert found.score != before.score
-    assert read_manifest(run).task.limits.startswith("thresholds chosen after the training")
+    assert read_manifest(run).task.limits.startswith("thresholds chosen by an export")
 
 
 def test_texts_without_a_label_get_the_fallback(run, noting):
@@ -228,7 +229,13 @@ def test_the_margin_of_a_lost_label_is_the_distance_from_the_lowest_score():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"max_error": 0.1, "min_score": 0.5}, {"min_score": 0.5, "per_label": True}],
+    [
+        {"max_error": 0.1, "min_score": 0.5},
+        {"min_score": 0.5, "per_label": True},
+        {"min_precision": 0.5, "min_recall": 0.5},
+        {"fallback_label": "other"},
+        {"min_score": 0.5, "fallback_label": " "},
+    ],
 )
 def test_settings_that_do_not_fit_together_are_refused(settings):
     with pytest.raises(ValueError, match="decision"):

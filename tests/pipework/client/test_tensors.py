@@ -51,6 +51,16 @@ def test_texts_without_a_label_are_marked():
     assert [one.label for one in predictions(outputs, (), None)] == ["b", None, "b"]
 
 
+def test_equal_probabilities_of_different_logits_are_no_abstention():
+    low = np.float32(0.01)
+    logits_NC = np.array([[low, np.nextafter(low, np.float32(1)), 0]], np.float32)
+    outputs = sent(logits_NC, task("single_label"))
+    assert outputs.probabilities_NC[0, 0] == outputs.probabilities_NC[0, 1]
+    (found,) = predictions(outputs, LABELS, None)
+    assert isinstance(found, SingleLabel)
+    assert found.label == "b"
+
+
 @pytest.mark.parametrize("fallback", ["other", "b"])
 def test_a_fallback_label_is_recognised(fallback):
     limits = {"min_scores": (0.65,), "fallback_label": fallback}

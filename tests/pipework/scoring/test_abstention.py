@@ -74,7 +74,7 @@ def test_precision_and_recall_of_a_label_hold_in_95_percent_of_draws(
             found += 1
             last = np.searchsorted(-ranked_N, -precise, side="right")
             low_precision += found_N[last - 1] / last < limit
-        complete = recall_score(own_N[truth_N], 1 - limit, CONFIDENCE)
+        complete = recall_score(own_N, truth_N, limit, CONFIDENCE)
         last = np.searchsorted(-ranked_N, -complete, side="right")
         low_recall += found_N[last - 1] / found_N[-1] < limit
     assert low_precision / draws < 1 - CONFIDENCE + 0.02
@@ -83,14 +83,33 @@ def test_precision_and_recall_of_a_label_hold_in_95_percent_of_draws(
 
 
 def test_a_threshold_for_a_recall_is_an_order_statistic():
-    scores_N = np.random.default_rng(0).random(500)
-    threshold = recall_score(scores_N, 0.1, CONFIDENCE)
-    missed = int((scores_N < threshold).sum())
+    generator = np.random.default_rng(0)
+    scores_N, true_N = generator.random(1000), np.arange(1000) < 500
+    threshold = recall_score(scores_N, true_N, 0.9, CONFIDENCE)
+    missed = int((scores_N[true_N] < threshold).sum())
     assert missed == most_wrong(np.array([500]), 0.1)[0]
     assert binomtest(missed, 500, 0.1, "less").pvalue <= 1 - CONFIDENCE
     assert binomtest(missed + 1, 500, 0.1, "less").pvalue > 1 - CONFIDENCE
-    assert recall_score(scores_N[: fewest_rows(0.1)], 0.1, CONFIDENCE) == scores_N[:29].min()
-    assert recall_score(scores_N[: fewest_rows(0.1) - 1], 0.1, CONFIDENCE) is None
+    enough = np.arange(1000) < fewest_rows(0.1)
+    assert (scores_N[enough] >= recall_score(scores_N, enough, 0.9, CONFIDENCE)).all()
+    few = np.arange(1000) < fewest_rows(0.1) - 1
+    assert recall_score(scores_N, few, 0.9, CONFIDENCE) is None
+
+
+def test_thresholds_are_in_the_middle_between_two_rows():
+    generator = np.random.default_rng(0)
+    scores_N = generator.random(2000)
+    true_N = generator.random(2000) < scores_N
+    found = (
+        recall_score(scores_N, true_N, 0.8, CONFIDENCE),
+        precision_score(scores_N, true_N, 0.8, CONFIDENCE),
+        min_score(scores_N, ~true_N, 0.2),
+    )
+    for threshold in found:
+        above, below = scores_N[scores_N >= threshold].min(), scores_N[scores_N < threshold].max()
+        assert threshold == pytest.approx((above + below) / 2, abs=1e-12)
+    equal_N = np.full(2000, 0.7)
+    assert recall_score(equal_N, true_N, 0.8, CONFIDENCE) == 0
 
 
 def test_a_rare_label_gets_a_threshold():
