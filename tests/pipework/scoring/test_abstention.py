@@ -15,6 +15,7 @@ from pipework.scoring.abstention import (
     recall_score,
 )
 from pipework.tasks.logit_scale import fit_temperature
+from tests.repetitions import repeated
 
 DRAWS = 2000
 
@@ -32,7 +33,7 @@ def distorted(scores_N, factor):
 
 @pytest.mark.parametrize(
     ("rows", "max_error", "sharpness", "factor"),
-    [(300, 0.1, 4, 1), (2000, 0.05, 4, 0.5), (1000, 0.02, 40, 1), (1000, 0.05, 12, 2)],
+    repeated([(300, 0.1, 4, 1), (2000, 0.05, 4, 0.5), (1000, 0.02, 40, 1), (1000, 0.05, 12, 2)]),
 )
 def test_the_limit_holds_in_95_percent_of_draws(rows, max_error, sharpness, factor):
     generator = np.random.default_rng(0)
@@ -53,7 +54,7 @@ def test_the_limit_holds_in_95_percent_of_draws(rows, max_error, sharpness, fact
 
 @pytest.mark.parametrize(
     ("rows", "limit", "prevalence", "factor"),
-    [(2000, 0.5, 0.05, 1), (1000, 0.8, 0.3, 0.5), (3000, 0.8, 0.1, 2)],
+    repeated([(2000, 0.5, 0.05, 1), (1000, 0.8, 0.3, 0.5), (3000, 0.8, 0.1, 2)]),
 )
 def test_precision_and_recall_of_a_label_hold_in_95_percent_of_draws(
     rows, limit, prevalence, factor

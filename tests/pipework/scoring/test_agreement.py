@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import beta, binom
 
 from pipework.scoring.agreement import lowest_score, rows_needed, smallest_limit
+from tests.repetitions import repeated
 
 LIMIT = 0.05
 
@@ -21,7 +22,7 @@ def differing(score, scale=1.0):
     return np.trapezoid(scale * (1 - grid) ** 2 * beta.pdf(grid, 4, 2), grid)
 
 
-@pytest.mark.parametrize("scale", [1.0, 3.0])
+@pytest.mark.parametrize("scale", repeated([1.0, 3.0]))
 def test_the_limit_fails_in_at_most_5_percent_of_the_draws(scale):
     generator = np.random.default_rng(1)
     found = [lowest_score(*draw(1500, generator, scale), LIMIT) for _ in range(2000)]
