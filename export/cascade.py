@@ -8,9 +8,7 @@ Shapes: N rows, C classes.
 import shutil
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pipework.data.examples import Example
 from pipework.errors import CheckFailedError
 from pipework.export.config import CascadeSettings
 from pipework.export.convert.onnx2ort import ONNX_FP32
@@ -24,8 +22,8 @@ from pipework.export.first_stage import (
 from pipework.export.run import export
 from pipework.progress import Progress, counted
 from pipework.run_folder.cascade import FOLDER, CascadeRecord
-from pipework.run_folder.manifest import LockedRun, read_classifier
-from pipework.scoring.abstention import CONFIDENCE, Floats
+from pipework.run_folder.manifest import LockedRun, Manifest, read_classifier
+from pipework.scoring.abstention import CONFIDENCE
 from pipework.scoring.agreement import lowest_score, rows_needed, smallest_limit
 from pipework.train.report.linear_baseline import FOLDER as LINEAR
 
@@ -53,13 +51,16 @@ def export_cascade(
         return None
     folder = first or run / LINEAR
     check_first_stage(run, manifest, folder)
+    rows, source = _enough_rows(run, manifest, settings)
     if not read_classifier(folder).current_engines:
         export(folder, progress, (ONNX_FP32,))
     stages = Stage.of(folder, threads=1), Stage.of(run)
-    rows, source = proof_rows(run, manifest, settings)
     measured = MeasuredStages.of(*stages, rows, progress)
     limit, scores_N, differs_N = settings.max_difference, measured.scores_N, measured.differs_N
-    min_score = _checked_score(scores_N, differs_N, limit, source)
+    min_score = lowest_score(scores_N, differs_N, limit)
+    if min_score is None:
+        hint = "even with the highest scores too many differ: raise cascade.max_difference"
+        raise _refused(len(rows), limit, source, hint)
     answered_N = scores_N >= min_score
     record = CascadeRecord(
         first=stages[0].manifest.identity.name if first else LINEAR,
@@ -87,24 +88,26 @@ def export_cascade(
     return sealed
 
 
-def _checked_score(
-    scores_N: Floats, differs_N: NDArray[np.bool_], max_difference: float, source: str
-) -> float:
-    """Return the lowest score.
+def _enough_rows(
+    run: Path, manifest: Manifest, settings: CascadeSettings
+) -> tuple[list[Example], str]:
+    """Return the rows that prove a cascade, and their name.
 
     Raises:
-        CheckFailedError: the limit does not hold for any.
+        CheckFailedError: they are too few for the limit, also if no label differs.
     """
-    found = lowest_score(scores_N, differs_N, max_difference)
-    if found is not None:
-        return found
-    rows, needed = len(scores_N), rows_needed(max_difference)
+    rows, source = proof_rows(run, manifest, settings)
+    count, needed = len(rows), rows_needed(settings.max_difference)
+    if count < needed:
+        limit = f"a limit of {smallest_limit(count):.2%}"
+        hint = f"at least {needed:,} rows are needed (cascade.rows=FILE), or {limit}"
+        raise _refused(count, settings.max_difference, source, hint)
+    return rows, source
+
+
+def _refused(rows: int, max_difference: float, source: str, hint: str) -> CheckFailedError:
     message = (
         f"{counted(rows, 'row')} of {source} cannot show with {CONFIDENCE:.0%} confidence that at "
         f"most {max_difference:.2%} of the labels differ"
     )
-    hint = "even with the highest scores too many differ: raise cascade.max_difference"
-    if needed > rows:
-        limit = f"a limit of {smallest_limit(rows):.2%}"
-        hint = f"at least {needed:,} rows are needed (cascade.rows=FILE), or {limit}"
-    raise CheckFailedError(message, hint)
+    return CheckFailedError(message, hint)

@@ -11,7 +11,10 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
+from pipework.export.config import ExportSettings
 from pipework.export.plan import all_variants
+from pipework.export.run import export
+from pipework.progress import NullProgress
 from pipework.run_folder.files import file_digest, record_file
 from pipework.run_folder.manifest import Split, read_manifest, write_manifest
 from pipework.run_folder.read_options import ReadOptions
@@ -22,6 +25,7 @@ from pipework.tasks.task import Task
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.model import checkpoint
 from pipework.train.model.classifier import build, padding_of
+from pipework.train.report.linear_baseline import FOLDER
 
 PARTS = ("attention.self.query", "attention.self.key", "attention.self.value")
 PARTS += ("attention.output.dense", "intermediate.dense", "output.dense")
@@ -192,8 +196,17 @@ def family_run(trained_run, tmp_path_factory):
     return make
 
 
+@pytest.fixture(scope="session")
+def linear_engine_run(exported_run, tmp_path_factory) -> Path:
+    """The exported run whose linear model has an engine, too; read-only."""
+    run = tmp_path_factory.mktemp("runs") / "linear-engine"
+    shutil.copytree(exported_run, run)
+    export(run / FOLDER, NullProgress(), settings=ExportSettings(speed_s=0))
+    return run
+
+
 @pytest.fixture
-def cascade_run(exported_run, tmp_path):
-    """A copy of the exported run, to be changed."""
-    shutil.copytree(exported_run, tmp_path / "cascade")
+def cascade_run(linear_engine_run, tmp_path):
+    """A copy of the exported run whose linear model has an engine, to be changed."""
+    shutil.copytree(linear_engine_run, tmp_path / "cascade")
     return tmp_path / "cascade"

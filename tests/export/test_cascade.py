@@ -16,30 +16,30 @@ from pipework.serve.engines.first_stage import cascade_of
 from tests.export.cascades import cascaded
 
 
-def test_a_run_gets_its_linear_model_as_first_stage(cascade_run):
-    record = cascaded(cascade_run, max_difference=0.3)
-    manifest = read_manifest(cascade_run)
+def test_a_run_gets_its_linear_model_as_first_stage(proven):
+    record = cascaded(proven, max_difference=0.3)
+    manifest = read_manifest(proven)
     assert manifest.cascade == record
     assert (record.first, record.source, record.rows) == ("linear", "dev", 408)
     assert record.differing <= 0.3 * 408
     assert 0 < record.answered < 408
-    rows = [*split_source(cascade_run, manifest, "dev").rows()]
+    rows = [*split_source(proven, manifest, "dev").rows()]
     first, both, alone = (
         [prediction.label for _, prediction in predict_run(*arguments)]
         for arguments in (
-            (cascade_run / FOLDER, rows),
-            (cascade_run, rows),
-            (cascade_run, rows, record.engine),
+            (proven / FOLDER, rows),
+            (proven, rows),
+            (proven, rows, record.engine),
         )
     )
     assert sum(x != y for x, y in zip(both, alone, strict=True)) == record.differing
     assert all(label in found for label, *found in zip(both, first, alone, strict=True))
     right = np.mean([label == row.label for label, row in zip(both, rows, strict=True)])
     assert record.score + record.gain[0] == pytest.approx(right)
-    assert public_manifest(cascade_run).cascade is None
-    assert cascaded(cascade_run, max_difference=0) is None
-    assert read_manifest(cascade_run).cascade is None
-    assert not (cascade_run / FOLDER).exists()
+    assert public_manifest(proven).cascade is None
+    assert cascaded(proven, max_difference=0) is None
+    assert read_manifest(proven).cascade is None
+    assert not (proven / FOLDER).exists()
 
 
 def test_texts_without_labels_prove_a_cascade_too(cascade_run, tmp_path):
