@@ -1,6 +1,7 @@
 """Texts without a label are answered by another server."""
 
 import asyncio
+import json
 import logging
 import socket
 import time
@@ -249,6 +250,23 @@ def test_the_key_and_the_priority_are_sent(
         client.predict(["rain"])
     assert [one["Authorization"] for one in sent] == ["Bearer secret"] * 2
     assert [one.get("X-Priority") for one in sent] == [None, "bulk"]
+
+
+def test_an_adapter_answers_as_the_readme_shows(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = (Path(escalation.__file__).parents[1] / "README.md").read_text()
+    (shown,) = [line for line in readme.splitlines() if line.startswith('{"model": "llm"')]
+
+    async def adapter(_: httpx.AsyncClient, url: str, **options: Any) -> httpx.Response:
+        assert url == "http://adapter/v1/predict"
+        assert json.loads(options["content"])["inputs"] == [{"text": "rain"}]
+        return httpx.Response(200, text=shown)
+
+    url, _ = start("http://adapter")
+    monkeypatch.setattr(httpx.AsyncClient, "post", adapter)
+    expected = EscalatedLabel(label="sports", score=0.9, scores={"sports": 0.9})
+    assert ask(url, ["rain"]) == [expected]
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "grpc://host:1", "host"])

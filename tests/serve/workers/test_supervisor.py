@@ -276,7 +276,7 @@ def test_a_client_with_retries_gets_all_answers_while_workers_are_killed(workers
 def test_sigterm_answers_all_accepted_requests_and_exits_with_0(slow_run, start_server, workers):
     # Room for all of them in one worker, which may get every connection.
     server = start_server(slow_run, "grace_s=300", "queue.tokens=400000", workers=workers)
-    large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 600}
+    large = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 200}
     accepted = "pipework_unanswered_requests"
     with ThreadPoolExecutor(4) as pool:
         requests = [
