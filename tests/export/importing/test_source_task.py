@@ -3,6 +3,8 @@ from transformers import BertConfig
 
 from pipework.errors import ConfigError
 from pipework.export.importing.source_task import check_labels, source_task
+from pipework.tasks.kinds import Metric
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.data import TaskSettings
 
 
@@ -27,6 +29,13 @@ def test_the_settings_replace_kind_and_labels():
     settings = TaskSettings(kind="multi_label", labels=("x", "y"))
     task = source_task("source", config(("a", "b")), settings)
     assert (task.kind, task.labels) == ("multi_label", ("x", "y"))
+
+
+def test_the_decision_of_a_published_model_is_dropped():
+    decided = {"min_scores": (0.5,), "fallback_label": "other"}
+    published = SingleLabelTask(labels=("a", "b"), metric=Metric.MATTHEWS, **decided)
+    task = source_task("source", config(("a", "b")), TaskSettings(), published)
+    assert task == published.model_copy(update={"min_scores": (), "fallback_label": None})
 
 
 @pytest.mark.parametrize(
