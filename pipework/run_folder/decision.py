@@ -43,7 +43,7 @@ class LabelThresholds(Record):
         predicted: the predicted labels of the rows.
         right: those of them that are right.
         true: the labels of the rows.
-        not_shown: labels with too few rows to show the limit.
+        not_shown: labels whose rows cannot show the limit: it is not promised for them.
     """
 
     source: str

@@ -9,6 +9,7 @@ from os import environ
 import httpx
 
 from pipework.client.address import ClientOptions, ServerUrl, read, request_headers
+from pipework.client.client import KEY_VARIABLE
 from pipework.data.examples import Example, chunks
 from pipework.errors import ConfigError, InputError, PipeError
 from pipework.serve.request.context import RequestOptions
@@ -42,7 +43,7 @@ class Escalation:
         """
         try:
             self._url = ServerUrl.of(url)
-            options = ClientOptions(timeout_s=timeout_s, key=environ.get("PIPEWORK_API_KEY", ""))
+            options = ClientOptions(timeout_s=timeout_s, key=environ.get(KEY_VARIABLE, ""))
         except ConfigError as error:
             message = f"escalation: {error}"
             raise ConfigError(message, error.hint) from error
@@ -82,8 +83,7 @@ class Escalation:
                 if isinstance(other, SingleLabel):
                     predictions[row] = marked(EscalatedLabel, other)
         labels = sum(isinstance(predictions[row], EscalatedLabel) for row in missing)
-        failed = len(missing) - sum(map(len, answers))
-        model.scheduler.statistics.record_escalation(labels, failed)
+        model.scheduler.statistics.record_escalation(labels, len(missing) - sum(map(len, answers)))
         return predictions
 
     async def _call(
