@@ -197,6 +197,44 @@ class DecisionSettings(Settings):
         return self != DecisionSettings()
 
 
+class WindowJoin(StrEnum):
+    """How the outputs of the windows of a text become one; `first` reads the first window only."""
+
+    MEAN = "mean"
+    MAX = "max"
+    FIRST = "first"
+
+
+class WindowSettings(Settings):
+    """How texts longer than max_length are read.
+
+    Attributes:
+        stride: the smallest number of tokens that neighbouring windows share; None keeps the
+            windows of the run.
+        join: the mean of the scores of the windows; max for the window that is most certain, or the
+            highest score of each of several labels; first to read the first window only.
+    """
+
+    stride: Annotated[int, Field(ge=0)] | None = None
+    join: WindowJoin = WindowJoin.MEAN
+
+    @model_validator(mode="after")
+    def _stride_for_join(self) -> Self:
+        first = self.join is WindowJoin.FIRST
+        if first and self.stride is not None:
+            message = "windows.join=first and windows.stride cannot be used together"
+            raise ValueError(message)
+        if "join" in self.model_fields_set and not self.given:
+            message = f"windows.join={self.join} needs windows.stride"
+            raise ValueError(message)
+        return self
+
+    @property
+    def given(self) -> bool:
+        """Whether the windows of the run are to be changed."""
+        return self.stride is not None or self.join is WindowJoin.FIRST
+
+
 class CascadeSettings(Settings):
     """When the first stage of `--to cascade` answers.
 
@@ -227,6 +265,7 @@ class ExportSettings(Settings):
         capabilities: compute capabilities, times ten, that TensorRT-RTX builds for; 75 is left out
             unless all products are fp16. TensorRT itself builds for the GPU of this machine.
         decision: when the model gives no label; it is kept for later exports.
+        windows: how longer texts are read; it is kept for later exports.
         cascade: settings of `--to cascade`.
         triton: settings of `--to triton`.
     """
@@ -240,6 +279,7 @@ class ExportSettings(Settings):
     keep: Annotated[int, Field(ge=0)] = 4
     capabilities: tuple[Positive, ...] = (75, 80, 86, 89, 120)
     decision: DecisionSettings = DecisionSettings()
+    windows: WindowSettings = WindowSettings()
     cascade: CascadeSettings = CascadeSettings()
     triton: TritonSettings = TritonSettings()
 

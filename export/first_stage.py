@@ -137,6 +137,9 @@ def check_first_stage(run: Path, manifest: Manifest, folder: Path) -> None:
     if manifest.task.min_scores:
         message = f"{run} gives no label for low scores, which a cascade does not keep"
         raise ConfigError(message, f"first: pipe export {run} --to auto --set decision.min_score=0")
+    if manifest.windows is not None:
+        message = f"{run} reads longer texts in windows, which a cascade does not support"
+        raise ConfigError(message, f"first: pipe export {run} --to auto --set windows.join=first")
     if not folder.is_dir():
         message = f"{folder} is not a run folder, so there is no first stage"
         hint = f"pipe train CONFIG --set model.preset=linear --set model.vocab={run}/tokenizer.json"

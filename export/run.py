@@ -18,6 +18,7 @@ from pipework.export.parity_checker import ParityChecker
 from pipework.export.plan import recorded_names, time_left
 from pipework.export.ranking import rank, remove_unrecorded
 from pipework.export.rows.run_rows import RunRows
+from pipework.export.windows import set_windows
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.engine_record import EngineRecord, Variant
 from pipework.run_folder.files import verify_files
@@ -107,12 +108,15 @@ def _prepare(locked: LockedRun, settings: ExportSettings, progress: Progress) ->
     run, manifest = locked.folder, locked.manifest
     verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
     remove_unrecorded(locked, progress)
+    changed = settings.decision.given or settings.windows.given
+    if changed and manifest.cascade is not None:
+        progress.note("the cascade is removed, because the answers change: export it again")
+    if settings.windows.given:
+        set_windows(locked, settings, progress)
     if settings.decision.given:
         if not settings.rebuild:
             message = "decision.* needs engines that are proven with it, found rebuild=false"
             raise ConfigError(message, "leave out rebuild=false")
-        if manifest.cascade is not None:
-            progress.note("the cascade is removed, because the task changes: export it again")
         decide(locked, settings.decision, progress)
     if manifest.data.failures:
         progress.note(f"{run}: {manifest.data.failures[0]}")

@@ -290,13 +290,15 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
     splits, longest = manifest.data.splits, counted(manifest.input.max_length, "token")
     code = [] if imported is None else sorted(imported.custom_code)
     base = f" from {source}" if source else ", from scratch"
+    read = manifest.windows
+    windows = f"; longer texts in windows: stride {read.stride}, {read.join}" if read else ""
     seed = "unknown: imported" if identity.seed is None else str(identity.seed)
     return [
         ("run", identity.name),
         ("created", f"{identity.created_at:%Y-%m-%d %H:%M} UTC by pipework {identity.pipework}"),
         ("seed", seed),
         ("task", ": ".join(filter(None, (manifest.task.kind, ", ".join(_labels(manifest.task)))))),
-        ("input", f"{' + '.join(manifest.input.fields)}, at most {longest}"),
+        ("input", f"{' + '.join(manifest.input.fields)}, at most {longest}{windows}"),
         ("model", f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M{base}"),
         ("data", ", ".join(f"{n} {counted(s.rows, 'row')}" for n, s in splits.items())),
         *([("limits", manifest.task.limits)] if manifest.task.limits else []),

@@ -23,7 +23,6 @@ from pipework.client.tensors import ProtocolResponse, ResponseTensor, Tensors, p
 from pipework.client.transport import closed, error_for_status, one_line, timed_out, unreachable
 from pipework.errors import ConfigError, PipeError
 from pipework.wire.headers import HTTP_STATUS
-from pipework.wire.text_tensors import TRUNCATED
 
 BULK_PRIORITY = 2  # value of the protocol's parameter; 1 is the highest priority
 # A gRPC server that stops cancels requests that arrive before its clients know: send them again.
@@ -115,7 +114,7 @@ class GrpcTransport(ProtocolTransport):
         contents = zip(response.outputs, response.raw_output_contents, strict=False)
         return ProtocolResponse(
             version=response.model_version,
-            truncated=response.parameters[TRUNCATED].string_param,
+            parameters={name: one.string_param for name, one in response.parameters.items()},
             tensors={output.name: _tensor(output, raw) for output, raw in contents},
         )
 

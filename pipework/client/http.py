@@ -25,7 +25,6 @@ from pipework.wire.schemas import (
     PredictRequest,
     PredictResponse,
 )
-from pipework.wire.text_tensors import TRUNCATED
 
 
 class _Part(BaseModel):
@@ -110,7 +109,7 @@ class HttpTransport(ProtocolTransport):
         response = read(_Response, self._connection.post(path, body))
         return ProtocolResponse(
             version=response.model_version or "",
-            truncated=str((response.parameters or {}).get(TRUNCATED, "")),
+            parameters={name: str(one) for name, one in (response.parameters or {}).items()},
             tensors={output.name: output.tensor() for output in response.outputs},
         )
 

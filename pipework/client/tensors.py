@@ -7,7 +7,7 @@ Shapes: N texts, C classes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ from pipework.tasks.predictions import (
     RegressionValue,
     SingleLabel,
     mark_truncated,
+    mark_windows,
 )
-from pipework.wire.text_tensors import TEXT, TEXT_PAIR, TRUNCATED
+from pipework.wire.text_tensors import TEXT, TEXT_PAIR, TRUNCATED, WINDOWS
 
 DATATYPES = {"label": "BYTES", "score": "FP32", "probabilities": "FP32"}
 OUTPUTS = tuple(DATATYPES)
@@ -45,10 +46,10 @@ class ResponseTensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProtocolResponse:
-    """A response of the protocol; `version` and the parameter `truncated` may be ""."""
+    """A response of the protocol; `version` may be ""."""
 
     version: str
-    truncated: str
+    parameters: Mapping[str, str]
     tensors: Mapping[str, ResponseTensor]
 
 
@@ -58,15 +59,14 @@ class InferOutputs:
 
     Attributes:
         version: version of the model; "" if the server sends none.
-        truncated: the response parameter `truncated`: the indices of texts that the model did not
-            read completely, separated by commas.
+        parameters: the response parameters, see `pipework.wire.text_tensors`.
     """
 
     label_N: Sequence[str]
     score_N: NDArray[np.float32]
     probabilities_NC: NDArray[np.float32]
     version: str = ""
-    truncated: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, response: ProtocolResponse) -> "InferOutputs":
@@ -87,19 +87,27 @@ class InferOutputs:
             score_N=np.array(score.read(), np.float32),
             probabilities_NC=values.reshape(probabilities.shape),
             version=response.version,
-            truncated=response.truncated,
+            parameters=response.parameters,
         )
 
     @property
     def truncated_rows(self) -> list[int]:
         """The indices of the truncated texts."""
-        return [int(row) for row in filter(None, self.truncated.split(","))]
+        return self._numbers(TRUNCATED)
+
+    @property
+    def windows(self) -> list[int]:
+        """The number of windows of each text; empty if each has one."""
+        return self._numbers(WINDOWS)
+
+    def _numbers(self, name: str) -> list[int]:
+        return [int(row) for row in filter(None, self.parameters.get(name, "").split(","))]
 
     def check(self, count: int) -> None:
         """Check that there are outputs for each of `count` texts.
 
         Raises:
-            ValueError: the shapes are different, or there is no such truncated text.
+            ValueError: the shapes are different, or a parameter does not fit the texts.
         """
         shape = self.probabilities_NC.shape
         rows = {len(self.label_N), len(self.score_N), *shape[:1]}
@@ -107,7 +115,12 @@ class InferOutputs:
             message = f"expected probabilities [{count}, C], found {[*shape]}"
             raise ValueError(message)
         if not {*self.truncated_rows} <= {*range(count)}:
-            message = f"{TRUNCATED}: expected indices of {count} texts, found {self.truncated:.50}"
+            found = self.parameters[TRUNCATED]
+            message = f"{TRUNCATED}: expected indices of {count} texts, found {found:.50}"
+            raise ValueError(message)
+        if len(self.windows) not in (0, count) or min(self.windows, default=1) < 1:
+            found = self.parameters[WINDOWS]
+            message = f"{WINDOWS}: expected a number for each of {count} texts, found {found:.50}"
             raise ValueError(message)
 
 
@@ -143,7 +156,8 @@ def predictions(
     Raises:
         PipeError: the number of classes differs from the number of names.
     """
-    return mark_truncated(_predictions(outputs, names_C, top_k), outputs.truncated_rows)
+    found = mark_truncated(_predictions(outputs, names_C, top_k), outputs.truncated_rows)
+    return mark_windows(found, outputs.windows)
 
 
 def _predictions(

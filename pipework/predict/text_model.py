@@ -4,8 +4,9 @@ Shapes: N inputs, C classes.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -20,13 +21,15 @@ from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
     LABEL_SCORE,
     TRUNCATED,
+    WINDOWS,
     ColumnType,
     PredictedColumn,
     PredictedColumns,
     Prediction,
     mark_truncated,
+    mark_windows,
 )
-from pipework.text.encoding import TextEncoder, open_encoder, truncated_rows
+from pipework.text.encoding import Encoding, TextEncoder, all_windows, open_encoder, truncated_rows
 
 
 class TextModel(Protocol):
@@ -55,10 +58,12 @@ class ModelOutputs:
     Attributes:
         outputs: the logits.
         truncated: indices of the inputs that are longer than the model reads.
+        windows: number of windows of each input; empty if each has one.
     """
 
     outputs: Outputs
     truncated: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
 
 
 class TextCodec:
@@ -69,13 +74,17 @@ class TextCodec:
     Attributes:
         input: the form of the inputs.
         task: the task.
+        windows: windows over longer texts, or None.
         encode: returns the encodings of examples that fit the model.
     """
 
     def __init__(self, manifest: Manifest, encoder: TextEncoder) -> None:
         self.input = manifest.input
         self.task = manifest.task
-        self.encode = encoder.encode
+        self.windows = manifest.windows
+        self.encode: Callable[[Sequence[Example]], list[Encoding]] = encoder.encode
+        if self.windows is not None:
+            self.encode = partial(encoder.encode_windows, windows=self.windows)
 
     def fit(self, examples: Iterable[Example]) -> list[Example]:
         """Check and parse examples.
@@ -85,11 +94,22 @@ class TextCodec:
         """
         return [*fit_examples(examples, self.input)]
 
+    def joined(self, outputs: Outputs) -> tuple[Outputs, tuple[int, ...]]:
+        """Return the outputs of texts from the outputs of windows, and the numbers of windows."""
+        if self.windows is None or outputs.one_each:
+            return outputs, ()
+        return self.windows.joined(outputs, self.task), tuple(outputs.counts.tolist())
+
     def predictions(
-        self, outputs: Outputs, truncated: Sequence[int], top_k: int | None = None
+        self,
+        outputs: Outputs,
+        truncated: Sequence[int],
+        top_k: int | None = None,
+        windows: Sequence[int] = (),
     ) -> list[Prediction]:
-        """Return a prediction for each input, and mark the truncated ones."""
-        return mark_truncated(self.task.decode(outputs, top_k), truncated)
+        """Return a prediction for each input; mark the truncated ones, and those with windows."""
+        predictions = mark_truncated(self.task.decode(outputs, top_k), truncated)
+        return mark_windows(predictions, windows)
 
 
 class EngineModel(Closeable):
@@ -123,14 +143,18 @@ class EngineModel(Closeable):
     def infer(self, examples: Sequence[Example], progress: Progress | None = None) -> ModelOutputs:
         """Return the outputs for examples that fit the model; memory is bounded."""
         encodings = self.codec.encode(examples)
+        inputs, offsets = all_windows(encodings)
         with self._lock:
-            outputs = infer_all(self.engine, encodings, progress or NullProgress())
-        return ModelOutputs(outputs=outputs, truncated=truncated_rows(encodings))
+            outputs = infer_all(self.engine, inputs, progress or NullProgress())
+        if offsets is not None:
+            outputs = Outputs(outputs.values, offsets)
+        outputs, windows = self.codec.joined(outputs)
+        return ModelOutputs(outputs=outputs, truncated=truncated_rows(encodings), windows=windows)
 
     def predict(self, examples: Sequence[Example], *, top_k: int | None = None) -> list[Prediction]:
         """Return a prediction for each example; see `TextModel`."""
         found = self.infer(examples)
-        return self.codec.predictions(found.outputs, found.truncated, top_k)
+        return self.codec.predictions(found.outputs, found.truncated, top_k, found.windows)
 
     def columns(self, examples: Sequence[Example], *, scores: bool = False) -> PredictedColumns:
         """Return the predictions for examples as columns; see `TextModel`."""
@@ -144,6 +168,9 @@ class EngineModel(Closeable):
             for label, values in zip(task.labels, scores_CN, strict=True):
                 name = LABEL_SCORE.format(label)
                 columns[name] = PredictedColumn(type=ColumnType.NUMBER, values=values)
+        if self.codec.windows is not None:
+            counts = found.windows or (1,) * len(found.outputs)
+            columns[WINDOWS] = PredictedColumn(type=ColumnType.COUNT, values=counts)
         return {**columns, TRUNCATED: truncated}
 
     def close(self) -> None:

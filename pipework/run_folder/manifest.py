@@ -37,6 +37,7 @@ from pipework.tasks.kinds import Score
 from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.registry import AnyTask
 from pipework.tasks.task import TargetScale, not_a_classifier
+from pipework.tasks.windows import Windows
 
 SCHEMA_VERSION = 6
 CHECKED_FIELDS = {"head", "target_scale"}  # of Model, see ProofSubject
@@ -235,7 +236,8 @@ class Manifest(Record):
     """The contents of a run folder; `imported` is set if the model was not trained here.
 
     `decision` is set if the model gives no label where its score is too low, or has intervals,
-    `cascade` if a first stage answers before an engine.
+    `windows` if it reads the whole of longer texts, `cascade` if a first stage answers before an
+    engine.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -245,6 +247,7 @@ class Manifest(Record):
     model: Model
     data: Data
     imported: ImportRecord | None = None
+    windows: Windows | None = None
     decision: AnyDecision | None = None
     cascade: CascadeRecord | None = None
     engines: tuple[EngineRecord, ...] = ()
@@ -382,6 +385,11 @@ class LockedRun:
         manifest = self.manifest.model_copy(update={"cascade": cascade})
         write_manifest(self.folder, manifest)
         self.manifest = manifest
+
+    def set_windows(self, windows: Windows | None) -> None:
+        """Replace the windows in this object, and remove a cascade; `record_engines` writes it."""
+        changed = {"windows": windows, "cascade": None}
+        self.manifest = self.manifest.model_copy(update=changed)
 
     def set_decision(self, task: AnyTask, decision: AnyDecision | None) -> None:
         """Replace the task in this object; `record_engines` writes it with the engines for it.

@@ -17,11 +17,14 @@ Scores = NDArray[np.float32]
 Truncated = Annotated[
     bool, Field(description="whether only a part of the text was read, because it is too long")
 ]
+WindowCount = Annotated[
+    int, Field(ge=1, description="number of windows that were read: several for a longer text")
+]
 L = TypeVar("L", bound="SingleLabel")
 LABEL = "predicted_label"
 SCORE = "predicted_score"
 LOW, HIGH = "predicted_low", "predicted_high"
-TRUNCATED = "truncated"
+TRUNCATED, WINDOWS = "truncated", "windows"
 LABEL_SCORE = "score_{}"  # the column of the score of a label
 SEPARATOR = ", "
 
@@ -36,6 +39,7 @@ class SingleLabel:
     score: float
     scores: dict[str, float]
     truncated: Truncated = False
+    windows: WindowCount = 1
 
     def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
         """Return label and score."""
@@ -70,6 +74,7 @@ class AbstainedLabel:
     score: float
     scores: dict[str, float]
     truncated: Truncated = False
+    windows: WindowCount = 1
 
     def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
         """Return the fallback label, or an empty one, and the score."""
@@ -85,6 +90,7 @@ class MultiLabel:
     labels: tuple[str, ...]
     scores: dict[str, float]
     truncated: Truncated = False
+    windows: WindowCount = 1
 
     def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
         """Return the labels and their scores with a separator, or the labels as a list of JSON."""
@@ -102,6 +108,7 @@ class RegressionValue:
 
     score: float
     truncated: Truncated = False
+    windows: WindowCount = 1
 
     def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
         """Return the number."""
@@ -118,6 +125,7 @@ class RegressionInterval:
     low: float
     high: float
     truncated: Truncated = False
+    windows: WindowCount = 1
 
     def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
         """Return the number."""
@@ -140,6 +148,7 @@ class ColumnType(StrEnum):
 
     TEXT = "text"
     NUMBER = "number"
+    COUNT = "count"
     FLAG = "flag"
 
 
@@ -219,7 +228,13 @@ def single_labels(
 
 def marked(kind: type[L], one: SingleLabel) -> L:
     """Return a label as an instance of another class, which marks where it comes from."""
-    return kind(label=one.label, score=one.score, scores=one.scores, truncated=one.truncated)
+    return kind(
+        label=one.label,
+        score=one.score,
+        scores=one.scores,
+        truncated=one.truncated,
+        windows=one.windows,
+    )
 
 
 def mark_first_stage(predictions: list[Prediction], rows: Iterable[int]) -> list[Prediction]:
@@ -234,4 +249,12 @@ def mark_truncated(predictions: list[Prediction], rows: Iterable[int]) -> list[P
     """Set `truncated` of the predictions of these rows, and return all predictions."""
     for row in rows:
         predictions[row] = replace(predictions[row], truncated=True)
+    return predictions
+
+
+def mark_windows(predictions: list[Prediction], counts: Sequence[int]) -> list[Prediction]:
+    """Set `windows` of predictions to these counts, if there are any, and return all."""
+    for row, count in enumerate(counts):
+        if count > 1:
+            predictions[row] = replace(predictions[row], windows=count)
     return predictions

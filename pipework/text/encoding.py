@@ -5,7 +5,7 @@ Shapes: T tokens of one input, special tokens included.
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from pipework.data.examples import Example
 from pipework.errors import ConfigError, InputError, RunFolderError
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
+from pipework.tasks.outputs import Indices, offsets_of
+from pipework.tasks.windows import Windows
 from pipework.text.special_tokens import PairTemplate, truncated_lengths
 from pipework.text.word_cache import TextTemplate, WordCache, separable
 
@@ -38,12 +40,14 @@ class Encoding:
         entity_spans: token spans [start, end) of the two entities, their marks included, or None
             for a task without entities.
         truncated: whether tokens were removed, because there were more than `max_length`.
+        others: the other windows of a text of which this is the first, see `encode_windows`.
     """
 
     ids: NDArray[np.int32]
     type_ids: NDArray[np.int8] | None
     entity_spans: Spans | None = None
     truncated: bool = False
+    others: "tuple[Encoding, ...]" = ()
 
     def __len__(self) -> int:
         """Return T."""
@@ -64,6 +68,15 @@ def token_digest(encodings: Iterable[Encoding]) -> str:
 def truncated_rows(encodings: Sequence[Encoding]) -> tuple[int, ...]:
     """Return the indices of the truncated inputs."""
     return tuple([row for row, encoding in enumerate(encodings) if encoding.truncated])
+
+
+def all_windows(encodings: Sequence[Encoding]) -> tuple[Sequence[Encoding], Indices | None]:
+    """Return all windows of texts, and the offsets of each text; None for one window each."""
+    if not any(encoding.others for encoding in encodings):
+        return encodings, None
+    counts_N = np.array([1 + len(encoding.others) for encoding in encodings])
+    windows = [window for first in encodings for window in (first, *first.others)]
+    return windows, offsets_of(counts_N)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -155,6 +168,26 @@ class TextEncoder:
             return [*texts]
         pairs = iter(self._encode_pairs(paired))
         return [next(texts if example.text_pair is None else pairs) for example in examples]
+
+    def encode_windows(self, examples: Sequence[Example], windows: Windows) -> list[Encoding]:
+        """Encode the whole of single texts, those longer than `max_length` as several windows.
+
+        Raises:
+            InputError: a text is not valid Unicode.
+            ConfigError: no token is between the windows, or the tokenizer has no template.
+        """
+        template, room = self._window_template, self._window_template.room(self.max_length)
+        if windows.stride >= room:
+            message = f"expected windows.stride below {room}, the tokens of a text in a window"
+            raise ConfigError(message, f"found {windows.stride}: choose a smaller one")
+        encodings = list[Encoding]()
+        for ids in self._token_ids([example.text for example in examples]):
+            first, *others = (
+                self._encoding(*template.around(ids[start : start + room]), truncated=False)
+                for start in windows.starts(len(ids), room)
+            )
+            encodings.append(replace(first, others=tuple(others)) if others else first)
+        return encodings
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
         if (cache := self._word_cache) is not None and (template := self._text_template):
@@ -267,6 +300,13 @@ class TextEncoder:
     def _text_template(self) -> TextTemplate | None:
         """The special tokens around a single text; None without a word cache."""
         return TextTemplate.of(self._untruncated) if self._word_cache is not None else None
+
+    @cached_property
+    def _window_template(self) -> TextTemplate:
+        if (template := TextTemplate.of(self._untruncated)) is not None:
+            return template
+        message = "the tokenizer does not insert a text once between its special tokens"
+        raise ConfigError(message, "leave out windows")
 
     @cached_property
     def _pair_template(self) -> PairTemplate:

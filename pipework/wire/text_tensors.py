@@ -20,8 +20,9 @@ from pipework.tasks.task import Task
 
 TEXT, TEXT_PAIR = "text", "text_pair"
 ROWS = "rows"
-# Parameter of a response: the indices of the texts that were truncated, separated by commas.
-TRUNCATED = "truncated"
+# Parameters of a response, separated by commas: the indices of the texts that were truncated, and
+# the number of windows of each text.
+TRUNCATED, WINDOWS = "truncated", "windows"
 MAX_CHARACTERS = 100_000  # per text, on Triton and on this server
 
 
@@ -67,6 +68,7 @@ class OutputTensors:
         outputs: the logits.
         labels_C: names of the classes.
         truncated: indices of the texts that were longer than the model reads.
+        windows: number of windows of each text; empty if each has one.
     """
 
     label_N: NDArray[np.object_]
@@ -75,9 +77,16 @@ class OutputTensors:
     outputs: Outputs
     labels_C: tuple[str, ...]
     truncated: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, outputs: Outputs, task: Task, truncated: tuple[int, ...] = ()) -> "OutputTensors":
+    def of(
+        cls,
+        outputs: Outputs,
+        task: Task,
+        truncated: tuple[int, ...] = (),
+        windows: tuple[int, ...] = (),
+    ) -> "OutputTensors":
         """Compute the tensors from outputs."""
         probabilities_RC = task.probabilities(outputs.values)
         best_N = outputs.max_per_input(probabilities_RC.max(axis=1, initial=-np.inf))
@@ -90,6 +99,7 @@ class OutputTensors:
             outputs=outputs,
             labels_C=task.labels,
             truncated=truncated,
+            windows=windows,
         )
 
     def rows(self, start: int, stop: int) -> "OutputTensors":
@@ -102,11 +112,14 @@ class OutputTensors:
             outputs=self.outputs.part(start, stop),
             labels_C=self.labels_C,
             truncated=tuple(row - start for row in self.truncated if start <= row < stop),
+            windows=self.windows[start:stop],
         )
 
     def parameters(self) -> dict[str, str]:
-        """Return the parameters of the response: the truncated texts, if there are any."""
-        return {TRUNCATED: ",".join(map(str, self.truncated))} if self.truncated else {}
+        """Return the parameters of the response, without empty ones."""
+        windows = self.windows if any(count > 1 for count in self.windows) else ()
+        numbers = {TRUNCATED: self.truncated, WINDOWS: windows}
+        return {name: ",".join(map(str, some)) for name, some in numbers.items() if some}
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
         """Return the tensors by name, each with two dimensions.

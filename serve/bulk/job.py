@@ -149,6 +149,7 @@ class BulkJob:
             model=manifest.identity.name,
             task=manifest.task,
             tokenizer=manifest.input.tokenizer.sha256,
+            windows=manifest.windows,
             engine=EngineIdentity.of(self._scorer.record, self._scorer.cascade),
             columns=tuple(first.names.values()),
             keep=tuple(first.keep),

@@ -26,6 +26,7 @@ from pipework.serve.bulk.records import Reject
 from pipework.serve.bulk.stored_files import StoredFile
 from pipework.tasks.registry import AnyTask
 from pipework.tasks.task import Task
+from pipework.tasks.windows import Windows
 
 REJECTS, FINISHED = "rejects", "finished"
 FOLDERS = (PARTS, REJECTS, FINISHED)
@@ -67,6 +68,7 @@ class BulkPlan(Record):
         model: name of the run.
         task: its labels and thresholds.
         tokenizer: digest of the tokenizer.
+        windows: windows over longer texts.
         engine: the engine.
         columns: the columns of the texts.
         keep: the columns that are copied to the output.
@@ -78,6 +80,7 @@ class BulkPlan(Record):
     model: str
     task: AnyTask
     tokenizer: str
+    windows: Windows | None = None
     engine: EngineIdentity
     columns: tuple[str, ...]
     keep: tuple[str, ...]
@@ -270,7 +273,7 @@ def planned_engine(folder: JobFolder) -> str | None:
 
 def _difference(known: BulkPlan, plan: BulkPlan) -> str:
     """Describe the first difference between the plan of a job and another."""
-    for name in ("model", "task", "engine", "tokenizer", "columns", "keep"):
+    for name in ("model", "task", "engine", "tokenizer", "windows", "columns", "keep"):
         before = getattr(known, name)
         now = getattr(plan, name)
         if before != now:

@@ -72,6 +72,7 @@ def part_table(
     types = {
         ColumnType.TEXT: pa.string(),
         ColumnType.NUMBER: pa.float32(),
+        ColumnType.COUNT: pa.int32(),
         ColumnType.FLAG: pa.bool_(),
     }
     columns = dict(zip(window.kept.schema.names, window.kept.columns, strict=True))

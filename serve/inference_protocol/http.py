@@ -102,7 +102,8 @@ class InferResponse(BaseModel):
     parameters: dict[str, str] = Field(
         default={},
         description="`truncated`: the indices of the texts, from 0 and separated by commas, that "
-        "are longer than the model reads and were truncated; missing if there are none",
+        "are longer than the model reads and were truncated; missing if there are none. `windows`: "
+        "the number of windows of each text; missing if each has one",
     )
     outputs: list[OutputTensorResponse]
 

@@ -168,7 +168,7 @@ class Predictor(Closeable):
             await self._validated(examples),
             options or RequestOptions(),
             lambda result: mark_first_stage(
-                self._codec.predictions(result.outputs, result.truncated, top_k),
+                self._codec.predictions(result.outputs, result.truncated, top_k, result.windows),
                 result.first_stage,
             ),
         )
@@ -184,7 +184,9 @@ class Predictor(Closeable):
         return await self._run(
             await LARGE_WORK.run(texts.size_bytes, partial(texts.examples, self._codec.input)),
             options or RequestOptions(),
-            lambda result: OutputTensors.of(result.outputs, self._codec.task, result.truncated),
+            lambda result: OutputTensors.of(
+                result.outputs, self._codec.task, result.truncated, result.windows
+            ),
         )
 
     async def _validated(self, examples: Sequence[Example]) -> list[Example]:
@@ -251,7 +253,7 @@ class Predictor(Closeable):
 
     async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
         """Wait for the logits, at most until the deadline."""
-        result = self._awaited(self._tokenizers.submit(examples, options))
+        result = self._joined(self._awaited(self._tokenizers.submit(examples, options)))
         if options.deadline_s is None:
             return await result
         limit = asyncio.timeout(options.left_s)
@@ -263,6 +265,12 @@ class Predictor(Closeable):
                 raise
             self.scheduler.count(RefusalReason.DEADLINE)
             raise deadline_error() from error
+
+    async def _joined(self, result: Coroutine[Any, Any, JobResult]) -> JobResult:
+        """Wait for the logits of windows, and return those of texts."""
+        found = await result
+        outputs, windows = self._codec.joined(found.outputs)
+        return replace(found, outputs=outputs, windows=windows) if windows else found
 
     def _awaited(self, future: "Future[JobResult]") -> Coroutine[Any, Any, JobResult]:
         loop, bridge = asyncio.get_running_loop(), self._bridge

@@ -30,8 +30,8 @@ from pipework.serve.config import QueueSettings
 from pipework.serve.engines.first_stage import FirstAnswers
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.admission import Admission
-from pipework.tasks.outputs import Outputs
-from pipework.text.encoding import Encoding, truncated_rows
+from pipework.tasks.outputs import Indices, Outputs
+from pipework.text.encoding import Encoding, all_windows, truncated_rows
 
 Span = tuple[float, float]  # start and end, in seconds
 BULK_EVERY = 4
@@ -49,11 +49,13 @@ class JobResult:
     Attributes:
         truncated: the truncated inputs.
         first_stage: the inputs that the first stage of a cascade has answered.
+        windows: number of windows of each input; empty if each has one.
     """
 
     outputs: Outputs
     truncated: tuple[int, ...] = ()
     first_stage: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
     tokenize_s: float = 0.0
     queue_s: float = 0.0
     infer_s: float = 0.0
@@ -63,8 +65,11 @@ class JobResult:
 class Job:
     """A request of N >= 1 inputs, with its progress through the engines.
 
+    The windows of a text are inputs of their own until all are computed.
+
     Attributes:
         encodings: the tokenized inputs.
+        offsets: the offsets of the windows of each text; None if each has one.
         options: deadline and priority.
         queued_s: time of arrival in the queue, on the clock of `time.perf_counter`.
         tokenize_s: seconds spent in the tokenizer.
@@ -90,11 +95,13 @@ class Job:
     turn: float = 0.0
     parts: dict[int, Outputs] = field(default_factory=dict)
     first: FirstAnswers | None = None
+    offsets: Indices | None = None
     # Engines fill parts of one request at the same time.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         """Count the inputs to compute."""
+        self.encodings, self.offsets = all_windows(self.encodings)
         self.left = len(self.encodings)
 
     @property
@@ -152,6 +159,8 @@ class Job:
         whole = len(self.parts) == 1
         took_s = infer_s if whole else covered_s(self.computed)
         outputs = Outputs.concatenate([self.parts[start] for start in sorted(self.parts)])
+        if self.offsets is not None:
+            outputs = Outputs(outputs.values, self.offsets)
         first, truncated = self.first, truncated_rows(self.encodings)
         if first is not None:
             outputs, truncated = first.with_rest(outputs), first.truncated

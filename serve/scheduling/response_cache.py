@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from struct import Struct
 from sys import getsizeof
 
 import numpy as np
@@ -23,6 +24,7 @@ from pipework.tasks.outputs import Outputs, offsets_of
 # the rest is the rounding of allocations.
 ENTRY_BYTES = 256
 IS_TRUNCATED, FROM_FIRST_STAGE = 1, 2  # flags of an entry
+MARKS = Struct("<BI")  # the last bytes of an entry: flags, and number of windows
 
 
 class ResponseCache:
@@ -44,7 +46,7 @@ class ResponseCache:
         self._columns = columns
         self._seed = secrets.randbits(64)  # nobody can search for texts with equal digests
         self._lock = threading.Lock()
-        # By digest: the values of the rows, and a byte of flags.
+        # By digest: the values of the rows, a byte of flags, and the number of windows.
         self._entries: OrderedDict[bytes, bytes] = OrderedDict()
         self.hits = self.misses = self.bytes = 0
         self.first_stage_is_wrong = False  # then its outputs are not used
@@ -70,11 +72,16 @@ class ResponseCache:
                 entries[index] = entry
         known = [entry for entry in entries if entry is not None]
         truncated, first_stage = (
-            tuple(index for index, entry in enumerate(known) if entry[-1] & flag)
+            tuple(index for index, entry in enumerate(known) if _marks(entry)[0] & flag)
             for flag in (IS_TRUNCATED, FROM_FIRST_STAGE)
         )
-        outputs = self._outputs(known)
-        return replace(result, outputs=outputs, truncated=truncated, first_stage=first_stage)
+        return replace(
+            result,
+            outputs=self._outputs(known),
+            truncated=truncated,
+            first_stage=first_stage,
+            windows=tuple(_marks(entry)[1] for entry in known),
+        )
 
     def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the entries of inputs, None for those that the cache does not have."""
@@ -90,7 +97,7 @@ class ResponseCache:
 
     def keep(self, keys: Sequence[bytes], result: JobResult) -> list[bytes]:
         """Keep outputs, and return the entries: earlier ones of the same inputs stay."""
-        flags = [0] * len(keys)
+        flags, windows = [0] * len(keys), result.windows or [1] * len(keys)
         for row in result.truncated:
             flags[row] |= IS_TRUNCATED
         for row in result.first_stage:
@@ -99,13 +106,13 @@ class ResponseCache:
         with self._lock:
             for index, key in enumerate(keys):
                 values = result.outputs.part(index, index + 1).values
-                entry = values.tobytes() + bytes((flags[index],))
+                entry = values.tobytes() + MARKS.pack(flags[index], windows[index])
                 entries.append(self._get(key) or self._add(key, entry))
         return entries
 
     def _get(self, key: bytes) -> bytes | None:
         entry = self._entries.get(key)
-        if entry is not None and self.first_stage_is_wrong and entry[-1] & FROM_FIRST_STAGE:
+        if entry is not None and self.first_stage_is_wrong and _marks(entry)[0] & FROM_FIRST_STAGE:
             return None
         return entry
 
@@ -127,11 +134,17 @@ class ResponseCache:
         ]
 
     def _outputs(self, entries: Sequence[bytes]) -> Outputs:
-        data = bytearray().join(entry[:-1] for entry in entries)
+        data = bytearray().join(entry[: -MARKS.size] for entry in entries)
         values_RC = np.frombuffer(data, np.float32).reshape(-1, self._columns)
         row_bytes = values_RC.itemsize * self._columns
         counts_N = np.array([len(entry) // row_bytes for entry in entries], np.int64)
         return Outputs(values_RC, offsets_of(counts_N))
+
+
+def _marks(entry: bytes) -> tuple[int, int]:
+    """Return the flags and the number of windows of an entry."""
+    flags, windows = MARKS.unpack_from(entry, len(entry) - MARKS.size)
+    return flags, windows
 
 
 def _size(key: bytes, entry: bytes) -> int:

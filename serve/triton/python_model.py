@@ -111,17 +111,17 @@ def answers(model: EngineModel, batch: Sequence[InputTexts]) -> list[OutputTenso
     for request in parsed:
         if isinstance(request, list):
             examples += request
-    outputs = model.infer(examples)
-    whole = OutputTensors.of(outputs.outputs, model.codec.task, outputs.truncated)
-    found: list[OutputTensors | InputError] = []
+    found = model.infer(examples)
+    whole = OutputTensors.of(found.outputs, model.codec.task, found.truncated, found.windows)
+    answered: list[OutputTensors | InputError] = []
     start = 0
     for request in parsed:
         if isinstance(request, InputError):
-            found.append(request)
+            answered.append(request)
             continue
-        found.append(whole.rows(start, start + len(request)))
+        answered.append(whole.rows(start, start + len(request)))
         start += len(request)
-    return found
+    return answered
 
 
 def _read(model: EngineModel, texts: InputTexts) -> list[Example] | InputError:

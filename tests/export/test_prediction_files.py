@@ -70,7 +70,7 @@ def test_predictions_of_all_task_kinds_are_written(request, tmp_path, fixture, t
         )
         out[suffix] = (tmp_path / f"a{suffix}").read_text().rstrip("\n")
     assert re.fullmatch(tsv, out[".tsv"].splitlines()[1])
-    assert set(json.loads(out[".jsonl"])) == {"text", "truncated", *keys.split()}
+    assert set(json.loads(out[".jsonl"])) == {"text", "truncated", "windows", *keys.split()}
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".csv"])

@@ -87,7 +87,8 @@ def app() -> App:
 
 def test_a_response_has_model_version_and_scores(app: App) -> None:
     answer = app.predict(json={"texts": ["a", "b"], "top_k": 1})
-    prediction = {"label": "sport", "score": 0.75, "scores": {"sport": 0.75}, "truncated": False}
+    prediction = {"label": "sport", "score": 0.75, "scores": {"sport": 0.75}}
+    prediction |= {"truncated": False, "windows": 1}
     assert answer.status_code == 200
     assert answer.json() == {"model": "fake", "version": "1", "predictions": [prediction] * 2}
 
@@ -100,7 +101,7 @@ def test_inputs_reach_the_model_with_their_entities(app: App) -> None:
 def test_openapi_has_a_schema_for_each_kind_of_prediction(app: App) -> None:
     schemas = app.request("GET", "/openapi.json").json()["components"]["schemas"]
     assert {"SingleLabel", "MultiLabel", "RegressionValue"} <= schemas.keys()
-    assert set(schemas["MultiLabel"]["properties"]) == {"labels", "scores", "truncated"}
+    assert set(schemas["MultiLabel"]["properties"]) == {"labels", "scores", "truncated", "windows"}
     for name in ("SingleLabel", "MultiLabel", "RegressionValue"):
         truncated = schemas[name]["properties"]["truncated"]
         assert (truncated["type"], truncated["default"]) == ("boolean", False)

@@ -172,6 +172,7 @@ function showResult(result, timing, elapsed) {
   const predicted = prediction.labels ?? one;
   const parts = summary(prediction);
   if (prediction.truncated) parts.push("only a part was read: the text is too long for the model");
+  if (prediction.windows > 1) parts.push(`read in ${prediction.windows} windows`);
   $("answer").hidden = false;
   $("prediction").replaceChildren(...parts.map((part, index) => element(index ? "small" : "span", "", part)));
   $("spoken").textContent = parts.join(", ");

@@ -44,7 +44,7 @@ class MemoryTransport(ProtocolTransport):
             "score": tensor([rows, 1], [0.75] * rows),
             "probabilities": tensor([rows, 2], [0.25, 0.75] * rows),
         }
-        return ProtocolResponse(version=self._version(), truncated="", tensors=tensors)
+        return ProtocolResponse(version=self._version(), parameters={}, tensors=tensors)
 
     def _classify(self, inputs, best):
         self.classified += 1
@@ -54,7 +54,7 @@ class MemoryTransport(ProtocolTransport):
             raise InputError(message)
         named = [f"0.5:{index}:{label}" for index, label in enumerate(LABELS)]
         tensors = {"probabilities": tensor([1, best], named[:best])}
-        return ProtocolResponse(version=self._version(), truncated="", tensors=tensors)
+        return ProtocolResponse(version=self._version(), parameters={}, tensors=tensors)
 
     def _describe(self, model, version):  # noqa: ARG002
         self.described += 1

@@ -33,6 +33,15 @@ def sent(logits_NC, kind):
     )
 
 
+def test_the_numbers_of_windows_are_marked():
+    outputs = replace(sent(LOGITS_NC, task("single_label")), parameters={"windows": "1,3,2"})
+    outputs.check(3)
+    assert [found.windows for found in predictions(outputs, LABELS, None)] == [1, 3, 2]
+    for wrong in ("1,2", "1,0,1", "1,1,1,1"):
+        with pytest.raises(ValueError, match="windows: expected a number for each of 3 texts"):
+            replace(outputs, parameters={"windows": wrong}).check(3)
+
+
 @pytest.mark.parametrize("kind", ["single_label", "multi_label"])
 @pytest.mark.parametrize("top_k", [None, 2])
 def test_predictions_from_tensors_equal_those_of_the_rest_api(kind, top_k):
@@ -75,7 +84,7 @@ def test_a_fallback_label_is_recognised(fallback):
     [("", [False] * 3), ("1", [False, True, False]), ("2,0", [True, False, True])],
 )
 def test_truncated_texts_are_marked(sent_rows, expected):
-    outputs = replace(sent(LOGITS_NC, task("single_label")), truncated=sent_rows)
+    outputs = replace(sent(LOGITS_NC, task("single_label")), parameters={"truncated": sent_rows})
     outputs.check(3)
     for names in (LABELS, ()):
         assert [found.truncated for found in predictions(outputs, names, None)] == expected
@@ -83,7 +92,7 @@ def test_truncated_texts_are_marked(sent_rows, expected):
 
 @pytest.mark.parametrize("sent_rows", ["3", "-1", "x", "0;1", "1.0", "True"])
 def test_truncated_texts_that_do_not_exist_are_reported(sent_rows):
-    outputs = replace(sent(LOGITS_NC, task("single_label")), truncated=sent_rows)
+    outputs = replace(sent(LOGITS_NC, task("single_label")), parameters={"truncated": sent_rows})
     with pytest.raises(ValueError, match=r"truncated: expected indices of 3 texts|invalid literal"):
         outputs.check(3)
 

@@ -55,7 +55,7 @@ def model():
     record = FileRecord(path="tokenizer.json", sha256="0" * 64, size=1)
     input_ = Input(fields=("text",), tokenizer=record, max_length=4, pad_id=0, type_ids=False)
     codec = TextCodec(
-        SimpleNamespace(input=input_, task=TASK),
+        SimpleNamespace(input=input_, task=TASK, windows=None),
         TextEncoder(tokenizer, max_length=4, type_ids=False),
     )
     return EngineModel(codec, CountingEngine())

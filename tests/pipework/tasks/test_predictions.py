@@ -10,14 +10,14 @@ from pipework.tasks.predictions import (
 )
 
 PREDICTIONS = {
-    '{"label":"x","score":0.5,"scores":{"x":0.5},"truncated":false}': SingleLabel(
+    '{"label":"x","score":0.5,"scores":{"x":0.5},"truncated":false,"windows":1}': SingleLabel(
         label="x", score=0.5, scores={"x": 0.5}
     ),
-    '{"labels":["x"],"scores":{"x":0.5},"truncated":true}': MultiLabel(
+    '{"labels":["x"],"scores":{"x":0.5},"truncated":true,"windows":1}': MultiLabel(
         labels=("x",), scores={"x": 0.5}, truncated=True
     ),
-    '{"labels":[],"scores":{},"truncated":false}': MultiLabel(labels=(), scores={}),
-    '{"score":2.5,"truncated":false}': RegressionValue(score=2.5),
+    '{"labels":[],"scores":{},"truncated":false,"windows":1}': MultiLabel(labels=(), scores={}),
+    '{"score":2.5,"truncated":false,"windows":1}': RegressionValue(score=2.5),
 }
 
 

@@ -7,7 +7,8 @@ from pipework.data.examples import Example, Source
 from pipework.data.readers import numbered_lines
 from pipework.errors import ConfigError, InputError, RunFolderError
 from pipework.run_folder.read_options import Reading
-from pipework.text.encoding import TextEncoder, mark_entities
+from pipework.tasks.windows import Windows
+from pipework.text.encoding import TextEncoder, all_windows, mark_entities
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefgh"]
 
@@ -328,3 +329,57 @@ def test_a_vocabulary_without_the_marks_is_rejected():
     example = Example(text="a b c", entities=((0, 1), (4, 5)))
     with pytest.raises(ConfigError, match=r"the vocabulary lacks \$ or #"):
         encoder().encode([example])
+
+
+def words_of(encodings, special=(2, 3)):
+    """Return the tokens of the texts in the windows of each input, without special tokens."""
+    ids = [[first, *first.others] for first in encodings]
+    return [[[i for i in one.ids.tolist() if i not in special] for one in some] for some in ids]
+
+
+@pytest.mark.parametrize("family", ["library", "words"])
+@pytest.mark.parametrize("stride", [0, 1, 3])
+def test_windows_hold_all_tokens_of_a_text_in_order(family, stride):
+    one = encoder(6) if family == "library" else bert(6)[1]
+    examples = [Example(text=" ".join("abcdefgh"[:count] * 3)) for count in range(9)]
+    encodings = one.encode_windows(examples, Windows(stride=stride))
+    wholes = one.with_max_length(64).encode(examples)
+    for whole, windows, first in zip(wholes, words_of(encodings), encodings, strict=True):
+        text = whole.ids[1:-1].tolist()
+        starts = Windows(stride=stride).starts(len(text), 4)
+        assert windows == [text[start : start + 4] for start in starts]
+        for window in (first, *first.others):
+            assert len(window) == min(6, len(whole))
+            assert (window.ids[0], window.ids[-1]) == (2, 3)
+            assert not window.truncated
+            np.testing.assert_array_equal(window.type_ids, 0)
+    assert max(len(windows) for windows in words_of(encodings)) > 3
+
+
+@pytest.mark.parametrize("family", ["library", "words"])
+def test_the_first_window_is_the_truncated_text(family):
+    one = encoder(6) if family == "library" else bert(6)[1]
+    examples = [Example(text=" ".join("abcdefgh"[:count])) for count in range(9)]
+    windows = one.encode_windows(examples, Windows(stride=1))
+    for truncated, first in zip(one.encode(examples), windows, strict=True):
+        np.testing.assert_array_equal(first.ids, truncated.ids)
+        assert bool(first.others) is truncated.truncated
+    inputs, offsets = all_windows(windows)
+    assert len(inputs) == offsets[-1] == sum(1 + len(first.others) for first in windows)
+    short = one.encode(examples[:3])
+    assert all_windows(short) == (short, None)
+
+
+def test_windows_that_share_all_tokens_are_refused():
+    with pytest.raises(ConfigError, match=r"expected windows\.stride below 4, the tokens"):
+        encoder(6).encode_windows([Example(text="a b")], Windows(stride=4))
+
+
+def test_windows_need_a_template_with_the_text_once():
+    tokenizer = letters_tokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    twice = TextEncoder(tokenizer, max_length=16, type_ids=False)
+    with pytest.raises(ConfigError, match="does not insert a text once"):
+        twice.encode_windows([Example(text="a b")], Windows(stride=1))

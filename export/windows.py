@@ -1,0 +1,98 @@
+"""Set windows over long texts, and compare them on dev with reading only the first window.
+
+Shapes: N texts.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.data.kept_rows import sample_evenly
+from pipework.data.splits import split_source
+from pipework.errors import ConfigError
+from pipework.export.config import ExportSettings, WindowJoin
+from pipework.export.inference import open_model
+from pipework.progress import Progress, counted
+from pipework.run_folder.manifest import LockedRun, Manifest
+from pipework.scoring.bootstrap import TaskOutputs, paired_interval
+from pipework.scoring.evaluation import infer_all, label_array
+from pipework.tasks.outputs import Outputs
+from pipework.tasks.task import Task
+from pipework.tasks.windows import Join, Windows
+from pipework.text.encoding import all_windows, open_encoder
+
+
+def set_windows(locked: LockedRun, settings: ExportSettings, progress: Progress) -> None:
+    """Set the windows of `settings.windows` in the locked manifest; `join = "first"` removes them.
+
+    The checkpoint scores dev, with the windows and with the first window of each text.
+
+    Raises:
+        ConfigError: the model does not read a single text, the windows share too many tokens, or a
+            decision was chosen without these windows.
+    """
+    chosen, manifest = settings.windows, locked.manifest
+    windows = None
+    if chosen.join is not WindowJoin.FIRST:
+        windows = Windows(stride=chosen.stride or 0, join=Join(chosen.join))
+    if windows == manifest.windows:
+        return
+    if (manifest.decision or manifest.task.min_scores) and not settings.decision.given:
+        message = "the scores that give a label were chosen without these windows"
+        hint = "set decision.* again in the same command, or decision.min_score=0"
+        raise ConfigError(message, hint)
+    if windows is not None:
+        _check(manifest, windows, locked.folder)
+        _compare(locked.folder, manifest, windows, settings.dev_rows, progress)
+    locked.set_windows(windows)
+
+
+def _check(manifest: Manifest, windows: Windows, run: Path) -> None:
+    if manifest.input.pair or manifest.input.marked or manifest.task.rows_per_token:
+        message = f"{run} does not read single texts: windows are not supported"
+        raise ConfigError(message, "leave out windows.*")
+    open_encoder(run, manifest).encode_windows([], windows)
+
+
+def _compare(
+    run: Path, manifest: Manifest, windows: Windows, most: int, progress: Progress
+) -> None:
+    """Note the share of long dev texts, their windows, and how the score changes."""
+    if "dev" not in manifest.data.splits:
+        return
+    source = split_source(run, manifest, "dev")
+    rows = sample_evenly(source.rows(), manifest.data.splits["dev"].rows, most)
+    examples = [*rows.values()]
+    encodings = open_encoder(run, manifest).encode_windows(examples, windows)
+    inputs, offsets = all_windows(encodings)
+    length = counted(manifest.input.max_length, "token")
+    if offsets is None:
+        progress.note(f"windows: no text of dev is longer than {length}")
+        return
+    counts_N = np.diff(offsets)
+    longer_N = counts_N[counts_N > 1]
+    line = (
+        f"windows: {len(longer_N) / len(counts_N):.1%} of the dev texts are longer than {length}: "
+        f"{longer_N.mean():.1f} windows each, {counts_N.mean():.2f} for all texts on average"
+    )
+    if manifest.data.reading.label is not None:
+        truth_N = label_array(examples, manifest.task, str(source.path))
+        with open_model(run, manifest, checkpoint=True) as checkpoint:
+            outputs = infer_all(checkpoint, inputs, progress)
+        outputs = Outputs(outputs.values, offsets)
+        line += f"; {_score_change(manifest.task, windows, outputs, truth_N)}"
+    progress.note(line)
+
+
+def _score_change(
+    task: Task, windows: Windows, outputs: Outputs, truth_N: NDArray[np.generic]
+) -> str:
+    """Return the scores with the first window and with all windows, as text."""
+    first = Outputs.of(outputs.values[outputs.offsets[:-1]])
+    whole = windows.joined(outputs, task)
+    before, after = (task.evaluate(one, truth_N).score for one in (first, whole))
+    once, windowed = (TaskOutputs(outputs=one, task=task) for one in (first, whole))
+    interval = paired_interval(once, windowed, truth_N)
+    change = f"change {interval.low:+.4f} to {interval.high:+.4f}"
+    return f"{task.metric} {before:.4f} with the first window, {after:.4f} with all ({change})"
