@@ -49,6 +49,7 @@ from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.windows import Join, Windows
 from pipework.text.encoding import Encoding, TextEncoder
 from tests.checked_manifest import TOLERANCE, as_checked, parity
 from tests.commands import ForkedProcess
@@ -306,6 +307,15 @@ def keep_rows(run: Path, *, wrong: float = 0.0) -> None:
     files = tuple(record_file(run, folder / name) for name in ("model.onnx", "rows.npz"))
     record = record.model_copy(update={"files": files})
     write_manifest(run, manifest.model_copy(update={"engines": (record,)}))
+
+
+def with_windows(run: Path, folder: Path, join: Join = Join.MEAN) -> Path:
+    """Return a copy of a run that reads windows."""
+    shutil.copytree(run, folder)
+    manifest = read_manifest(folder)
+    windows = Windows(stride=2, join=join)
+    write_manifest(folder, manifest.model_copy(update={"windows": windows}))
+    return folder
 
 
 def build_run(

@@ -15,31 +15,22 @@ from pipework.data.examples import Example
 from pipework.errors import ConfigError
 from pipework.predict.text_model import EngineModel
 from pipework.progress import NullProgress
-from pipework.run_folder.manifest import read_manifest, write_manifest
+from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.evaluation import Engine
 from pipework.serve.bulk.job import BulkOptions, score_files
 from pipework.serve.engines import open_proven
 from pipework.serve.models.open_models import open_predictor
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import SingleLabel
-from pipework.tasks.windows import Join, Windows
+from pipework.tasks.windows import Join
 from pipework.text.encoding import Encoding
 from pipework.wire.text_tensors import InputTexts
-from tests.serve.conftest import Server
+from tests.serve.conftest import Server, with_windows
 from tests.serve.servers import Infer
 
 # The graph reads 32 tokens. The words of a text have one label, or two at its ends.
 TEXTS = ["rain", "goal " * 100, "", "bank rate " * 20 + "sun " * 60, "team " * 31, "wind " * 30]
 COUNTS = (1, 4, 1, 4, 2, 1)
-
-
-def with_windows(run: Path, folder: Path, join: Join = Join.MEAN) -> Path:
-    """Return a copy of a run that reads windows."""
-    shutil.copytree(run, folder)
-    manifest = read_manifest(folder)
-    windows = Windows(stride=2, join=join)
-    write_manifest(folder, manifest.model_copy(update={"windows": windows}))
-    return folder
 
 
 @pytest.fixture(params=["run", "multi_run", "regression_run"])

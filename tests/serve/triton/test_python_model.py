@@ -23,12 +23,14 @@ from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.wire.text_tensors import OutputTensors
+from tests.serve.conftest import with_windows
 
 
 @pytest.fixture(scope="module")
 def repository(pair_run, entity_run, multi_run, regression_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("triton") / "repository"
     runs = {"pair": pair_run, "marked": entity_run, "several": multi_run, "value": regression_run}
+    runs["windows"] = with_windows(multi_run, tmp_path_factory.mktemp("run") / "windows")
     for name, run in runs.items():
         add_version(run, folder, TritonSettings(name=name), EngineChoice(), NullProgress())
     return folder
@@ -116,6 +118,15 @@ def test_a_regression_model_returns_a_number_and_no_label(triton):
     assert found["label"] == ["", ""]
     assert found["score"] == found["logits"]
     assert found["score"][0] > found["score"][1]
+
+
+def test_the_whole_of_a_long_text_is_read_in_windows(triton):
+    text = "goal " * 28 + "rain " * 60
+    truncated, whole = (ask(triton, model, [text, "sun"]) for model in ("several", "windows"))
+    best = [found["label"][0].split(", ")[0] for found in (truncated, whole)]
+    assert best == ["sport", "weather"]
+    assert len(whole["logits"]) == 6
+    assert whole["logits"][3:] == truncated["logits"][3:]
 
 
 def test_a_python_with_another_numpy_is_detected_at_the_start(installation, tmp_path):
