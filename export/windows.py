@@ -49,7 +49,7 @@ def set_windows(locked: LockedRun, settings: ExportSettings, progress: Progress)
 
 
 def _check(manifest: Manifest, windows: Windows, run: Path) -> None:
-    if manifest.input.pair or manifest.input.marked or manifest.task.rows_per_token:
+    if not manifest.may_have_windows:
         message = f"{run} does not read single texts: windows are not supported"
         raise ConfigError(message, "leave out windows.*")
     open_encoder(run, manifest).encode_windows([], windows)

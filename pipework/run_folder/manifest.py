@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipework import __version__
 from pipework.errors import ChangedFileError, RunFolderError
@@ -251,6 +251,18 @@ class Manifest(Record):
     decision: AnyDecision | None = None
     cascade: CascadeRecord | None = None
     engines: tuple[EngineRecord, ...] = ()
+
+    @property
+    def may_have_windows(self) -> bool:
+        """Whether an input is a single text with one answer, so that it can be read in windows."""
+        return not (self.input.pair or self.input.marked or self.task.rows_per_token)
+
+    @model_validator(mode="after")
+    def _windows_of_single_texts(self) -> Self:
+        if self.windows is not None and not self.may_have_windows:
+            message = "windows are for single texts"
+            raise ValueError(message)
+        return self
 
     @property
     def subject(self) -> ProofSubject:

@@ -384,8 +384,12 @@ def open_encoder(run: Path, manifest: Manifest) -> TextEncoder:
 
     Raises:
         RunFolderError: the tokenizer is missing or has changed.
+        ConfigError: it cannot make the windows of the manifest.
     """
     form = manifest.input
     verify_files(run, (form.tokenizer,))
     path = run / form.tokenizer.path
-    return TextEncoder.open(path, max_length=form.max_length, type_ids=form.type_ids)
+    encoder = TextEncoder.open(path, max_length=form.max_length, type_ids=form.type_ids)
+    if manifest.windows is not None:
+        encoder.encode_windows([], manifest.windows)
+    return encoder

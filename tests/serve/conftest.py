@@ -309,11 +309,11 @@ def keep_rows(run: Path, *, wrong: float = 0.0) -> None:
     write_manifest(run, manifest.model_copy(update={"engines": (record,)}))
 
 
-def with_windows(run: Path, folder: Path, join: Join = Join.MEAN) -> Path:
+def with_windows(run: Path, folder: Path, join: Join = Join.MEAN, stride: int = 2) -> Path:
     """Return a copy of a run that reads windows."""
     shutil.copytree(run, folder)
     manifest = read_manifest(folder)
-    windows = Windows(stride=2, join=join)
+    windows = Windows(stride=stride, join=join)
     write_manifest(folder, manifest.model_copy(update={"windows": windows}))
     return folder
 

@@ -12,7 +12,7 @@ import pytest
 
 from pipework import Client
 from pipework.data.examples import Example
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, RunFolderError
 from pipework.predict.text_model import EngineModel
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
@@ -58,6 +58,16 @@ def test_a_server_answers_as_pipe_predict(windowed: Path) -> None:
     for one, other, third in zip(found, alone, expected, strict=True):
         assert one.text_fields() == other.text_fields() == third.text_fields()
         assert one.windows == other.windows == third.windows
+
+
+def test_impossible_windows_are_refused_when_a_model_is_opened(
+    run: Path, pair_run: Path, tmp_path: Path
+) -> None:
+    windowed = with_windows(run, tmp_path / "windowed", stride=30)
+    with pytest.raises(ConfigError, match=r"expected windows\.stride below 30"):
+        open_predictor(windowed)
+    with pytest.raises(RunFolderError, match="windows are for single texts"):
+        with_windows(pair_run, tmp_path / "pairs")
 
 
 def test_the_end_of_a_text_counts(run: Path, tmp_path: Path) -> None:
