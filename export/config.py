@@ -198,7 +198,7 @@ class DecisionSettings(Settings):
 
 
 class WindowJoin(StrEnum):
-    """How the outputs of the windows of a text become one; `first` reads the first window only."""
+    """How the outputs of the windows of a text become one; `first` truncates the text instead."""
 
     MEAN = "mean"
     MAX = "max"
@@ -212,7 +212,7 @@ class WindowSettings(Settings):
         stride: the smallest number of tokens that neighbouring windows share; None keeps the
             windows of the run.
         join: the mean of the scores of the windows; max for the window that is most certain, or the
-            highest score of each of several labels; first to read the first window only.
+            highest score of each of several labels; first to truncate longer texts again.
     """
 
     stride: Annotated[int, Field(ge=0)] | None = None

@@ -1,4 +1,4 @@
-"""Set windows over long texts, and compare them on dev with reading only the first window.
+"""Set windows over long texts, and compare the scores on dev with those of truncated texts.
 
 Shapes: N texts.
 """
@@ -26,7 +26,7 @@ from pipework.text.encoding import all_windows, open_encoder
 def set_windows(locked: LockedRun, settings: ExportSettings, progress: Progress) -> None:
     """Set the windows of `settings.windows` in the locked manifest; `join = "first"` removes them.
 
-    The checkpoint scores dev, with the windows and with the first window of each text.
+    The checkpoint scores dev, with the windows and with truncated texts.
 
     Raises:
         ConfigError: the model does not read a single text, the windows share too many tokens, or a
@@ -64,8 +64,8 @@ def _compare(
     source = split_source(run, manifest, "dev")
     rows = sample_evenly(source.rows(), manifest.data.splits["dev"].rows, most)
     examples = [*rows.values()]
-    encodings = open_encoder(run, manifest).encode_windows(examples, windows)
-    inputs, offsets = all_windows(encodings)
+    encoder = open_encoder(run, manifest)
+    inputs, offsets = all_windows(encoder.encode_windows(examples, windows))
     length = counted(manifest.input.max_length, "token")
     if offsets is None:
         progress.note(f"windows: no text of dev is longer than {length}")
@@ -80,19 +80,21 @@ def _compare(
         truth_N = label_array(examples, manifest.task, str(source.path))
         with open_model(run, manifest, checkpoint=True) as checkpoint:
             outputs = infer_all(checkpoint, inputs, progress)
-        outputs = Outputs(outputs.values, offsets)
-        line += f"; {_score_change(manifest.task, windows, outputs, truth_N)}"
+        whole = windows.joined(Outputs(outputs.values, offsets), manifest.task)
+        truncated = Outputs.of(
+            outputs.values[offsets[1:] - 1 if encoder.keeps_end else offsets[:-1]]
+        )
+        line += f"; {_score_change(manifest.task, truncated, whole, truth_N)}"
     progress.note(line)
 
 
 def _score_change(
-    task: Task, windows: Windows, outputs: Outputs, truth_N: NDArray[np.generic]
+    task: Task, truncated: Outputs, whole: Outputs, truth_N: NDArray[np.generic]
 ) -> str:
-    """Return the scores with the first window and with all windows, as text."""
-    first = Outputs.of(outputs.values[outputs.offsets[:-1]])
-    whole = windows.joined(outputs, task)
-    before, after = (task.evaluate(one, truth_N).score for one in (first, whole))
-    once, windowed = (TaskOutputs(outputs=one, task=task) for one in (first, whole))
-    interval = paired_interval(once, windowed, truth_N)
-    change = f"change {interval.low:+.4f} to {interval.high:+.4f}"
-    return f"{task.metric} {before:.4f} with the first window, {after:.4f} with all ({change})"
+    """Return the scores of truncated and of whole texts, as text."""
+    before, after = (TaskOutputs(outputs=one, task=task) for one in (truncated, whole))
+    interval = paired_interval(before, after, truth_N)
+    scores = (task.evaluate(one, truth_N).score for one in (truncated, whole))
+    names = ("with truncated texts", "with windows")
+    both = ", ".join(f"{score:.4f} {name}" for score, name in zip(scores, names, strict=True))
+    return f"{task.metric} {both} (change {interval.low:+.4f} to {interval.high:+.4f})"

@@ -93,7 +93,11 @@ class TextTokens:
 
 
 class TextEncoder:
-    """The tokenizer of a run with its maximum length. Thread-safe."""
+    """The tokenizer of a run with its maximum length. Thread-safe.
+
+    Attributes:
+        keeps_end: whether truncation removes the first tokens of a text, and not the last.
+    """
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, type_ids: bool) -> None:
         """Take ownership of a tokenizer.
@@ -101,10 +105,10 @@ class TextEncoder:
         Its padding and truncation settings are replaced, but for the direction of truncation.
         """
         tokenizer.no_padding()
-        self._keeps_end = truncates_left(tokenizer)
+        self.keeps_end = truncates_left(tokenizer)
         # Truncate the longer text of a pair first, as BERT's and GLUE's reference code does.
         tokenizer.enable_truncation(
-            max_length, strategy="longest_first", direction="left" if self._keeps_end else "right"
+            max_length, strategy="longest_first", direction="left" if self.keeps_end else "right"
         )
         tokenizer.encode_special_tokens = True  # "[SEP]" inside a text is ordinary text
         self._tokenizer = tokenizer
@@ -194,7 +198,7 @@ class TextEncoder:
             room = template.room(self.max_length)
             with _UnicodeCheck():
                 # One more than fits, so that it is known whether a text is truncated.
-                all_ids = cache.ids(texts) if self._keeps_end else cache.first_ids(texts, room + 1)
+                all_ids = cache.ids(texts) if self.keeps_end else cache.first_ids(texts, room + 1)
             return [
                 self._encoding(*template.around(self._cut(ids, room)), len(ids) > room)
                 for ids in all_ids
@@ -224,7 +228,7 @@ class TextEncoder:
 
     def _cut(self, ids: NDArray[np.int32], count: int) -> NDArray[np.int32]:
         """Return `count` tokens of a text."""
-        return ids[max(0, len(ids) - count) :] if self._keeps_end else ids[:count]
+        return ids[max(0, len(ids) - count) :] if self.keeps_end else ids[:count]
 
     def _token_ids(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """Return all token ids of each text, without special tokens."""

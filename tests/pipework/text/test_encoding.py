@@ -357,12 +357,16 @@ def test_windows_hold_all_tokens_of_a_text_in_order(family, stride):
 
 
 @pytest.mark.parametrize("family", ["library", "words"])
-def test_the_first_window_is_the_truncated_text(family):
-    one = encoder(6) if family == "library" else bert(6)[1]
+@pytest.mark.parametrize("direction", ["right", "left"])
+def test_the_first_window_is_the_truncated_text(family, direction):
+    tokenizer = letters_tokenizer() if family == "library" else bert()[0]
+    tokenizer.enable_truncation(6, direction=direction)
+    one = TextEncoder(tokenizer, max_length=6, type_ids=True)
     examples = [Example(text=" ".join("abcdefgh"[:count])) for count in range(9)]
     windows = one.encode_windows(examples, Windows(stride=1))
     for truncated, first in zip(one.encode(examples), windows, strict=True):
-        np.testing.assert_array_equal(first.ids, truncated.ids)
+        kept = (first, *first.others)[-1 if direction == "left" else 0]
+        np.testing.assert_array_equal(kept.ids, truncated.ids)
         assert bool(first.others) is truncated.truncated
     inputs, offsets = all_windows(windows)
     assert len(inputs) == offsets[-1] == sum(1 + len(first.others) for first in windows)
