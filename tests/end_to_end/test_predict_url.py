@@ -76,7 +76,9 @@ def test_a_server_returns_the_predictions_of_the_run_folder_for_a_file(rows, url
     for prediction, expected in zip(read(out), local, strict=True):
         assert prediction.pop("scores") == pytest.approx(expected["scores"], abs=1e-6)
         assert prediction.pop("score") == pytest.approx(expected["score"], abs=1e-6)
-        assert prediction == {name: expected[name] for name in ("text", "label", "truncated")}
+        assert prediction == {
+            name: expected[name] for name in ("text", "label", "truncated", "windows")
+        }
 
 
 def test_a_column_of_second_texts_is_not_sent_to_a_model_of_single_texts(
