@@ -36,6 +36,8 @@ def _bench_run(run: Path, plan: BenchPlan, progress: Progress) -> BenchResult:
     if not manifest.engines:
         message = f"{run} has no proven engine"
         raise RunFolderError(message, f"export one: pipe export {run} --to onnx")
+    if manifest.windows is not None:
+        progress.note(f"{run} reads windows: engines are measured with truncated texts")
     workload = plan.workload(max(_batches(plan)), fields=manifest.input.fields)
     examples = tuple(
         validate_example(example, manifest.input, f"text {number}")

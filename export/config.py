@@ -283,6 +283,11 @@ class ExportSettings(Settings):
     cascade: CascadeSettings = CascadeSettings()
     triton: TritonSettings = TritonSettings()
 
+    @property
+    def changes_answers(self) -> bool:
+        """Whether the decision or the windows of the run are to be changed."""
+        return self.decision.given or self.windows.given
+
 
 class ImportSettings(Settings):
     """Settings of `pipe import`.

@@ -62,8 +62,10 @@ def evaluate_run(
     chosen = open_model(run, manifest, engine, checkpoint=engine is None)
     with EngineModel.open(run, manifest, chosen) as model:
         outputs = model.infer(examples, progress).outputs
+    # The outputs of windows cannot be undone after they are joined.
+    scale = manifest.model.calibration if manifest.windows is None else None
     evaluation = manifest.task.evaluate(outputs, labels_N).model_copy(
-        update=both_calibrations(manifest.task, outputs, labels_N, manifest.model.calibration)
+        update=both_calibrations(manifest.task, outputs, labels_N, scale)
     )
     # The rows of an import trained nothing: its split "train" calibrates static int8.
     if manifest.imported is not None or (file is None and split == "train"):

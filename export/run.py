@@ -108,9 +108,6 @@ def _prepare(locked: LockedRun, settings: ExportSettings, progress: Progress) ->
     run, manifest = locked.folder, locked.manifest
     verify_files(run, (manifest.input.tokenizer, *manifest.model.checkpoint))
     remove_unrecorded(locked, progress)
-    changed = settings.decision.given or settings.windows.given
-    if changed and manifest.cascade is not None:
-        progress.note("the cascade is removed, because the answers change: export it again")
     if settings.windows.given:
         set_windows(locked, settings, progress)
     if settings.decision.given:
@@ -118,6 +115,8 @@ def _prepare(locked: LockedRun, settings: ExportSettings, progress: Progress) ->
             message = "decision.* needs engines that are proven with it, found rebuild=false"
             raise ConfigError(message, "leave out rebuild=false")
         decide(locked, settings.decision, progress)
+    if manifest.cascade is not None and locked.manifest.cascade is None:
+        progress.note("the cascade is removed, because the answers change: export it again")
     if manifest.data.failures:
         progress.note(f"{run}: {manifest.data.failures[0]}")
 

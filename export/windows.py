@@ -79,7 +79,7 @@ def _compare(
     if manifest.data.reading.label is not None:
         truth_N = label_array(examples, manifest.task, str(source.path))
         with open_model(run, manifest, checkpoint=True) as checkpoint:
-            outputs = infer_all(checkpoint, inputs, progress)
+            outputs = infer_all(checkpoint, inputs, progress, "windows")
         whole = windows.joined(Outputs(outputs.values, offsets), manifest.task)
         truncated = Outputs.of(
             outputs.values[offsets[1:] - 1 if encoder.keeps_end else offsets[:-1]]

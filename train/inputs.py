@@ -8,6 +8,7 @@ from torch import nn
 
 from pipework.data.examples import Source
 from pipework.tasks.task import Task
+from pipework.tasks.windows import Windows
 from pipework.text.padding import Padding
 from pipework.train.data.token_cache import JoinedTokens, TokenRows, TokenSet, open_token_cache
 from pipework.train.data.tokenizer import SPECIAL_TOKENS
@@ -49,12 +50,15 @@ def open_token_sets(run: TrainingRun, prepared: PreparedRun, model: Classifier) 
     padding = padding_of(model)
     encoder = prepared.encoder(config.model.max_length, type_ids=padding.type_ids)
 
-    def opened(source: Source, task: Task | None) -> TokenSet:
-        return open_token_cache(source, prepared.tokenizer, encoder, task, run.progress)
+    stride = config.train.window_stride
+    windows = None if stride is None else Windows(stride=stride)
+
+    def opened(source: Source, task: Task | None, windows: Windows | None = None) -> TokenSet:
+        return open_token_cache(source, prepared.tokenizer, encoder, task, run.progress, windows)
 
     train, dev, rest = run.world.first_on_each_machine(
         lambda: (
-            opened(sources["train"], prepared.task),
+            opened(sources["train"], prepared.task, windows),
             opened(sources["dev"], prepared.task),
             None if unlabelled is None else opened(unlabelled, None),
         )

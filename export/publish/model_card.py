@@ -82,7 +82,9 @@ def _interval(run: Path, manifest: Manifest, progress: Progress) -> Interval | N
     rows = list(source.rows())
     from pipework.train.model.checkpoint_engine import open_reference  # noqa: PLC0415  (imports torch)
 
-    with EngineModel.open(run, manifest, open_reference(run, manifest)) as model:
+    # As the scores in the manifest, and as the programs that read a published folder.
+    truncating = manifest.model_copy(update={"windows": None})
+    with EngineModel.open(run, truncating, open_reference(run, manifest)) as model:
         outputs = model.infer(rows, progress).outputs
     truth = label_array(rows, manifest.task, str(source.path))
     return score_interval(TaskOutputs(outputs=outputs, task=manifest.task.trained), truth)

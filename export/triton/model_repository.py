@@ -261,13 +261,14 @@ def _versions(model: Path) -> list[int]:
 
 
 def _matches(version: Path, manifest: Manifest) -> bool:
-    """Return whether a version has the only engine of a manifest, with its task and input."""
+    """Return whether a version has the only engine of a manifest, with its task and inputs."""
     try:
         existing = read_classifier(version)
     except RunFolderError:
         return False
     files = [[engine.files for engine in side.engines] for side in (existing, manifest)]
-    same = existing.task == manifest.task and existing.input == manifest.input
+    names = ("task", "input", "windows")
+    same = all(getattr(existing, name) == getattr(manifest, name) for name in names)
     return same and files[0] == files[1]
 
 

@@ -3,13 +3,16 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipework.commands.options import Run, Sets, note_torch
 from pipework.errors import ConfigError
 from pipework.run_folder.engine_record import Layout, Precision
+
+if TYPE_CHECKING:
+    from pipework.export.config import ExportSettings
 
 FORMATS = "onnx, openvino, tensorrt, triton, cascade, or auto: all engines that this machine runs"
 TARGETS = "folder:DIR, hf://ORG/NAME[@REVISION], oci:DIR, oci://HOST/NAME:TAG, or mlflow:NAME"
@@ -97,6 +100,7 @@ def export(
     from pipework.terminal import show_cascade, show_exported
 
     settings = load_settings(ExportSettings, None, overrides or [])
+    _check_unchanged(run, settings, reads_only=to == CASCADE)
     with LockedRun.open(run) as locked:
         variants = select_variants(locked.manifest, to, precision, layout)
         with console.progress() as progress:
@@ -115,6 +119,12 @@ def export(
         show_exported(run, locked.manifest, records)
 
 
+def _check_unchanged(run: Path, settings: "ExportSettings", *, reads_only: bool) -> None:
+    if reads_only and settings.changes_answers:
+        message = "decision.* and windows.* change a model, which this export only reads"
+        raise ConfigError(message, f"first: pipe export {run} --to auto, with these settings")
+
+
 def _add_version(
     run: Path,
     repository: Path,
@@ -128,9 +138,7 @@ def _add_version(
     from pipework.settings import load_settings
 
     settings = load_settings(ExportSettings, None, overrides)
-    if settings.decision.given:
-        message = "decision.* changes the model, which a Triton repository only copies"
-        raise ConfigError(message, f"first: pipe export {run} --to auto, with these settings")
+    _check_unchanged(run, settings, reads_only=True)
     choice = EngineChoice(precision=precision, layout=layout)
     added = add_version(run, repository, settings.triton, choice, console.progress())
     status = "added" if added.new else "already present"

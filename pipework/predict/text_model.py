@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -49,6 +50,9 @@ class TextModel(Protocol):
 
     def close(self) -> None:
         """Release the resources."""
+
+
+PART = 1_000_000  # characters whose windows are in memory together: about 80 MB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -142,10 +146,19 @@ class EngineModel(Closeable):
 
     def infer(self, examples: Sequence[Example], progress: Progress | None = None) -> ModelOutputs:
         """Return the outputs for examples that fit the model; memory is bounded."""
+        if self.codec.windows is None:
+            return self._infer(examples, progress)
+        parts = [self._infer(part, progress) for part in _parts(examples)]
+        counts = chain.from_iterable(part.windows or (1,) * len(part.outputs) for part in parts)
+        outputs = Outputs.concatenate([part.outputs for part in parts])
+        return ModelOutputs(outputs=outputs, windows=tuple(counts))
+
+    def _infer(self, examples: Sequence[Example], progress: Progress | None) -> ModelOutputs:
         encodings = self.codec.encode(examples)
         inputs, offsets = all_windows(encodings)
+        unit = "rows" if offsets is None else "windows"
         with self._lock:
-            outputs = infer_all(self.engine, inputs, progress or NullProgress())
+            outputs = infer_all(self.engine, inputs, progress or NullProgress(), unit)
         if offsets is not None:
             outputs = Outputs(outputs.values, offsets)
         outputs, windows = self.codec.joined(outputs)
@@ -176,6 +189,17 @@ class EngineModel(Closeable):
     def close(self) -> None:
         """Free the engine. Closing twice is allowed."""
         self.engine.close()
+
+
+def _parts(examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
+    """Yield the examples in parts of about PART characters; one part if there are none."""
+    start = size = 0
+    for stop, example in enumerate(examples):
+        if size > PART:
+            yield examples[start:stop]
+            start, size = stop, 0
+        size += len(example.text)
+    yield examples[start:]
 
 
 def predict_stream(

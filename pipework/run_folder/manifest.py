@@ -259,8 +259,8 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _windows_of_single_texts(self) -> Self:
-        if self.windows is not None and not self.may_have_windows:
-            message = "windows are for single texts"
+        if self.windows and (self.cascade or not self.may_have_windows):
+            message = "windows are for single texts, without a cascade: remove windows"
             raise ValueError(message)
         return self
 

@@ -52,9 +52,11 @@ def evaluate_leaks(
     return LeakedRows(rows=int(leaked_N.sum()), score=leaked, others=others)
 
 
-def infer_all(engine: Engine, encodings: Sequence[Encoding], progress: Progress) -> Outputs:
+def infer_all(
+    engine: Engine, encodings: Sequence[Encoding], progress: Progress, unit: str = "rows"
+) -> Outputs:
     """Return the outputs of any number of inputs, computed in chunks to bound memory."""
-    with progress.stage("evaluate", len(encodings), "rows"):
+    with progress.stage("evaluate", len(encodings), unit):
         parts = []
         # Without inputs, an empty chunk gives the number of logits.
         for start in range(0, len(encodings) or 1, CHUNK):

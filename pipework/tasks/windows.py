@@ -59,7 +59,9 @@ class Windows(Record):
         """
         if outputs.one_each:
             return outputs
-        joined_NC = _highest(outputs, task) if self.join is Join.MAX else _mean(outputs, task)
+        join = _highest if self.join is Join.MAX else _mean
+        with np.errstate(invalid="ignore"):  # NaN stays NaN
+            joined_NC = join(outputs, task)
         whole_N = np.flatnonzero(outputs.counts == 1)
         joined_NC[whole_N] = outputs.values[outputs.offsets[whole_N]]
         return Outputs.of(joined_NC)
@@ -85,5 +87,6 @@ def _highest(outputs: Outputs, task: Task) -> Logits:
     if task.has_values or task.many_labels:
         return np.maximum.reduceat(outputs.values, starts_N, axis=0)
     best_R = task.log_probabilities(outputs.values)[:, 0].max(axis=1)
-    order_R = np.lexsort((-best_R, outputs.inputs))  # the best window of each input first
+    # The best window of each input first; NaN is never hidden by a number.
+    order_R = np.lexsort((np.where(np.isnan(best_R), -np.inf, -best_R), outputs.inputs))
     return outputs.values[order_R[starts_N]]

@@ -178,11 +178,12 @@ class TextEncoder:
 
         Raises:
             InputError: a text is not valid Unicode.
-            ConfigError: no token is between the windows, or the tokenizer has no template.
+            ConfigError: the windows share more than half of their tokens, or the tokenizer has no
+                template.
         """
         template, room = self._window_template, self._window_template.room(self.max_length)
-        if windows.stride >= room:
-            message = f"expected windows.stride below {room}, the tokens of a text in a window"
+        if windows.stride > room // 2 or not room:
+            message = f"expected windows.stride up to {room // 2}, half the tokens of a window"
             raise ConfigError(message, f"found {windows.stride}: choose a smaller one")
         encodings = list[Encoding]()
         for ids in self._token_ids([example.text for example in examples]):

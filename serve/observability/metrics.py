@@ -58,7 +58,7 @@ GAUGES: LoadMetrics = (
 )
 COUNTERS: LoadMetrics = (
     ("batches", "Batches that engines computed", lambda load: load.batches),
-    ("batch_texts", "Texts of these batches", lambda load: load.batch_texts),
+    ("batch_texts", "Texts of these batches, or their windows", lambda load: load.batch_texts),
     ("batch_tokens", "Tokens of these batches, without padding", lambda load: load.batch_tokens),
     ("computed_tokens", "Tokens of these batches, with padding", lambda load: load.computed_tokens),
     ("compute_seconds", "Seconds that engines spent computing", lambda load: load.compute_s),

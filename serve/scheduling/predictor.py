@@ -4,6 +4,7 @@ Shapes: N texts, C classes.
 """
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -43,6 +44,15 @@ WARM_UP_SPANS = ((2, 6), (37, 43))
 T = TypeVar("T")
 
 
+def _version(manifest: Manifest, record: EngineRecord) -> str:
+    """Return the version of an engine; with other windows it is another version."""
+    digest = record.digest
+    if manifest.windows is not None:
+        text = f"{digest} {manifest.windows.model_dump_json()}"
+        digest = hashlib.sha256(text.encode()).hexdigest()
+    return str(int(digest[:12], 16))
+
+
 class Predictor(Closeable):
     """A served model: the classifier of a run folder with its request queue.
 
@@ -74,7 +84,7 @@ class Predictor(Closeable):
         self._tokenizers = TokenizerPool(self._codec.encode, scheduler)
         self._bridge: LoopBridge | None = None
         self.name = name or manifest.identity.name
-        self.version = version or str(int(record.digest[:12], 16))
+        self.version = version or _version(manifest, record)
         self.manifest = manifest
         self.record = record
         self.engine = record.name
@@ -269,8 +279,11 @@ class Predictor(Closeable):
     async def _joined(self, result: Coroutine[Any, Any, JobResult]) -> JobResult:
         """Wait for the logits of windows, and return those of texts."""
         found = await result
-        outputs, windows = self._codec.joined(found.outputs)
-        return replace(found, outputs=outputs, windows=windows) if windows else found
+        if self._codec.windows is None or found.outputs.one_each:
+            return found
+        join = partial(self._codec.joined, found.outputs)
+        outputs, windows = await run_for_logits(found.outputs.values.size, join)
+        return replace(found, outputs=outputs, windows=windows)
 
     def _awaited(self, future: "Future[JobResult]") -> Coroutine[Any, Any, JobResult]:
         loop, bridge = asyncio.get_running_loop(), self._bridge

@@ -74,6 +74,8 @@ class Job:
         queued_s: time of arrival in the queue, on the clock of `time.perf_counter`.
         tokenize_s: seconds spent in the tokenizer.
         future: receives the result or the error.
+        tokens: number of tokens in the inputs that no batch has taken.
+        longest: number of tokens in the longest input.
         next: index of the first input that no batch has taken.
         left: number of inputs without outputs.
         computed: time spans in which parts were computed.
@@ -88,6 +90,8 @@ class Job:
     queued_s: float
     tokenize_s: float = 0.0
     future: "Future[JobResult]" = field(default_factory=Future)
+    tokens: int = field(init=False, default=0)
+    longest: int = field(init=False, default=0)
     next: int = 0
     left: int = 0
     computed: list[Span] = field(default_factory=list)
@@ -102,17 +106,13 @@ class Job:
     def __post_init__(self) -> None:
         """Count the inputs to compute."""
         self.encodings, self.offsets = all_windows(self.encodings)
-        self.left = len(self.encodings)
+        self._count()
 
-    @property
-    def tokens(self) -> int:
-        """Number of tokens in the inputs that no batch has taken."""
-        return sum(map(len, self.encodings[self.next :]))
-
-    @property
-    def longest(self) -> int:
-        """Number of tokens in the longest input."""
-        return max(map(len, self.encodings))
+    def _count(self) -> None:
+        # Once, because a text may have thousands of windows.
+        lengths = [len(encoding) for encoding in self.encodings]
+        self.left, self.tokens = len(lengths), sum(lengths)
+        self.longest = max(lengths, default=0)
 
     @property
     def taken(self) -> bool:
@@ -122,7 +122,8 @@ class Job:
     def answer(self, answers: FirstAnswers) -> bool:
         """Use the answers of a first stage; return whether they complete the request."""
         self.encodings = [self.encodings[row] for row in answers.rest]
-        self.left, self.first = len(self.encodings), answers
+        self.first = answers
+        self._count()
         if self.left or not claim(self.future):
             return not self.left
         result = JobResult(
@@ -146,6 +147,7 @@ class Job:
             tokens += size
             stop += 1
         self.next = stop
+        self.tokens -= tokens
         return JobSlice(job=self, start=start, stop=stop, tokens=tokens)
 
     def fill(self, part: "JobSlice", outputs: Outputs, infer_s: float, now_s: float) -> None:

@@ -4,7 +4,9 @@ import shutil
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from pipework.cli import app
 from pipework.data.examples import Example
 from pipework.data.splits import split_source
 from pipework.errors import ConfigError
@@ -12,6 +14,7 @@ from pipework.export.config import ExportSettings
 from pipework.export.first_stage import check_first_stage
 from pipework.export.inference import evaluate_run, open_model, predict_run
 from pipework.export.run import export
+from pipework.predict import text_model
 from pipework.predict.text_model import EngineModel
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import LockedRun, read_manifest
@@ -100,7 +103,7 @@ def test_scores_are_those_of_whole_texts(windowed, noting):
 
 
 def test_the_export_tells_what_windows_change(changed, noting):
-    export(changed, noting, settings=settings("rebuild=false", "windows.stride=8"))
+    export(changed, noting, settings=settings("rebuild=false", "windows.stride=7"))
     (line,) = [line for line in noting.lines if line.startswith("windows: ")]
     assert "of the dev texts are longer than 16 tokens" in line
     assert "windows each" in line
@@ -143,9 +146,9 @@ def test_settings_that_contradict_are_refused(overrides, message):
         settings(*overrides)
 
 
-def test_windows_without_new_tokens_are_refused(changed):
-    with pytest.raises(ConfigError, match=r"expected windows\.stride below 14"):
-        export(changed, NullProgress(), settings=settings("windows.stride=14"))
+def test_windows_that_share_most_tokens_are_refused(changed):
+    with pytest.raises(ConfigError, match=r"expected windows\.stride up to 7, half the tokens"):
+        export(changed, NullProgress(), settings=settings("windows.stride=8"))
 
 
 def test_pairs_have_no_windows(pair_run):
@@ -157,6 +160,35 @@ def test_a_cascade_has_no_windows(windowed):
     manifest = read_manifest(windowed)
     with pytest.raises(ConfigError, match="reads longer texts in windows"):
         check_first_stage(windowed, manifest, windowed / "linear")
+
+
+def test_long_texts_are_computed_in_parts(windowed, monkeypatch):
+    manifest = read_manifest(windowed)
+    texts = [Example(text="a word and another one " * (1 + number % 7)) for number in range(40)]
+    with EngineModel.open(
+        windowed, manifest, open_model(windowed, manifest, checkpoint=False)
+    ) as model:
+        whole = model.infer(texts)
+        encode, sizes = model.codec.encode, []
+        monkeypatch.setattr(
+            model.codec, "encode", lambda part: sizes.append(len(part)) or encode(part)
+        )
+        monkeypatch.setattr(text_model, "PART", 300)
+        parts = model.infer(texts)
+        none = model.infer([])
+    assert sum(sizes) == len(texts)
+    assert len(sizes) > 5
+    assert parts.windows == whole.windows
+    np.testing.assert_allclose(parts.outputs.values, whole.outputs.values, atol=1e-5)
+    assert len(none.outputs) == 0
+
+
+@pytest.mark.parametrize("target", [["cascade"], ["triton", "--repository", "models"]])
+def test_exports_that_read_a_model_do_not_set_windows(windowed, target):
+    command = ["export", str(windowed), "--to", *target, "--set", "windows.join=first"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert "windows.* change a model, which this export only reads" in done.output
 
 
 def test_a_text_of_any_length_is_predicted(windowed):

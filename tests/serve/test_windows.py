@@ -63,11 +63,21 @@ def test_a_server_answers_as_pipe_predict(windowed: Path) -> None:
 def test_impossible_windows_are_refused_when_a_model_is_opened(
     run: Path, pair_run: Path, tmp_path: Path
 ) -> None:
-    windowed = with_windows(run, tmp_path / "windowed", stride=30)
-    with pytest.raises(ConfigError, match=r"expected windows\.stride below 30"):
+    windowed = with_windows(run, tmp_path / "windowed", stride=16)
+    with pytest.raises(ConfigError, match=r"expected windows\.stride up to 15"):
         open_predictor(windowed)
     with pytest.raises(RunFolderError, match="windows are for single texts"):
         with_windows(pair_run, tmp_path / "pairs")
+
+
+def test_a_model_with_windows_is_another_version(run: Path, tmp_path: Path) -> None:
+    runs = [run, *(with_windows(run, tmp_path / join, join) for join in Join)]
+    versions = set()
+    for folder in runs:
+        with open_predictor(folder) as predictor:
+            versions.add(predictor.version)
+            assert predictor.version.isdecimal()
+    assert len(versions) == len(runs)
 
 
 def test_the_end_of_a_text_counts(run: Path, tmp_path: Path) -> None:

@@ -176,6 +176,10 @@ class Config(Settings):
         if self.train.reinit_layers and (self.model.freeze or self.model.name is None):
             message = "train.reinit_layers needs a pretrained model.name that is not frozen"
             raise ValueError(message)
+        single = (*self.data.fields,) == ("text",) and not self.task.type.rows_per_token
+        if self.train.window_stride is not None and (self.train.teacher or not single):
+            message = "train.window_stride is for single texts without a train.teacher"
+            raise ValueError(message)
         weighted = self.train.class_weights != "equal" or self.train.label_smoothing
         if self.task.type.has_values and weighted:
             message = "train.class_weights and train.label_smoothing do not apply to a regression"
@@ -209,6 +213,7 @@ class Config(Settings):
             "train.class_weights": train.class_weights != "equal",
             "train.teacher": bool(train.teacher),
             "train.reinit_layers": train.reinit_layers > 0,
+            "train.window_stride": train.window_stride is not None,
         }
         present = [name for name, is_set in misplaced.items() if is_set]
         if present:

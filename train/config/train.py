@@ -84,6 +84,7 @@ class TrainSettings(Settings):
     label_smoothing: Fraction = 0.0
     class_weights: Literal["equal", "balanced"] | tuple[Weight, ...] = "equal"
     token_dropout: Fraction = 0.0
+    window_stride: Annotated[int, Field(ge=0)] | None = None
 
     teacher: Runs = ()
     temperature: Weight = 2.0

@@ -24,7 +24,8 @@ from pipework.progress import Progress
 from pipework.run_folder.files import write_atomically
 from pipework.scoring.evaluation import label_array
 from pipework.tasks.task import Task
-from pipework.text.encoding import Encoding, TextEncoder
+from pipework.tasks.windows import Windows
+from pipework.text.encoding import Encoding, TextEncoder, all_windows
 from pipework.train.data.disk_cache import cache_entry, cache_key, source_content
 
 CHUNK = 4096
@@ -124,11 +125,13 @@ def open_token_cache(
     encoder: TextEncoder,
     task: Task | None,
     progress: Progress,
+    windows: Windows | None = None,
 ) -> TokenSet:
     """Open the token cache of a data file; build it first if it is missing.
 
     Memory use does not depend on the size of the file. An interrupted build starts again.
-    `tokenizer` is the encoder's tokenizer as JSON. Without a task no labels are read.
+    `tokenizer` is the encoder's tokenizer as JSON. Without a task no labels are read. With
+    `windows`, each window of a longer text is a row with the label of the text.
 
     Raises:
         DataError: as `Source.rows`; or a label is unknown, the file has no rows, or the disk is
@@ -139,16 +142,22 @@ def open_token_cache(
         (source_content(source), tokenizer),
         (encoder.max_length, encoder.has_type_ids),
         None if task is None else (task.kind, task.labels),
+        *([] if windows is None else [windows.stride]),
     )
     with cache_entry(cache_key(parts), CACHE_RATIO * source.path.stat().st_size) as folder:
         if not (folder / COMPLETE).is_file():
-            _write(folder, source, encoder, task, progress)
+            _write(folder, source, encoder, task, progress, windows)
             write_atomically(folder / COMPLETE, b"")
         return _open(folder, task)
 
 
 def _write(
-    folder: Path, source: Source, encoder: TextEncoder, task: Task | None, progress: Progress
+    folder: Path,
+    source: Source,
+    encoder: TextEncoder,
+    task: Task | None,
+    progress: Progress,
+    windows: Windows | None,
 ) -> None:
     end, rest = 0, source.path.stat().st_size
     with progress.stage(f"tokenize {source.path.name}", rest, "bytes"):
@@ -156,7 +165,11 @@ def _write(
             write_array(streams["offsets"], np.zeros(1, np.int64))
             for chunk in chunks(source.rows(), CHUNK):
                 labels = NO_LABELS if task is None else label_array(chunk, task, str(source.path))
-                end = _write_chunk(streams, chunk, encoder, labels, end)
+                encodings: Sequence[Encoding] = encoder.encode(chunk)
+                if windows is not None:
+                    encodings, offsets = all_windows(encoder.encode_windows(chunk, windows))
+                    labels = labels if offsets is None else labels.repeat(np.diff(offsets), axis=0)
+                end = _write_chunk(streams, encodings, labels, end)
                 progress.advance(read := sum(map(row_bytes, chunk)))
                 rest -= read
         if end == 0:
@@ -175,12 +188,10 @@ def no_rows(source: Source) -> DataError:
 
 def _write_chunk(
     streams: Mapping[str, BinaryIO],
-    chunk: Sequence[Example],
-    encoder: TextEncoder,
+    encodings: Sequence[Encoding],
     labels: NDArray[np.generic],
     end: int,
 ) -> int:
-    encodings = encoder.encode(chunk)
     offsets_N = end + np.cumsum([len(encoding) for encoding in encodings], dtype=np.int64)
     write_array(streams["ids"], np.concatenate([encoding.ids for encoding in encodings]))
     types = [encoding.type_ids for encoding in encodings if encoding.type_ids is not None]

@@ -109,6 +109,10 @@ SETTINGS = {
         "config.toml: the file: train.token_dropout needs an encoder that is trained: "
         "remove model.freeze",
     ),
+    "windows over the rows of a teacher": settings(
+        "train.window_stride=8 & train.teacher=run",
+        "config.toml: the file: train.window_stride is for single texts without a train.teacher",
+    ),
     "texts of two tokens": outside("model.max_length=2", "greater than or equal to 3"),
     "a vocabulary smaller than its characters": outside(
         "model.vocab_size=0", "greater than or equal to 1"

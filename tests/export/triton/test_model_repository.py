@@ -17,6 +17,7 @@ from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE as KEPT_ROWS
 from pipework.serve.engines import open_proven
+from pipework.tasks.windows import Windows
 from pipework.text.encoding import open_encoder
 from tests.checked_manifest import as_checked
 
@@ -111,6 +112,18 @@ def test_the_same_engine_is_not_added_twice(proven, repository):
     add(proven, repository)
     assert not add(proven, repository).new
     assert before.items() <= tree(repository).items()
+
+
+def test_other_windows_are_added_as_a_new_version(proven, repository):
+    add(proven, repository)
+    plain = read_manifest(proven)
+    windowed = plain.model_copy(update={"windows": Windows(stride=4)})
+    write_manifest(proven, windowed)
+    added = add(proven, repository)
+    assert (added.new, read_manifest(added.folder).windows) == (True, windowed.windows)
+    assert not add(proven, repository).new
+    write_manifest(proven, plain)
+    assert add(proven, repository).new
 
 
 def test_an_edited_config_stays_and_differing_settings_are_reported(proven, repository, noting):

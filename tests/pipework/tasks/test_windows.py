@@ -75,6 +75,14 @@ def test_a_text_of_one_window_keeps_its_logits(task, join):
         np.testing.assert_array_equal(joined.values[index], parts(found)[index][0])
 
 
+@pytest.mark.parametrize("join", Join)
+@pytest.mark.parametrize("task", [SINGLE, MULTI], ids=["single", "multi"])
+def test_windows_without_a_number_are_not_hidden(task, join):
+    broken = np.array([[0, 1, 0], [np.nan, np.nan, np.nan], [3, 0, 0]], np.float32)
+    joined = Windows(stride=0, join=join).joined(Outputs(broken, np.array([0, 3])), task)
+    assert np.isnan(joined.values).any()
+
+
 def test_scores_of_zero_and_one_stay_finite():
     sure = np.array([[300, -300, -300], [300, -300, -300]], np.float32)
     found = Outputs(sure, np.array([0, 2]))

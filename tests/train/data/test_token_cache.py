@@ -9,6 +9,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part
 from pipework.tasks.kinds import Metric
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.windows import Windows
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.model import ModelSettings
 from pipework.train.data.disk_cache import cache_folder
@@ -38,6 +39,24 @@ def test_a_row_of_the_cache_equals_its_encoding(parts):
     for row, encoding in enumerate(expected):
         assert tokens.encoding(row).ids.tolist() == encoding.ids.tolist()
         assert tokens.encoding(row).type_ids.tolist() == encoding.type_ids.tolist()
+
+
+@pytest.mark.parametrize("stride", [0, 3])
+def test_each_window_of_a_longer_text_is_a_row_with_its_label(parts, stride):
+    source, tokenizer, encoder = parts
+    windows = Windows(stride=stride)
+    open_token_cache(source, tokenizer, encoder, TASK, NullProgress())  # another cache
+    tokens = open_token_cache(source, tokenizer, encoder, TASK, NullProgress(), windows)
+    expected = encoder.encode_windows([*source.rows()], windows)
+    flat = [window for first in expected for window in (first, *first.others)]
+    assert len(flat) > len(expected)
+    assert [one.ids.tolist() for one in tokens.encodings(range(len(tokens)))] == [
+        one.ids.tolist() for one in flat
+    ]
+    labels = [n % 2 for n in range(1, 10)]
+    assert tokens.truth.tolist() == [
+        label for label, first in zip(labels, expected, strict=True) for _ in (0, *first.others)
+    ]
 
 
 @pytest.mark.parametrize("change", ["nothing", "rows", "tokenizer", "labels", "length"])

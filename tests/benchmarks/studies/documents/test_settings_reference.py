@@ -27,6 +27,7 @@ from pipework.train.config.run_config import Config
 # The earlier systems had none of these but the learning rate, which is a part of each schedule.
 UNLISTED = {
     *("train.reinit_layers", "train.token_dropout", "train.tf32", "train.optimizer_on_cpu"),
+    "train.window_stride",
     "train.learning_rate",
 }
 
