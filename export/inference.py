@@ -62,7 +62,7 @@ def evaluate_run(
     chosen = open_model(run, manifest, engine, checkpoint=engine is None)
     with EngineModel.open(run, manifest, chosen) as model:
         outputs = model.infer(examples, progress).outputs
-    # The outputs of windows cannot be undone after they are joined.
+    # A calibration cannot be removed from the joined outputs of windows.
     scale = manifest.model.calibration if manifest.windows is None else None
     evaluation = manifest.task.evaluate(outputs, labels_N).model_copy(
         update=both_calibrations(manifest.task, outputs, labels_N, scale)

@@ -32,7 +32,8 @@ def set_windows(locked: LockedRun, settings: ExportSettings, progress: Progress)
         ConfigError: the model does not read a single text, the windows share too many tokens, or a
             decision was chosen without these windows.
     """
-    chosen, manifest = settings.windows, locked.manifest
+    manifest = locked.manifest
+    chosen = settings.windows
     windows = None
     if chosen.join is not WindowJoin.FIRST:
         windows = Windows(stride=chosen.stride or 0, join=Join(chosen.join))
@@ -43,28 +44,28 @@ def set_windows(locked: LockedRun, settings: ExportSettings, progress: Progress)
         hint = "set decision.* again in the same command, or decision.min_score=0"
         raise ConfigError(message, hint)
     if windows is not None:
-        _check(manifest, windows, locked.folder)
         _compare(locked.folder, manifest, windows, settings.dev_rows, progress)
     locked.set_windows(windows)
-
-
-def _check(manifest: Manifest, windows: Windows, run: Path) -> None:
-    if not manifest.may_have_windows:
-        message = f"{run} does not read single texts: windows are not supported"
-        raise ConfigError(message, "leave out windows.*")
-    open_encoder(run, manifest).encode_windows([], windows)
 
 
 def _compare(
     run: Path, manifest: Manifest, windows: Windows, most: int, progress: Progress
 ) -> None:
-    """Note the share of long dev texts, their windows, and how the score changes."""
+    """Note the share of long dev texts, their windows, and how the score changes.
+
+    Raises:
+        ConfigError: the model cannot read these windows.
+    """
+    if not manifest.may_have_windows:
+        message = f"{run} does not read single texts: windows are not supported"
+        raise ConfigError(message, "leave out windows.*")
+    encoder = open_encoder(run, manifest)
     if "dev" not in manifest.data.splits:
+        encoder.encode_windows([], windows)  # checks the stride
         return
     source = split_source(run, manifest, "dev")
     rows = sample_evenly(source.rows(), manifest.data.splits["dev"].rows, most)
     examples = [*rows.values()]
-    encoder = open_encoder(run, manifest)
     inputs, offsets = all_windows(encoder.encode_windows(examples, windows))
     length = counted(manifest.input.max_length, "token")
     if offsets is None:
@@ -74,16 +75,15 @@ def _compare(
     longer_N = counts_N[counts_N > 1]
     line = (
         f"windows: {len(longer_N) / len(counts_N):.1%} of the dev texts are longer than {length}: "
-        f"{longer_N.mean():.1f} windows each, {counts_N.mean():.2f} for all texts on average"
+        f"{longer_N.mean():.1f} windows each on average, {counts_N.mean():.2f} for all texts"
     )
     if manifest.data.reading.label is not None:
         truth_N = label_array(examples, manifest.task, str(source.path))
         with open_model(run, manifest, checkpoint=True) as checkpoint:
             outputs = infer_all(checkpoint, inputs, progress, "windows")
         whole = windows.joined(Outputs(outputs.values, offsets), manifest.task)
-        truncated = Outputs.of(
-            outputs.values[offsets[1:] - 1 if encoder.keeps_end else offsets[:-1]]
-        )
+        read_N = offsets[1:] - 1 if encoder.keeps_end else offsets[:-1]
+        truncated = Outputs.of(outputs.values[read_N])
         line += f"; {_score_change(manifest.task, truncated, whole, truth_N)}"
     progress.note(line)
 
@@ -92,9 +92,10 @@ def _score_change(
     task: Task, truncated: Outputs, whole: Outputs, truth_N: NDArray[np.generic]
 ) -> str:
     """Return the scores of truncated and of whole texts, as text."""
-    before, after = (TaskOutputs(outputs=one, task=task) for one in (truncated, whole))
-    interval = paired_interval(before, after, truth_N)
-    scores = (task.evaluate(one, truth_N).score for one in (truncated, whole))
-    names = ("with truncated texts", "with windows")
-    both = ", ".join(f"{score:.4f} {name}" for score, name in zip(scores, names, strict=True))
-    return f"{task.metric} {both} (change {interval.low:+.4f} to {interval.high:+.4f})"
+    before = TaskOutputs(outputs=truncated, task=task)
+    interval = paired_interval(before, TaskOutputs(outputs=whole, task=task), truth_N)
+    return (
+        f"{task.metric} {task.evaluate(truncated, truth_N).score:.4f} with truncated texts, "
+        f"{task.evaluate(whole, truth_N).score:.4f} with windows "
+        f"(change {interval.low:+.4f} to {interval.high:+.4f})"
+    )

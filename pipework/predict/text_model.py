@@ -62,7 +62,7 @@ class ModelOutputs:
     Attributes:
         outputs: the logits.
         truncated: indices of the inputs that are longer than the model reads.
-        windows: number of windows of each input; empty if each has one.
+        windows: number of windows of each input; empty for a model without windows.
     """
 
     outputs: Outputs
@@ -99,8 +99,11 @@ class TextCodec:
         return [*fit_examples(examples, self.input)]
 
     def joined(self, outputs: Outputs) -> tuple[Outputs, tuple[int, ...]]:
-        """Return the outputs of texts from the outputs of windows, and the numbers of windows."""
-        if self.windows is None or outputs.one_each:
+        """Return the outputs of texts from the outputs of windows, and the numbers of windows.
+
+        Without windows, the outputs are unchanged and there are no numbers.
+        """
+        if self.windows is None:
             return outputs, ()
         return self.windows.joined(outputs, self.task), tuple(outputs.counts.tolist())
 
@@ -149,7 +152,7 @@ class EngineModel(Closeable):
         if self.codec.windows is None:
             return self._infer(examples, progress)
         parts = [self._infer(part, progress) for part in _parts(examples)]
-        counts = chain.from_iterable(part.windows or (1,) * len(part.outputs) for part in parts)
+        counts = chain.from_iterable(part.windows for part in parts)
         outputs = Outputs.concatenate([part.outputs for part in parts])
         return ModelOutputs(outputs=outputs, windows=tuple(counts))
 
@@ -182,8 +185,7 @@ class EngineModel(Closeable):
                 name = LABEL_SCORE.format(label)
                 columns[name] = PredictedColumn(type=ColumnType.NUMBER, values=values)
         if self.codec.windows is not None:
-            counts = found.windows or (1,) * len(found.outputs)
-            columns[WINDOWS] = PredictedColumn(type=ColumnType.COUNT, values=counts)
+            columns[WINDOWS] = PredictedColumn(type=ColumnType.COUNT, values=found.windows)
         return {**columns, TRUNCATED: truncated}
 
     def close(self) -> None:

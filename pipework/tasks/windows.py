@@ -48,8 +48,8 @@ class Windows(Record):
             tokens: number of tokens of the text, without special tokens.
             room: the most of them in a window; more than `stride`.
         """
-        rest, step = max(0, tokens - room), room - self.stride
-        steps = -(-rest // step)
+        rest = max(0, tokens - room)
+        steps = -(-rest // (room - self.stride))
         return [number * rest // max(1, steps) for number in range(steps + 1)]
 
     def joined(self, outputs: Outputs, task: Task) -> Outputs:

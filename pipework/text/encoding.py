@@ -181,10 +181,13 @@ class TextEncoder:
             ConfigError: the windows share more than half of their tokens, or the tokenizer has no
                 template.
         """
-        template, room = self._window_template, self._window_template.room(self.max_length)
+        if (template := self._text_template) is None:
+            message = "the tokenizer does not insert a text once between its special tokens"
+            raise ConfigError(message, "leave out windows")
+        room = template.room(self.max_length)
         if windows.stride > room // 2 or not room:
-            message = f"expected windows.stride up to {room // 2}, half the tokens of a window"
-            raise ConfigError(message, f"found {windows.stride}: choose a smaller one")
+            message = f"expected windows with a stride of at most {room // 2}, half their tokens"
+            raise ConfigError(message, f"found {windows.stride}: choose a smaller stride")
         encodings = list[Encoding]()
         for ids in self._token_ids([example.text for example in examples]):
             first, *others = (
@@ -303,15 +306,8 @@ class TextEncoder:
 
     @cached_property
     def _text_template(self) -> TextTemplate | None:
-        """The special tokens around a single text; None without a word cache."""
-        return TextTemplate.of(self._untruncated) if self._word_cache is not None else None
-
-    @cached_property
-    def _window_template(self) -> TextTemplate:
-        if (template := TextTemplate.of(self._untruncated)) is not None:
-            return template
-        message = "the tokenizer does not insert a text once between its special tokens"
-        raise ConfigError(message, "leave out windows")
+        """The special tokens around a single text; None if they do not contain it once."""
+        return TextTemplate.of(self._untruncated)
 
     @cached_property
     def _pair_template(self) -> PairTemplate:

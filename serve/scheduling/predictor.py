@@ -279,7 +279,7 @@ class Predictor(Closeable):
     async def _joined(self, result: Coroutine[Any, Any, JobResult]) -> JobResult:
         """Wait for the logits of windows, and return those of texts."""
         found = await result
-        if self._codec.windows is None or found.outputs.one_each:
+        if self._codec.windows is None:
             return found
         join = partial(self._codec.joined, found.outputs)
         outputs, windows = await run_for_logits(found.outputs.values.size, join)

@@ -49,7 +49,7 @@ class JobResult:
     Attributes:
         truncated: the truncated inputs.
         first_stage: the inputs that the first stage of a cascade has answered.
-        windows: number of windows of each input; empty if each has one.
+        windows: number of windows of each input; empty for a model without windows.
     """
 
     outputs: Outputs

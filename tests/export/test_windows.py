@@ -147,7 +147,7 @@ def test_settings_that_contradict_are_refused(overrides, message):
 
 
 def test_windows_that_share_most_tokens_are_refused(changed):
-    with pytest.raises(ConfigError, match=r"expected windows\.stride up to 7, half the tokens"):
+    with pytest.raises(ConfigError, match=r"expected windows with a stride of at most 7, half"):
         export(changed, NullProgress(), settings=settings("windows.stride=8"))
 
 

@@ -64,7 +64,7 @@ def test_impossible_windows_are_refused_when_a_model_is_opened(
     run: Path, pair_run: Path, tmp_path: Path
 ) -> None:
     windowed = with_windows(run, tmp_path / "windowed", stride=16)
-    with pytest.raises(ConfigError, match=r"expected windows\.stride up to 15"):
+    with pytest.raises(ConfigError, match=r"expected windows with a stride of at most 15"):
         open_predictor(windowed)
     with pytest.raises(RunFolderError, match="windows are for single texts"):
         with_windows(pair_run, tmp_path / "pairs")

@@ -165,8 +165,9 @@ def _write(
             write_array(streams["offsets"], np.zeros(1, np.int64))
             for chunk in chunks(source.rows(), CHUNK):
                 labels = NO_LABELS if task is None else label_array(chunk, task, str(source.path))
-                encodings: Sequence[Encoding] = encoder.encode(chunk)
-                if windows is not None:
+                if windows is None:
+                    encodings: Sequence[Encoding] = encoder.encode(chunk)
+                else:
                     encodings, offsets = all_windows(encoder.encode_windows(chunk, windows))
                     labels = labels if offsets is None else labels.repeat(np.diff(offsets), axis=0)
                 end = _write_chunk(streams, encodings, labels, end)

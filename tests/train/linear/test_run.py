@@ -10,7 +10,12 @@ from sklearn.feature_extraction import DictVectorizer
 from sklearn.svm import LinearSVC
 
 from pipework.data.examples import Example
-from pipework.errors import ConfigError, MissingDependencyError, as_pipe_error
+from pipework.errors import (
+    CheckFailedError,
+    ConfigError,
+    MissingDependencyError,
+    as_pipe_error,
+)
 from pipework.export.config import ExportSettings
 from pipework.export.publish.folder import publish_folder
 from pipework.export.run import export
@@ -29,6 +34,14 @@ def test_a_linear_model_learns_words_and_is_deterministic(fitted, topics):
     assert read_manifest(runs[0]).data.baseline is None
     first, second = ((run / "checkpoint" / "model.safetensors").read_bytes() for run in runs)
     assert first == second
+
+
+def test_windows_of_train_texts_teach_words_beyond_the_maximum_length(fitted, topics):
+    topics["train"] = [("the a we " * 4 + text, label) for text, label in topics["train"]]
+    settings = ["model.max_length=10", "train.report=false"]
+    with pytest.raises(CheckFailedError, match="learned nothing"):
+        fitted(topics, *settings)
+    assert score(fitted(topics, *settings, "train.window_stride=3")) == 1
 
 
 def test_the_logits_are_those_of_scikit_learn(fitted, topics):
