@@ -5,7 +5,7 @@ from itertools import product
 from pathlib import Path
 
 from pipework.errors import ConfigError, RunFolderError
-from pipework.run_folder.engine_record import Layout, Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import Manifest
 from pipework.serve.engines.runtime import Runtime
 from pipework.serve.engines.runtimes import RUNTIMES, runtime_of
@@ -28,7 +28,7 @@ def select_variants(
     """Return the engine variants to build; `auto` selects all that this machine can run.
 
     A missing precision or layout means fp32 or padded; for `auto` it means all of them.
-    int8 with onnxruntime gives two variants, dynamic and static: measure which is faster.
+    int8 gives a variant for each scaling: measure which is faster.
 
     Raises:
         ConfigError: the target is unknown, or no variant matches.
@@ -48,14 +48,17 @@ def select_variants(
         chosen = tuple(
             variant
             for runtime in RUNTIMES
-            for variant in _variants(runtime, _local_precisions(runtime, precision), layouts)
+            for variant in _variants(
+                runtime, _local_precisions(runtime, precision), layouts, runtime.local_scalings()
+            )
             if layout in (None, variant.layout)
             and (quantizable or variant.precision is not Precision.INT8)
         )
     else:
         runtime = runtime_of(to)
         precisions = (precision or Precision.FP32,)
-        chosen = _variants(runtime, precisions, (layout or Layout.PADDED,))
+        layouts = (layout or Layout.PADDED,)
+        chosen = _variants(runtime, precisions, layouts, runtime.local_scalings())
     if not chosen:
         supported = "; ".join(
             f"{runtime.format}: {', '.join(runtime.precisions)}" for runtime in RUNTIMES
@@ -106,18 +109,21 @@ def all_variants() -> tuple[Variant, ...]:
     return tuple(
         variant
         for runtime in RUNTIMES
-        for variant in _variants(runtime, runtime.precisions, tuple(Layout))
+        for variant in _variants(runtime, runtime.precisions, tuple(Layout), runtime.scalings)
     )
 
 
 def _variants(
-    runtime: Runtime, precisions: Sequence[Precision], layouts: Sequence[Layout]
+    runtime: Runtime,
+    precisions: Sequence[Precision],
+    layouts: Sequence[Layout],
+    scalings: Sequence[Scaling],
 ) -> tuple[Variant, ...]:
     return tuple(
         Variant(format=runtime.format, precision=precision, layout=layout, scaling=scaling)
         for precision, layout in product(precisions, layouts)
         if precision in runtime.precisions and layout in runtime.layouts
-        for scaling in (runtime.scalings if precision is Precision.INT8 else (None,))
+        for scaling in (scalings if precision is Precision.INT8 else (None,))
     )
 
 

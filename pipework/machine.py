@@ -79,6 +79,13 @@ def sums_int8() -> bool:
     return not {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(processor().split())
 
 
+def multiplies_groups() -> bool:
+    """Return whether OpenVINO multiplies groups of 8-bit integers here, each with its scale."""
+    # See `dynamic_quantization_group_size` of its CPU plugin, which prefers bf16 with AMX.
+    instructions = processor().split()
+    return "avx512_vnni" in instructions and "amx_int8" not in instructions
+
+
 def cpu_limit(cgroup_limit: Path = CGROUP_LIMIT) -> int:
     """Return the number of usable CPUs: the CPU affinity, or the container's quota if lower.
 

@@ -24,7 +24,13 @@ from pydantic import BaseModel, ConfigDict
 from pipework.errors import ConfigError
 from pipework.export.convert.converters import converter_of
 from pipework.export.quantize.calibration import linear_layers
-from pipework.export.quantize.qdq_graph import GraphWriter, quantize_dynamic, quantize_static
+from pipework.export.quantize.qdq_graph import (
+    GraphWriter,
+    quantize_dynamic,
+    quantize_grouped,
+    quantize_static,
+    with_whole_groups,
+)
 from pipework.machine import cpu_limit
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import Manifest
@@ -211,12 +217,15 @@ class MatmulGraph:
         if self.variant.scaling is Scaling.DYNAMIC:
             quantize_dynamic(model, layers)
             return
-        low_high_mean = np.array([[-1], [1], [0]], np.float32)
+        low_high_mean_rms = np.array([[-1], [1], [0], [1]], np.float32)
         ranges = {
-            name: np.repeat(low_high_mean, self._width_of(name), axis=1)
+            name: np.repeat(low_high_mean_rms, self._width_of(name), axis=1)
             for layer in layers
             for name in layer.inputs
         }
+        if self.variant.scaling is Scaling.GROUPED:
+            quantize_grouped(model, with_whole_groups(model.graph, layers), ranges)
+            return
         unsigned = converter_of(self.variant.format).unsigned
         quantize_static(model, layers, ranges, unsigned=unsigned)
 

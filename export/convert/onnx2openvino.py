@@ -13,6 +13,7 @@ from openvino import opset13
 from pipework.export.convert.converter import ConvertedGraph, Converter
 from pipework.export.convert.intermediates import Arrays, Run
 from pipework.export.convert.structure import Structure, StructureNode
+from pipework.export.quantize.qdq_graph import GROUP
 from pipework.export.rows.run_rows import RunRows
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
@@ -26,6 +27,8 @@ from pipework.serve.engines.openvino import (
     shared_core,
 )
 
+# Where a model file stores how many inputs of a grouped int8 layer share a scale.
+GROUP_PATH = ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"]
 TOKEN_INPUTS = frozenset(
     {"attention_mask", "input_ids", "position_ids", "segment_ids", "token_type_ids"}
 )
@@ -130,6 +133,7 @@ def onnx_to_openvino(graph: Path, out: Path, precision: Precision) -> None:
     _constant_reshapes(model)
     _transpose_in_matmul(model)
     model.set_rt_info("bf16" if precision is Precision.BF16 else "f32", PRECISION_PATH)
+    model.set_rt_info(str(GROUP), GROUP_PATH)
     ov.save_model(model, out, compress_to_fp16=False)
 
 

@@ -31,6 +31,7 @@ from pipework.train.model.classifier import Classifier
 SMOOTHING = 0.95  # share of the difference between channels that moves into the weights
 MEASURED_BAND_INPUTS = 16  # rounding errors are measured in length bands of at least this many
 MIN_ERROR = 0.1  # rms below this multiple of `mean_abs` is not compared
+GROUP = 64  # values of a token or column that share a scale in grouped layers
 EMBEDDING_ROWS = 1000  # smaller tables are not int8
 
 
@@ -136,7 +137,7 @@ def _rounded_engine(
     calibration: Callable[[], Sequence[Encoding]],
     number_format: NumberFormat,
 ) -> CheckpointEngine:
-    if number_format.scaling is not Scaling.STATIC:
+    if number_format.scaling is not Scaling.STATIC:  # groups need no ranges: they are small
         return reference.with_model(lambda model: rounded(model, number_format))
     inputs: list[StaticInput] = []
 
@@ -215,8 +216,9 @@ class StaticInput:
 def rounded(model: Classifier, number_format: NumberFormat) -> Classifier:
     """Return a copy of a model that computes in float32 with rounded numbers.
 
-    In int8, linear layers round their inputs per token and their weights per column. In the other
-    precisions, all layers round their weights and outputs.
+    In int8, linear layers round their inputs per token and their weights per column, and grouped
+    ones per group of inputs as well. In the other precisions, all layers round their weights and
+    outputs.
     """
     model = copy.deepcopy(model)
     if number_format.precision is not Precision.INT8:
@@ -225,9 +227,10 @@ def rounded(model: Classifier, number_format: NumberFormat) -> Classifier:
             if not any(True for _ in module.children()):
                 _round_float(module, torch.bfloat16 if bf16 else torch.float16)
         return model
+    group = GROUP if number_format.scaling is Scaling.GROUPED else -1
     for layer in _linear_layers(model, number_format.int8_layers):
-        layer.weight.data = _integers(layer.weight.data, _largest_weight())
-        layer.register_forward_pre_hook(lambda _, inputs: (_integers(inputs[0], 127),))
+        layer.weight.data = _by_group(layer.weight.data, _largest_weight(), group)
+        layer.register_forward_pre_hook(lambda _, inputs: (_by_group(inputs[0], 127, group),))
     _round_embeddings(model)
     return model
 
@@ -241,6 +244,12 @@ def _round_embeddings(model: nn.Module) -> None:
 
 def _largest_weight() -> int:
     return 127 if sums_int8() else 63  # as the quantizer, on a processor like this one
+
+
+def _by_group(values: torch.Tensor, largest: int, group: int) -> torch.Tensor:
+    """Round values to integers times a scale for each group of the last dimension; -1: all."""
+    shape = (1, -1) if group < 0 else (-1, group)
+    return _integers(values.reshape(*values.shape[:-1], *shape), largest).flatten(-2)
 
 
 def _integers(values: torch.Tensor, largest: int) -> torch.Tensor:

@@ -83,28 +83,30 @@ def find_ranges(
     calls: Iterable[dict[str, NDArray[np.int64]]],
     progress: Progress,
 ) -> Ranges:
-    """Return the lowest, highest and mean value of each channel, float32 [3, K], by input name.
+    """Return the lowest, highest, mean and root mean square value of each channel by input name.
 
     Args:
         graph: path of a float32 graph.
         layers: linear layers of the graph.
         calls: input arrays of real rows.
         progress: receives the finished calls.
+
+    Returns:
+        A float32 array [4, K] for each input. Calls have the same weight in means.
     """
     session, outputs = _open_with_ranges(graph, layers)
     ranges: dict[str, NDArray[np.float32]] = {}
     for count, call in enumerate(calls, start=1):
         limits = session.run([*outputs.values()], call)
-        for name, limits_3K in zip(outputs, limits, strict=True):
-            low_K, high_K, mean_K = ranges.get(name, limits_3K)
-            ranges[name] = np.stack(
-                (
-                    np.minimum(low_K, limits_3K[0]),
-                    np.maximum(high_K, limits_3K[1]),
-                    mean_K + (limits_3K[2] - mean_K) / count,  # calls have the same weight
-                )
-            )
+        for name, limits_4K in zip(outputs, limits, strict=True):
+            before_4K = ranges.setdefault(name, limits_4K)
+            low_K = np.minimum(before_4K[0], limits_4K[0])
+            high_K = np.maximum(before_4K[1], limits_4K[1])
+            means_2K = before_4K[2:] + (limits_4K[2:] - before_4K[2:]) / count
+            ranges[name] = np.stack((low_K, high_K, *means_2K))
         progress.advance(1)
+    for range_4K in ranges.values():
+        range_4K[3] = np.sqrt(range_4K[3])
     return ranges
 
 
@@ -123,13 +125,16 @@ def _open_with_ranges(
                 continue
             outputs[name] = f"{name}:limits"
             low, high, mean = f"{name}:low", f"{name}:high", f"{name}:mean"
+            squares, square = f"{name}:squares", f"{name}:square"
             model.graph.node.extend(
                 (
                     helper.make_node("Reshape", [name, flat.name], [f"{name}:flat"]),
                     helper.make_node("ReduceMin", [f"{name}:flat"], [low], axes=[0]),
                     helper.make_node("ReduceMax", [f"{name}:flat"], [high], axes=[0]),
                     helper.make_node("ReduceMean", [f"{name}:flat"], [mean], axes=[0]),
-                    helper.make_node("Concat", [low, high, mean], [outputs[name]], axis=0),
+                    helper.make_node("Mul", [f"{name}:flat", f"{name}:flat"], [squares]),
+                    helper.make_node("ReduceMean", [squares], [square], axes=[0]),
+                    helper.make_node("Concat", [low, high, mean, square], [outputs[name]], axis=0),
                 )
             )
             model.graph.output.append(

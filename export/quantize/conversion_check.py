@@ -39,12 +39,15 @@ WEIGHTS = ("Subtract", ("Convert", "w"), ("Reshape", ("Convert", "zero"), "_"))
 OV_MATRIX = ("Multiply", WEIGHTS, ("Reshape", "columns", "_"))
 OV_PRODUCT = ("MatMul", ("Multiply", INTEGERS, "scale"), OV_MATRIX)
 OV_TABLE = ("Multiply", ("Convert", ("Gather", "w", "X", "axis")), ("Gather", "columns", "X", "_"))
+GROUPS = ("Reshape", ("Multiply", ("Convert", "w"), "columns"), "_")
+OV_GROUPED = ("MatMul", ("Multiply", "X", "inverse"), GROUPS)
 # The patterns of conversions, with the operator and the inputs that they replace.
 RULES: tuple[tuple[Pattern, str, tuple[str, ...]], ...] = (
     (("Mul", ("Mul", PRODUCT, "columns"), SCALE), "MatMul", ("X", "w")),
     (("Add", ("MatMul", ROUNDED, MATRIX), "offset"), "MatMul", ("X", "w")),
     (TABLE, "Gather", ("w", "X")),
     (("Add", OV_PRODUCT, "offset"), "MatMul", ("X", "w")),
+    (OV_GROUPED, "MatMul", ("X", "w")),
     (OV_TABLE, "Gather", ("w", "X", "axis")),
 )
 # Values of the constants in the patterns; the scales are checked with the weights.
@@ -188,14 +191,16 @@ class _Undone(_Numbered):
     def _weight_error(self, arrays: Mapping[str, NDArray[Any]], weight: str) -> str | None:
         """Describe the difference of a stored weight from the float32 weight."""
         values = self._source.structure.constants[self._weights[weight]]
-        if values.shape != arrays["w"].shape:
+        if values.size != arrays["w"].size or values.shape[-1] != arrays["w"].shape[-1]:
             return f"has the weight {weight} with another shape"
-        if "inverse" in arrays:  # see `quantize_static`
+        if "inverse" in arrays:  # see `quantize_static` and `quantize_grouped`
             values = values / arrays["inverse"][:, None]
+        if "shift" in arrays:
             missing = arrays["offset"] + arrays["shift"] @ values
             bound = PRECISE * np.abs(arrays["shift"]) @ np.abs(values) + SMALL
             if not (np.abs(missing) <= bound).all():
                 return f"adds another offset than the product of its shift and {weight}"
+        values = values.reshape(arrays["w"].shape)
         error = _integer_error(values, arrays["w"], arrays["columns"])
         return None if error is None else f"has the weight {weight}, which {error}"
 
@@ -205,7 +210,8 @@ def _integer_error(
 ) -> str | None:
     """Describe the difference of integers from values; None if it is at most half a step.
 
-    `scale` is the step of each column of a matrix, [M], or of each vector of a table, [V, 1].
+    `scale` is the step of each column of a matrix, [M], or of its groups of inputs, [J, 1, M], or
+    of each vector of a table, [V, 1].
     """
     integers = integers.astype(np.float64)
     worst = float(np.abs(integers - np.asarray(values, np.float64) / scale).max())

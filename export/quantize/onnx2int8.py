@@ -26,7 +26,9 @@ from pipework.export.quantize.qdq_graph import (
     largest_weight,
     quantize_dynamic,
     quantize_embeddings,
+    quantize_grouped,
     quantize_static,
+    with_whole_groups,
 )
 from pipework.export.rows.run_rows import RunRows, graph_feeds
 from pipework.progress import Progress
@@ -57,7 +59,7 @@ def onnx_to_int8(
     Args:
         graph: path of a float32 graph, padded or packed.
         out: path of the int8 graph.
-        variant: variant of the engine; OpenVINO and TensorRT support static scales only.
+        variant: variant of the engine.
         run_rows: train rows for calibration and dev rows for the score.
         progress: receives the stages.
 
@@ -66,13 +68,14 @@ def onnx_to_int8(
     """
     converter = converter_of(variant.format)
     if variant.scaling not in converter.runtime.scalings:
-        message = f"{variant.format} supports int8 with static scales only"
+        message = f"{variant.format} does not support int8 with {variant.scaling} scales"
         raise ConfigError(message, "use --to onnx for dynamic scales")
-    layers = linear_layers(onnx.load(graph, load_external_data=False).graph)
+    layers = _quantizable(graph, variant)
     if not layers:
         message = f"{run_rows.run} has no linear layer to quantize"
         raise ConfigError(message, "use another precision")
-    ranges = _ranges(graph, layers, run_rows, progress) if variant.scaling is Scaling.STATIC else {}
+    calibrated = variant.scaling is not Scaling.DYNAMIC
+    ranges = _ranges(graph, layers, run_rows, progress) if calibrated else {}
     quantized = QuantizedGraph(
         graph=graph,
         layers=layers,
@@ -89,6 +92,15 @@ def onnx_to_int8(
         fallback, precision = apply_fallback(quantized, runner, progress)
     int8 = {layer.name for layer in layers} - {layer.name for layer in fallback}
     return LayerPrecisions(int8=frozenset(int8), fallback=fallback, fallback_precision=precision)
+
+
+def _quantizable(graph: Path, variant: Variant) -> tuple[LinearLayer, ...]:
+    """Return the linear layers that the scaling of a variant can quantize."""
+    model = onnx.load(graph, load_external_data=False).graph
+    layers = linear_layers(model)
+    if variant.scaling is not Scaling.GROUPED:
+        return layers
+    return with_whole_groups(model, layers)
 
 
 def _ranges(
@@ -108,11 +120,14 @@ def _graph_writer(
     def write(weights: AbstractSet[str]) -> None:
         model = onnx.load(graph)
         chosen = [layer for layer in layers if layer.weight in weights]
-        if variant.scaling is Scaling.DYNAMIC:
-            quantize_dynamic(model, chosen, largest)
-        else:
-            unsigned = converter.unsigned
-            quantize_static(model, chosen, ranges, unsigned=unsigned, largest=largest)
+        match variant.scaling:
+            case Scaling.DYNAMIC:
+                quantize_dynamic(model, chosen, largest)
+            case Scaling.GROUPED:
+                quantize_grouped(model, chosen, ranges)
+            case _:
+                unsigned = converter.unsigned
+                quantize_static(model, chosen, ranges, unsigned=unsigned, largest=largest)
         if converter.int8_embeddings:
             quantize_embeddings(model)
         onnx.save(model, out)

@@ -7,12 +7,15 @@ Weights are scaled per column, symmetrically. Inputs are scaled
 * statically, per tensor, with calibrated ranges (QuantizeLinear and DequantizeLinear). Factors that
   move into the weights first even out the channels (SmoothQuant, Xiao et al. 2023,
   arXiv:2211.10438), and the mean of each channel is subtracted. Its product with the float32
-  weights is added to the output, so rounded weights do not change the mean of the outputs.
+  weights is added to the output, so rounded weights do not change the mean of the outputs; or
+* by group, for OpenVINO: weights have a scale per column and group of K, and the runtime rounds the
+  inputs of each token in the same groups. Factors even out the channels first, here halfway and by
+  their root mean squares.
 
-Shapes: K inputs and M outputs of a layer.
+Shapes: K inputs and M outputs of a layer, J groups of G inputs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -26,6 +29,9 @@ from pipework.machine import sums_int8
 
 LARGEST = 127  # symmetric: -128 is not used
 ZERO_POINT = 128  # of uint8
+# Values that share a scale in grouped layers. MiniLM on SST-2, packed, on an EPYC with VNNI: rms of
+# the logits 0.009 with 32, 0.011 with 64, 0.013 with 128 and 0.019 with a scale per token.
+GROUP = 64
 MIN_VECTORS = 1000  # smaller tables stay in float32
 # Share of the difference between channels that moves into the weights. Measured on one run (MRPC):
 # 0.5 changed more labels than no smoothing, and 0.85 to 1 were equally good.
@@ -137,7 +143,8 @@ def quantize_static(
         largest: largest integer of a weight.
     """
     weights = _weights(model.graph, layers)
-    factors = _factors(layers, ranges, weights)
+    spread = {name: _reach(range_4K) for name, range_4K in ranges.items()}
+    factors = _factors(layers, spread, weights, _largest, SMOOTHING)
     writer = GraphWriter()
     zero = writer.constant("int8:zero", np.uint8(ZERO_POINT) if unsigned else np.int8(0))
     for node in model.graph.node:
@@ -152,7 +159,7 @@ def quantize_static(
         smooth = writer.node("Mul", [source, inverse], tensor_name(source, "smooth"))
         shift = writer.constant(tensor_name(source, "shift"), -mean_K / factor_K)
         shifted = writer.node("Add", [smooth, shift], tensor_name(source, "shifted"))
-        reach = (_reach(ranges[source]) / factor_K).max() + TINY
+        reach = (spread[source] / factor_K).max() + TINY
         scale = writer.constant(tensor_name(source, "scale"), np.float32(reach / LARGEST))
         quantized = writer.node(
             "QuantizeLinear", [shifted, scale, zero], tensor_name(source, "int8")
@@ -170,6 +177,50 @@ def quantize_static(
         writer.node("MatMul", [restored, matrix], product, name=node.name)
         offset = writer.constant(tensor_name(output, "offset"), offset_M)
         writer.node("Add", [product, offset], output)
+    _replace(model.graph, writer, weights.keys())
+
+
+def with_whole_groups(
+    graph: onnx.GraphProto, layers: Sequence[LinearLayer]
+) -> tuple[LinearLayer, ...]:
+    """Return the layers whose number of inputs is a multiple of `GROUP`."""
+    inputs = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
+    return tuple(layer for layer in layers if inputs[layer.weight] % GROUP == 0)
+
+
+def quantize_grouped(model: onnx.ModelProto, layers: Sequence[LinearLayer], ranges: Ranges) -> None:
+    """Quantize the weights of layers with a scale per column and group of `GROUP` inputs.
+
+    OpenVINO rounds the inputs of such layers to int8 with a scale per token and group.
+
+    Args:
+        model: a float32 graph; changed in place.
+        layers: the layers to quantize, with whole groups of inputs.
+        ranges: calibrated ranges of their inputs.
+    """
+    weights = _weights(model.graph, layers)
+    rms = {name: range_4K[3] for name, range_4K in ranges.items()}
+    factors = _factors(layers, rms, weights, _rms, 0.5)
+    writer = GraphWriter()
+    for node in model.graph.node:
+        if node.op_type != "MatMul" or node.input[1] not in weights:
+            writer.nodes.append(node)
+            continue
+        source, weight = node.input
+        inverse = writer.constant(tensor_name(source, "1/factor"), 1 / factors[weight])
+        smooth = writer.node("Mul", [source, inverse], tensor_name(source, "smooth"))
+        matrix_KM = weights[weight] * factors[weight][:, None]
+        groups_JGM = matrix_KM.reshape(-1, GROUP, matrix_KM.shape[1])
+        scales_J1M = (np.abs(groups_JGM).max(axis=1, keepdims=True) + TINY) / LARGEST
+        integers_JGM = np.round(groups_JGM / scales_J1M).astype(np.int8)
+        integers = writer.constant(tensor_name(weight, "int8"), integers_JGM)
+        columns = writer.constant(tensor_name(weight, "columns"), scales_J1M.astype(np.float32))
+        shape = writer.constant(tensor_name(weight, "shape"), np.array(matrix_KM.shape))
+        groups = tensor_name(weight, "groups")
+        writer.node("Cast", [integers], groups, to=TensorProto.FLOAT)
+        about = writer.node("Mul", [groups, columns], tensor_name(weight, "about"))
+        matrix = writer.node("Reshape", [about, shape], tensor_name(weight, "matrix"))
+        writer.node("MatMul", [smooth, matrix], node.output[0], name=node.name)
     _replace(model.graph, writer, weights.keys())
 
 
@@ -210,26 +261,46 @@ def _is_table(tensor: onnx.TensorProto) -> bool:
 
 
 def _factors(
-    layers: Sequence[LinearLayer], ranges: Ranges, weights: Mapping[str, NDArray[np.float32]]
+    layers: Sequence[LinearLayer],
+    sizes: Mapping[str, NDArray[np.float32]],
+    weights: Mapping[str, NDArray[np.float32]],
+    row_size: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+    smoothing: float,
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the smoothing divisor of each channel, float32 [K], by weight name."""
+    """Return the smoothing divisor of each channel, float32 [K], by weight name.
+
+    Args:
+        layers: the layers.
+        sizes: the size of each channel of an input, [K], by its name.
+        weights: the weights [K, M] by their names.
+        row_size: returns the size of each row of weights, [K].
+        smoothing: share of the differences between channels that moves into the weights.
+    """
     factors: dict[str, NDArray[np.float32]] = {}
     for group in group_by_shared_input(layers):
         inputs = [name for layer in group for name in layer.inputs]
-        reach_K = np.max([_reach(ranges[name]) for name in inputs], axis=0)
-        weight_K = np.max([np.abs(weights[layer.weight]).max(axis=1) for layer in group], axis=0)
+        input_K = np.max([sizes[name] for name in inputs], axis=0)
+        weight_K = np.max([row_size(weights[layer.weight]) for layer in group], axis=0)
         # A channel that is always 0 must not have a factor of 0.
-        reach_K, weight_K = (
-            np.maximum(max_K, 1e-5 * max_K.max() + TINY) for max_K in (reach_K, weight_K)
+        input_K, weight_K = (
+            np.maximum(size_K, 1e-5 * size_K.max() + TINY) for size_K in (input_K, weight_K)
         )
-        factor_K = reach_K**SMOOTHING / weight_K ** (1 - SMOOTHING)
+        factor_K = input_K**smoothing / weight_K ** (1 - smoothing)
         factors |= {layer.weight: factor_K.astype(np.float32) for layer in group}
     return factors
 
 
-def _reach(range_3K: NDArray[np.float32]) -> NDArray[np.float32]:
+def _largest(matrix_KM: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.asarray(np.abs(matrix_KM).max(axis=1), np.float32)
+
+
+def _rms(matrix_KM: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.asarray(np.sqrt(np.square(matrix_KM).mean(axis=1)), np.float32)
+
+
+def _reach(range_4K: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the largest distance from the mean of each channel, [K]."""
-    low_K, high_K, mean_K = range_3K
+    low_K, high_K, mean_K, _ = range_4K
     return np.asarray(np.maximum(high_K - mean_K, mean_K - low_K), np.float32)
 
 

@@ -36,10 +36,15 @@ class Layout(StrEnum):
 
 
 class Scaling(StrEnum):
-    """How int8 activation ranges are determined: at each call, or calibrated on train rows."""
+    """The scales of the inputs of int8 layers.
+
+    Dynamic: of each token, in each call. Static: calibrated on train rows. Grouped: of each group
+    of values of a token, in each call; weights have groups, too.
+    """
 
     DYNAMIC = "dynamic"
     STATIC = "static"
+    GROUPED = "grouped"
 
 
 class Variant(Record):

@@ -56,7 +56,7 @@ class OnnxRuntime(Runtime):
     model_file = "model.onnx"
     extra = "cpu"
     precisions = (Precision.FP32, Precision.FP16, Precision.INT8)
-    scalings = tuple(Scaling)
+    scalings = (Scaling.DYNAMIC, Scaling.STATIC)
     # The names under which optimum and transformers.js look for a precision.
     hub_files = MappingProxyType(
         {

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipework.errors import MissingDependencyError, RunFolderError
-from pipework.machine import LowPriorityThread, computes_bf16, cpu_limit
-from pipework.run_folder.engine_record import EngineBuild, Precision, Variant
+from pipework.machine import LowPriorityThread, computes_bf16, cpu_limit, multiplies_groups
+from pipework.run_folder.engine_record import EngineBuild, Precision, Scaling, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.runtime import Runtime, Usability, check_installed, cpu_usability
@@ -44,6 +44,7 @@ class OpenVino(Runtime):
     extra = "cpu"
     precisions = (Precision.FP32, Precision.BF16, Precision.INT8)
     # The names under which optimum-intel looks for a precision.
+    scalings = (Scaling.STATIC, Scaling.GROUPED)
     hub_files = MappingProxyType(
         {
             Precision.FP32: "openvino/openvino_model.xml",
@@ -69,6 +70,13 @@ class OpenVino(Runtime):
         if find_spec("openvino") is None:
             return ()
         return self.precisions if computes_bf16() else (Precision.FP32, Precision.INT8)
+
+    def local_scalings(self) -> tuple[Scaling, ...]:
+        """Return static, and grouped where the runtime multiplies groups in int8.
+
+        On other processors it computes them in float32 or bf16, which is more exact and slower.
+        """
+        return self.scalings if multiplies_groups() else (Scaling.STATIC,)
 
     def open(
         self,

@@ -80,6 +80,10 @@ class Runtime(ABC):
     def local_precisions(self) -> tuple[Precision, ...]:
         """Return the precisions that are worth building on this machine; none without packages."""
 
+    def local_scalings(self) -> tuple[Scaling, ...]:
+        """Return the scalings of int8 that are worth building on this machine."""
+        return self.scalings
+
     @abstractmethod
     def open(
         self,

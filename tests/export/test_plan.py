@@ -2,6 +2,7 @@ import sys
 
 import pytest
 
+from pipework import machine
 from pipework.errors import ConfigError, MissingDependencyError
 from pipework.export.plan import AUTO, select_variants, time_left
 from pipework.run_folder.engine_record import Layout, Precision, Scaling
@@ -28,8 +29,22 @@ def test_the_defaults_are_fp32_and_padded(manifest):
 def test_int8_of_onnxruntime_has_both_scalings(manifest):
     found = select_variants(manifest, "onnx", Precision.INT8, None)
     assert [one.scaling for one in found] == [Scaling.DYNAMIC, Scaling.STATIC]
-    (only,) = select_variants(manifest, "openvino", Precision.INT8, None)
-    assert only.scaling is Scaling.STATIC
+
+
+@pytest.mark.parametrize(
+    ("instructions", "scalings"),
+    [
+        ("avx2", [Scaling.STATIC]),
+        ("avx2 avx512_vnni", [Scaling.STATIC, Scaling.GROUPED]),
+        ("avx2 avx512_vnni amx_int8", [Scaling.STATIC]),
+    ],
+)
+def test_int8_of_openvino_is_grouped_where_the_runtime_multiplies_groups(
+    manifest, monkeypatch, instructions, scalings
+):
+    monkeypatch.setattr(machine, "processor", lambda: f"A processor {instructions}")
+    found = select_variants(manifest, "openvino", Precision.INT8, None)
+    assert [one.scaling for one in found] == scalings
 
 
 def test_an_unsupported_variant_is_reported_with_the_supported_precisions(manifest):

@@ -56,6 +56,7 @@ def texts(*lengths: int) -> list[Encoding]:
         matmul_graph(precision=Precision.INT8, scaling=Scaling.DYNAMIC),
         matmul_graph("openvino"),
         matmul_graph("openvino", Precision.INT8, scaling=Scaling.STATIC),
+        matmul_graph("openvino", Precision.INT8, scaling=Scaling.GROUPED),
     ],
     ids=lambda graph: f"{graph.variant.label}-{'first' if graph.first_only else 'all'}",
 )

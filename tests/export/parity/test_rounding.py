@@ -23,12 +23,12 @@ from pipework.train.model.checkpoint_engine import open_reference
 from tests.export.conftest import INT8_LAYERS
 
 LABELS = SingleLabelTask(labels=("a", "b"), metric=Metric.ACCURACY)
-DYNAMIC, STATIC = (
+DYNAMIC, STATIC, GROUPED = (
     NumberFormat(precision=Precision.INT8, scaling=scaling, int8_layers=INT8_LAYERS)
-    for scaling in (Scaling.DYNAMIC, Scaling.STATIC)
+    for scaling in (Scaling.DYNAMIC, Scaling.STATIC, Scaling.GROUPED)
 )
 FLOATS = [NumberFormat(precision=precision) for precision in (Precision.FP16, Precision.BF16)]
-FORMATS = (*FLOATS, DYNAMIC, STATIC)
+FORMATS = (*FLOATS, DYNAMIC, STATIC, GROUPED)
 INT8 = TOLERANCES[Precision.INT8].model_copy(update={"error_ratio": 4, "bias_ratio": 3})
 
 
@@ -67,9 +67,10 @@ def rms(error):
 
 
 def test_fewer_bits_give_larger_errors(errors):
-    fp16, bf16, dynamic, static = (rms(errors[number_format]) for number_format in FORMATS)
+    fp16, bf16, dynamic, static, grouped = (rms(errors[one]) for one in FORMATS)
     assert 0 < 3 * fp16 < min(bf16, dynamic)  # for this model both have about the same error
     assert max(bf16, dynamic) < static < 0.1
+    assert 3 * fp16 < grouped < static
 
 
 def test_the_limits_cover_all_lengths_with_enough_inputs_each(errors):

@@ -7,7 +7,11 @@ import pytest
 from onnx import TensorProto
 
 from pipework.errors import ConfigError
-from pipework.export.config import ExportSettings
+from pipework.export.config import (
+    ExportSettings,
+    RoundedToleranceSettings,
+    TolerancesSettings,
+)
 from pipework.export.convert import onnx2ort
 from pipework.export.quantize.calibration import linear_layers
 from pipework.export.quantize.onnx2int8 import onnx_to_int8
@@ -28,7 +32,10 @@ def int8(format_, scaling, layout):
 
 DYNAMIC = int8("onnx", Scaling.DYNAMIC, Layout.PADDED)
 STATIC = int8("onnx", Scaling.STATIC, Layout.PACKED)
-OPENVINO = {layout: int8("openvino", Scaling.STATIC, layout) for layout in Layout}
+OPENVINO = {
+    Layout.PACKED: int8("openvino", Scaling.GROUPED, Layout.PACKED),
+    Layout.PADDED: int8("openvino", Scaling.STATIC, Layout.PADDED),
+}
 VARIANTS = [[DYNAMIC, OPENVINO[Layout.PACKED]], [STATIC, OPENVINO[Layout.PADDED]]]
 
 L4 = Gpu(name="NVIDIA L4", capability=89)
@@ -39,7 +46,9 @@ def int8_export(request, trained_run, tmp_path_factory):
     """A run with an onnx and an openvino engine, built on a machine with a GPU, and the notes."""
     run, noting = tmp_path_factory.mktemp("runs") / "int8", Noting()
     shutil.copytree(trained_run, run)
-    settings = ExportSettings(speed_s=0, calibration_rows=32, dev_rows=100)
+    # The run has learned little: 3.4 % of its labels change on a processor with bf16.
+    limits = TolerancesSettings(int8=RoundedToleranceSettings(flips=0.06))
+    settings = ExportSettings(speed_s=0, calibration_rows=32, dev_rows=100, tolerances=limits)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(onnx2ort, "cuda_gpu", lambda: L4)
         export(run, noting, request.param, settings=settings)
@@ -105,7 +114,7 @@ def test_the_weights_of_linear_layers_are_stored_as_int8(int8_run):
 def test_only_onnxruntime_supports_dynamic_scales(trained_run, tmp_path, format_):
     run_rows = RunRows.open(trained_run, read_manifest(trained_run), ExportSettings())
     path = tmp_path / "model.onnx"
-    with pytest.raises(ConfigError, match=f"{format_} supports int8 with static scales only"):
+    with pytest.raises(ConfigError, match=f"{format_} does not support int8 with dynamic scales"):
         onnx_to_int8(
             path, path, int8(format_, Scaling.DYNAMIC, Layout.PADDED), run_rows, NullProgress()
         )

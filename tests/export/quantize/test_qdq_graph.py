@@ -8,12 +8,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipework.export.quantize.calibration import find_ranges, linear_layers
 from pipework.export.quantize.qdq_graph import (
+    GROUP,
     GraphWriter,
     largest_weight,
     quantize_dynamic,
     quantize_embeddings,
+    quantize_grouped,
     quantize_static,
     tensor_name,
+    with_whole_groups,
 )
 from pipework.progress import NullProgress
 
@@ -95,6 +98,56 @@ def test_the_mean_of_a_channel_is_not_rounded(tmp_path, unsigned):
         quantize_static(model, layers[:2], ranges, unsigned=unsigned, largest=largest)
         errors.append(np.abs(run_graph(model, x) - plain).mean())
     assert 0 < errors[1] < 1.5 * errors[0]
+
+
+def wide_graph(weights):
+    node = helper.make_node("MatMul", ["x", "A"], ["logits"], name="/model/dense/MatMul")
+    graph = helper.make_graph(
+        [node],
+        "wide",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["B", "T", len(weights)])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, "A")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_grouped_weights_have_a_scale_per_column_and_group(tmp_path):
+    weights = RNG.normal(size=(2 * GROUP, 6)).astype(np.float32)
+    weights[:GROUP] *= 100  # with a scale per column, the second half would have a few steps
+    x = RNG.normal(size=(4, 8, 2 * GROUP)).astype(np.float32)
+    x[..., :GROUP] = 0
+    model = wide_graph(weights)
+    layers, ranges = linear_layers(model.graph), ranges_of(model, tmp_path, [x + 1])
+    quantize_grouped(model, layers, ranges)
+    (integers,) = (one for one in model.graph.initializer if one.data_type == TensorProto.INT8)
+    assert tuple(integers.dims) == (2, GROUP, 6)
+    expected = x @ weights
+    found = run_graph(model, x)  # onnxruntime does not round the inputs
+    assert 0 < np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
+
+
+def test_a_channel_that_is_large_in_its_group_does_not_round_the_others_away(tmp_path):
+    weights = RNG.normal(size=(GROUP, 6)).astype(np.float32)
+    x = RNG.normal(size=(16, 8, GROUP)).astype(np.float32)
+    x[..., 3] *= 1000
+    weights[3] /= 1000
+    model = wide_graph(weights)
+    expected = run_graph(model, x)
+    quantize_grouped(model, linear_layers(model.graph), ranges_of(model, tmp_path, [x]))
+    smooth = next(node.output[0] for node in model.graph.node if node.op_type == "Mul")
+    model.graph.output.append(helper.make_tensor_value_info(smooth, TensorProto.FLOAT, None))
+    session = ort.InferenceSession(model.SerializeToString())
+    found, inputs = session.run(None, {"x": x})
+    assert np.abs(inputs).mean(axis=(0, 1)).max() < 4 * np.abs(inputs).mean()
+    assert 0 < np.abs(found - expected).mean() < 0.01 * np.abs(expected).mean()
+
+
+def test_layers_without_whole_groups_of_inputs_are_not_grouped():
+    layers = linear_layers(wide_graph(np.ones((2 * GROUP, 6), np.float32)).graph)
+    assert with_whole_groups(wide_graph(np.ones((2 * GROUP, 6), np.float32)).graph, layers)
+    odd = wide_graph(np.ones((GROUP + 8, 6), np.float32)).graph
+    assert with_whole_groups(odd, linear_layers(odd)) == ()
 
 
 def test_other_layers_are_unchanged():
