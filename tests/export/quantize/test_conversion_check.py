@@ -14,9 +14,12 @@ from pipework.errors import CheckFailedError
 from pipework.export.build import FLOAT_GRAPH, build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.converter import GRAPH
+from pipework.export.convert.onnx2openvino import OpenVinoConverter
 from pipework.export.convert.structure import onnx_structure
 from pipework.export.plan import all_variants
+from pipework.export.quantize.calibration import linear_layers
 from pipework.export.quantize.conversion_check import check_conversion
+from pipework.export.quantize.qdq_graph import quantize_grouped
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
@@ -181,6 +184,44 @@ def test_a_changed_constant_is_refused(built, name, ending, fault, message):
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     with pytest.raises(CheckFailedError, match=message):
         compared(built(name), model)
+
+
+@pytest.mark.parametrize(
+    ("ending", "fault", "message"),
+    [
+        ("", None, ""),
+        (":int8", flip, "by 25[0-9] steps"),
+        (":columns", double, "steps"),
+        (":1/factor", raise_, "steps"),
+    ],
+)
+def test_a_changed_constant_of_a_grouped_layer_is_refused(built, tmp_path, ending, fault, message):
+    plain, changed = built(DYNAMIC) / FLOAT_GRAPH, tmp_path / "grouped.onnx"
+    model = onnx.load(plain)
+    layers = linear_layers(model.graph)
+    widths = {one.name: one.dims[0] for one in model.graph.initializer if one.dims}
+    ranges = {
+        name: np.ones((4, widths[layer.weight]), np.float32)
+        for layer in layers
+        for name in layer.inputs
+    }
+    quantize_grouped(model, layers, ranges)
+    if fault is not None:
+        tensor = next(one for one in model.graph.initializer if one.name.endswith(ending))
+        array = numpy_helper.to_array(tensor).copy()
+        fault(array)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    onnx.save(model, changed)
+    converter, structures = OpenVinoConverter(), []
+    for number, graph in enumerate((plain, changed)):
+        (tmp_path / f"{number}").mkdir()
+        path = converter.write_graph(graph, tmp_path / f"{number}", Precision.FP32)
+        structures.append(converter.structure(path))
+    if fault is None:
+        check_conversion(*structures)
+        return
+    with pytest.raises(CheckFailedError, match=message):
+        check_conversion(*structures)
 
 
 @pytest.mark.parametrize(
