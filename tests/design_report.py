@@ -24,13 +24,13 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 11_032,
+    "pipework": 11_044,
     "train": 11_682,
-    "export": 10_091,
-    "serve": 14_136,
+    "export": 10_204,
+    "serve": 14_154,
     "benchmarks": 4_207,  # without studies
-    STUDIES: 4_894,
-    "tests": 48_635,
+    STUDIES: 4_903,
+    "tests": 48_757,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -13,12 +13,13 @@ from openvino import opset13
 from pipework.export.convert.converter import ConvertedGraph, Converter
 from pipework.export.convert.intermediates import Arrays, Run
 from pipework.export.convert.structure import Structure, StructureNode
-from pipework.export.quantize.qdq_graph import GROUP
 from pipework.export.rows.run_rows import RunRows
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineBuild, Precision
 from pipework.serve.engines.openvino import (
+    GROUP,
+    GROUP_PATH,
     HINT,
     PRECISION_PATH,
     OpenVino,
@@ -27,8 +28,6 @@ from pipework.serve.engines.openvino import (
     shared_core,
 )
 
-# Where a model file stores how many inputs of a grouped int8 layer share a scale.
-GROUP_PATH = ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"]
 TOKEN_INPUTS = frozenset(
     {"attention_mask", "input_ids", "position_ids", "segment_ids", "token_type_ids"}
 )

@@ -26,12 +26,10 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from pipework.export.quantize.calibration import LinearLayer, Ranges, group_by_shared_input
 from pipework.machine import sums_int8
+from pipework.serve.engines.openvino import GROUP
 
 LARGEST = 127  # symmetric: -128 is not used
 ZERO_POINT = 128  # of uint8
-# Values that share a scale in grouped layers. MiniLM on SST-2, packed, on an EPYC with VNNI: rms of
-# the logits 0.009 with 32, 0.011 with 64, 0.013 with 128 and 0.019 with a scale per token.
-GROUP = 64
 MIN_VECTORS = 1000  # smaller tables stay in float32
 # Share of the difference between channels that moves into the weights. Measured on one run (MRPC):
 # 0.5 changed more labels than no smoothing, and 0.85 to 1 were equally good.
