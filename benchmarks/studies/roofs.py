@@ -29,6 +29,7 @@ from pipework.export.quantize.qdq_graph import (
     quantize_dynamic,
     quantize_grouped,
     quantize_static,
+    round_groups,
     with_whole_groups,
 )
 from pipework.machine import cpu_limit
@@ -217,15 +218,18 @@ class MatmulGraph:
         if self.variant.scaling is Scaling.DYNAMIC:
             quantize_dynamic(model, layers)
             return
-        low_high_mean_rms = np.array([[-1], [1], [0], [1]], np.float32)
+        if self.variant.scaling is Scaling.GROUPED:
+            layers = with_whole_groups(model.graph, layers)
+            inputs = {name for layer in layers for name in layer.inputs}
+            moments = {name: np.eye(self._width_of(name), dtype=np.float32) for name in inputs}
+            quantize_grouped(model, round_groups(model.graph, layers, moments))
+            return
+        low_high_mean = np.array([[-1], [1], [0]], np.float32)
         ranges = {
-            name: np.repeat(low_high_mean_rms, self._width_of(name), axis=1)
+            name: np.repeat(low_high_mean, self._width_of(name), axis=1)
             for layer in layers
             for name in layer.inputs
         }
-        if self.variant.scaling is Scaling.GROUPED:
-            quantize_grouped(model, with_whole_groups(model.graph, layers), ranges)
-            return
         unsigned = converter_of(self.variant.format).unsigned
         quantize_static(model, layers, ranges, unsigned=unsigned)
 

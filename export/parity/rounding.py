@@ -31,7 +31,7 @@ from pipework.train.model.classifier import Classifier
 SMOOTHING = 0.95  # share of the difference between channels that moves into the weights
 MEASURED_BAND_INPUTS = 16  # rounding errors are measured in length bands of at least this many
 MIN_ERROR = 0.1  # rms below this multiple of `mean_abs` is not compared
-GROUP = 64  # values of a token or column that share a scale in grouped layers
+GROUP = 128  # values of a token or column that share a scale in grouped layers
 EMBEDDING_ROWS = 1000  # smaller tables are not int8
 
 

@@ -1,12 +1,11 @@
-"""Calibrate int8: the range of each input channel of the linear layers, on train rows.
+"""Calibrate int8: ranges and products of the input channels of the linear layers, on train rows.
 
-The ranges are computed by nodes added to the graph, so a call returns a few numbers and not the
-activations.
+They are computed by nodes added to the graph, so a call does not return the activations.
 
 Shapes: K inputs and M outputs of a layer.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from pipework.progress import Progress
 from pipework.serve.engines.onnxruntime import CPU, session_options
 
 Ranges = Mapping[str, NDArray[np.float32]]
+Moments = Mapping[str, NDArray[np.float32]]
 BATCH = 8
 
 
@@ -83,37 +83,84 @@ def find_ranges(
     calls: Iterable[dict[str, NDArray[np.int64]]],
     progress: Progress,
 ) -> Ranges:
-    """Return the lowest, highest, mean and root mean square value of each channel by input name.
+    """Return the lowest, highest and mean value of each channel, float32 [3, K], by input name.
 
     Args:
         graph: path of a float32 graph.
         layers: linear layers of the graph.
         calls: input arrays of real rows.
         progress: receives the finished calls.
-
-    Returns:
-        A float32 array [4, K] for each input. Calls have the same weight in means.
     """
-    session, outputs = _open_with_ranges(graph, layers)
+    session, outputs = _open_with(graph, layers, _range_nodes)
     ranges: dict[str, NDArray[np.float32]] = {}
     for count, call in enumerate(calls, start=1):
         limits = session.run([*outputs.values()], call)
-        for name, limits_4K in zip(outputs, limits, strict=True):
-            before_4K = ranges.setdefault(name, limits_4K)
-            low_K = np.minimum(before_4K[0], limits_4K[0])
-            high_K = np.maximum(before_4K[1], limits_4K[1])
-            means_2K = before_4K[2:] + (limits_4K[2:] - before_4K[2:]) / count
-            ranges[name] = np.stack((low_K, high_K, *means_2K))
+        for name, limits_3K in zip(outputs, limits, strict=True):
+            low_K, high_K, mean_K = ranges.get(name, limits_3K)
+            ranges[name] = np.stack(
+                (
+                    np.minimum(low_K, limits_3K[0]),
+                    np.maximum(high_K, limits_3K[1]),
+                    mean_K + (limits_3K[2] - mean_K) / count,  # calls have the same weight
+                )
+            )
         progress.advance(1)
-    for range_4K in ranges.values():
-        range_4K[3] = np.sqrt(range_4K[3])
     return ranges
 
 
-def _open_with_ranges(
-    graph: Path, layers: Sequence[LinearLayer]
+def find_moments(
+    graph: Path,
+    layers: Sequence[LinearLayer],
+    calls: Sequence[dict[str, NDArray[np.int64]]],
+    progress: Progress,
+) -> Moments:
+    """Return the mean products of all channels of an input, float32 [K, K], by input name.
+
+    Args:
+        graph: path of a float32 graph.
+        layers: linear layers of the graph.
+        calls: input arrays of real rows, which have the same weight.
+        progress: receives the finished calls.
+    """
+    session, outputs = _open_with(graph, layers, _moment_nodes)
+    moments: dict[str, NDArray[np.float32]] = {}
+    for call in calls:
+        found = session.run([*outputs.values()], call)
+        for name, products_KK in zip(outputs, found, strict=True):
+            mean_KK = products_KK / len(calls)
+            moments[name] = moments[name] + mean_KK if name in moments else mean_KK
+        progress.advance(1)
+    return moments
+
+
+def _range_nodes(name: str, flat: str) -> list[NodeProto]:
+    low, high, mean = f"{name}:low", f"{name}:high", f"{name}:mean"
+    return [
+        helper.make_node("ReduceMin", [flat], [low], axes=[0]),
+        helper.make_node("ReduceMax", [flat], [high], axes=[0]),
+        helper.make_node("ReduceMean", [flat], [mean], axes=[0]),
+        helper.make_node("Concat", [low, high, mean], [f"{name}:found"], axis=0),
+    ]
+
+
+def _moment_nodes(name: str, flat: str) -> list[NodeProto]:
+    columns, sums, ones, count = (f"{name}:{part}" for part in ("columns", "sums", "ones", "count"))
+    return [
+        helper.make_node("Transpose", [flat], [columns], perm=[1, 0]),
+        helper.make_node("MatMul", [columns, flat], [sums]),
+        helper.make_node("Shape", [flat], [ones], start=0, end=1),
+        helper.make_node("Cast", [ones], [count], to=TensorProto.FLOAT),
+        helper.make_node("Div", [sums, count], [f"{name}:found"]),
+    ]
+
+
+def _open_with(
+    graph: Path, layers: Sequence[LinearLayer], nodes: Callable[[str, str], list[NodeProto]]
 ) -> tuple[ort.InferenceSession, dict[str, str]]:
-    """Open the graph with range outputs; return their names by input name."""
+    """Open the graph with an output for each input of a layer; return their names by input name.
+
+    `nodes` returns the nodes that compute the output NAME:found from an input, [S, K].
+    """
     model = onnx.load(graph)
     channels = {tensor.name: tensor.dims[0] for tensor in model.graph.initializer if tensor.dims}
     outputs: dict[str, str] = {}
@@ -123,20 +170,9 @@ def _open_with_ranges(
         for name in layer.inputs:
             if name in outputs:
                 continue
-            outputs[name] = f"{name}:limits"
-            low, high, mean = f"{name}:low", f"{name}:high", f"{name}:mean"
-            squares, square = f"{name}:squares", f"{name}:square"
-            model.graph.node.extend(
-                (
-                    helper.make_node("Reshape", [name, flat.name], [f"{name}:flat"]),
-                    helper.make_node("ReduceMin", [f"{name}:flat"], [low], axes=[0]),
-                    helper.make_node("ReduceMax", [f"{name}:flat"], [high], axes=[0]),
-                    helper.make_node("ReduceMean", [f"{name}:flat"], [mean], axes=[0]),
-                    helper.make_node("Mul", [f"{name}:flat", f"{name}:flat"], [squares]),
-                    helper.make_node("ReduceMean", [squares], [square], axes=[0]),
-                    helper.make_node("Concat", [low, high, mean, square], [outputs[name]], axis=0),
-                )
-            )
+            outputs[name] = f"{name}:found"
+            reshape = helper.make_node("Reshape", [name, flat.name], [f"{name}:flat"])
+            model.graph.node.extend((reshape, *nodes(name, f"{name}:flat")))
             model.graph.output.append(
                 helper.make_tensor_value_info(outputs[name], TensorProto.FLOAT, None)
             )

@@ -210,12 +210,14 @@ def _integer_error(
 ) -> str | None:
     """Describe the difference of integers from values; None if it is at most half a step.
 
-    `scale` is the step of each column of a matrix, [M], or of its groups of inputs, [J, 1, M], or
-    of each vector of a table, [V, 1].
+    `scale` is the step of each column of a matrix, [M], or of each vector of a table, [V, 1], or of
+    each group of inputs of a column, [J, 1, M]. The rounding of groups compensates errors, so there
+    a weight may differ by a step.
     """
+    steps = HALF_STEP if integers.ndim == 2 else 2 * HALF_STEP  # noqa: PLR2004
     integers = integers.astype(np.float64)
     worst = float(np.abs(integers - np.asarray(values, np.float64) / scale).max())
-    if not worst <= HALF_STEP:
+    if not worst <= steps:
         return f"differs from the checkpoint by {worst:.3g} steps"
     axis = 0 if scale.ndim == 1 else 1
     reach = np.abs(integers).max(axis=axis)[np.abs(values).max(axis=axis) > SMALL]

@@ -5,9 +5,10 @@ of a head, which cost little, stay in floating point.
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -17,7 +18,7 @@ from pipework.export.convert.converters import converter_of
 from pipework.export.quantize.calibration import (
     BATCH,
     LinearLayer,
-    Ranges,
+    find_moments,
     find_ranges,
     linear_layers,
 )
@@ -28,6 +29,7 @@ from pipework.export.quantize.qdq_graph import (
     quantize_embeddings,
     quantize_grouped,
     quantize_static,
+    round_groups,
     with_whole_groups,
 )
 from pipework.export.rows.run_rows import RunRows, graph_feeds
@@ -74,13 +76,11 @@ def onnx_to_int8(
     if not layers:
         message = f"{run_rows.run} has no linear layer to quantize"
         raise ConfigError(message, "use another precision")
-    calibrated = variant.scaling is not Scaling.DYNAMIC
-    ranges = _ranges(graph, layers, run_rows, progress) if calibrated else {}
     quantized = QuantizedGraph(
         graph=graph,
         layers=layers,
         out=out,
-        write=_graph_writer(graph, out, layers, variant, ranges),
+        write=_graph_writer(graph, out, layers, variant, run_rows, progress),
     )
     with tempfile.TemporaryDirectory(dir=out.parent, prefix="candidate-") as folder:
         runner = CandidateRunner(
@@ -103,33 +103,47 @@ def _quantizable(graph: Path, variant: Variant) -> tuple[LinearLayer, ...]:
     return with_whole_groups(model, layers)
 
 
-def _ranges(
-    graph: Path, layers: tuple[LinearLayer, ...], run_rows: RunRows, progress: Progress
-) -> Ranges:
-    calls = graph_feeds(graph, run_rows, run_rows.calibration_rows(), BATCH)
-    with progress.stage("calibrate", len(calls), "calls"):
-        return find_ranges(graph, layers, calls, progress)
-
-
 def _graph_writer(
-    graph: Path, out: Path, layers: tuple[LinearLayer, ...], variant: Variant, ranges: Ranges
+    graph: Path,
+    out: Path,
+    layers: tuple[LinearLayer, ...],
+    variant: Variant,
+    run_rows: RunRows,
+    progress: Progress,
 ) -> Callable[[AbstractSet[str]], None]:
     """Return a function that writes `out` with the layers of the given weights in int8."""
-    converter, largest = converter_of(variant.format), largest_weight()
+    quantize = _quantizer(graph, layers, variant, run_rows, progress)
 
     def write(weights: AbstractSet[str]) -> None:
         model = onnx.load(graph)
-        chosen = [layer for layer in layers if layer.weight in weights]
-        match variant.scaling:
-            case Scaling.DYNAMIC:
-                quantize_dynamic(model, chosen, largest)
-            case Scaling.GROUPED:
-                quantize_grouped(model, chosen, ranges)
-            case _:
-                unsigned = converter.unsigned
-                quantize_static(model, chosen, ranges, unsigned=unsigned, largest=largest)
-        if converter.int8_embeddings:
+        quantize(model, [layer for layer in layers if layer.weight in weights])
+        # Rounded tables would be a third of the error of grouped layers.
+        if converter_of(variant.format).int8_embeddings and variant.scaling is not Scaling.GROUPED:
             quantize_embeddings(model)
         onnx.save(model, out)
 
     return write
+
+
+def _quantizer(
+    graph: Path,
+    layers: tuple[LinearLayer, ...],
+    variant: Variant,
+    run_rows: RunRows,
+    progress: Progress,
+) -> Callable[[onnx.ModelProto, Sequence[LinearLayer]], None]:
+    """Return a function that quantizes some layers of a graph in place, after a calibration."""
+    largest = largest_weight()
+    if variant.scaling is Scaling.DYNAMIC:
+        return partial(quantize_dynamic, largest=largest)
+    calls = graph_feeds(graph, run_rows, run_rows.calibration_rows(), BATCH)
+    with progress.stage("calibrate", len(calls), "calls"):
+        if variant.scaling is Scaling.STATIC:
+            ranges = find_ranges(graph, layers, calls, progress)
+            unsigned = converter_of(variant.format).unsigned
+            return partial(quantize_static, ranges=ranges, unsigned=unsigned, largest=largest)
+        moments = find_moments(graph, layers, calls, progress)
+    rounded = round_groups(onnx.load(graph).graph, layers, moments)
+    return lambda model, chosen: quantize_grouped(
+        model, {layer.weight: rounded[layer.weight] for layer in chosen}
+    )

@@ -10,7 +10,7 @@ Weights are scaled per column, symmetrically. Inputs are scaled
   weights is added to the output, so rounded weights do not change the mean of the outputs; or
 * by group, for OpenVINO: weights have a scale per column and group of K, and the runtime rounds the
   inputs of each token in the same groups. Factors even out the channels first, here halfway and by
-  their root mean squares.
+  their root mean squares, and rounding errors of weights compensate each other.
 
 Shapes: K inputs and M outputs of a layer, J groups of G inputs.
 """
@@ -24,7 +24,13 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipework.export.quantize.calibration import LinearLayer, Ranges, group_by_shared_input
+from pipework.export.quantize.calibration import (
+    LinearLayer,
+    Moments,
+    Ranges,
+    group_by_shared_input,
+)
+from pipework.export.quantize.compensated_rounding import compensated_integers, inverse_root
 from pipework.machine import sums_int8
 from pipework.serve.engines.openvino import GROUP
 
@@ -141,7 +147,7 @@ def quantize_static(
         largest: largest integer of a weight.
     """
     weights = _weights(model.graph, layers)
-    spread = {name: _reach(range_4K) for name, range_4K in ranges.items()}
+    spread = {name: _reach(range_3K) for name, range_3K in ranges.items()}
     factors = _factors(layers, spread, weights, _largest, SMOOTHING)
     writer = GraphWriter()
     zero = writer.constant("int8:zero", np.uint8(ZERO_POINT) if unsigned else np.int8(0))
@@ -186,34 +192,73 @@ def with_whole_groups(
     return tuple(layer for layer in layers if inputs[layer.weight] % GROUP == 0)
 
 
-def quantize_grouped(model: onnx.ModelProto, layers: Sequence[LinearLayer], ranges: Ranges) -> None:
-    """Quantize the weights of layers with a scale per column and group of `GROUP` inputs.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupedWeights:
+    """Weights with a scale per column and group of `GROUP` inputs.
 
-    OpenVINO rounds the inputs of such layers to int8 with a scale per token and group.
+    Attributes:
+        inverse_K: the factors of the inputs.
+        integers_JGM: the rounded weights.
+        scales_J1M: their scales.
+    """
+
+    inverse_K: NDArray[np.float32]
+    integers_JGM: NDArray[np.int8]
+    scales_J1M: NDArray[np.float32]
+
+
+def round_groups(
+    graph: onnx.GraphProto, layers: Sequence[LinearLayer], moments: Moments
+) -> dict[str, GroupedWeights]:
+    """Round the weights of layers, by their names; see `compensated_rounding`.
+
+    Args:
+        graph: a float32 graph.
+        layers: layers with whole groups of inputs.
+        moments: mean products of their inputs, see `find_moments`.
+    """
+    weights, rounded = _weights(graph, layers), dict[str, GroupedWeights]()
+    rms = {name: np.sqrt(np.diagonal(moments_KK)) for name, moments_KK in moments.items()}
+    factors = _factors(layers, rms, weights, _rms, 0.5)
+    inverses = dict[str, NDArray[np.float64]]()
+    for layer in layers:
+        factor_K, source = factors[layer.weight], layer.inputs[0]
+        if source not in inverses:
+            inverses[source] = inverse_root(moments[source] / np.outer(factor_K, factor_K))
+        matrix_KM = weights[layer.weight] * factor_K[:, None]
+        groups_JGM = matrix_KM.reshape(-1, GROUP, matrix_KM.shape[1])
+        scales_J1M = (np.abs(groups_JGM).max(axis=1, keepdims=True) + TINY) / LARGEST
+        steps_KM = np.repeat(scales_J1M[:, 0], GROUP, axis=0)
+        integers_KM = compensated_integers(matrix_KM, steps_KM, inverses[source])
+        rounded[layer.weight] = GroupedWeights(
+            inverse_K=(1 / factor_K).astype(np.float32),
+            integers_JGM=integers_KM.reshape(groups_JGM.shape),
+            scales_J1M=scales_J1M.astype(np.float32),
+        )
+    return rounded
+
+
+def quantize_grouped(model: onnx.ModelProto, weights: Mapping[str, GroupedWeights]) -> None:
+    """Quantize layers with a scale per group.
+
+    OpenVINO rounds the inputs of such layers to int8, with a scale per token and group.
 
     Args:
         model: a float32 graph; changed in place.
-        layers: the layers to quantize, with whole groups of inputs.
-        ranges: calibrated ranges of their inputs.
+        weights: the rounded weights of the layers to quantize.
     """
-    weights = _weights(model.graph, layers)
-    rms = {name: range_4K[3] for name, range_4K in ranges.items()}
-    factors = _factors(layers, rms, weights, _rms, 0.5)
     writer = GraphWriter()
     for node in model.graph.node:
         if node.op_type != "MatMul" or node.input[1] not in weights:
             writer.nodes.append(node)
             continue
-        source, weight = node.input
-        inverse = writer.constant(tensor_name(source, "1/factor"), 1 / factors[weight])
+        (source, weight), grouped = node.input, weights[node.input[1]]
+        inverse = writer.constant(tensor_name(source, "1/factor"), grouped.inverse_K)
         smooth = writer.node("Mul", [source, inverse], tensor_name(source, "smooth"))
-        matrix_KM = weights[weight] * factors[weight][:, None]
-        groups_JGM = matrix_KM.reshape(-1, GROUP, matrix_KM.shape[1])
-        scales_J1M = (np.abs(groups_JGM).max(axis=1, keepdims=True) + TINY) / LARGEST
-        integers_JGM = np.round(groups_JGM / scales_J1M).astype(np.int8)
-        integers = writer.constant(tensor_name(weight, "int8"), integers_JGM)
-        columns = writer.constant(tensor_name(weight, "columns"), scales_J1M.astype(np.float32))
-        shape = writer.constant(tensor_name(weight, "shape"), np.array(matrix_KM.shape))
+        integers = writer.constant(tensor_name(weight, "int8"), grouped.integers_JGM)
+        columns = writer.constant(tensor_name(weight, "columns"), grouped.scales_J1M)
+        inputs_outputs = (len(grouped.inverse_K), grouped.integers_JGM.shape[-1])
+        shape = writer.constant(tensor_name(weight, "shape"), np.array(inputs_outputs))
         groups = tensor_name(weight, "groups")
         writer.node("Cast", [integers], groups, to=TensorProto.FLOAT)
         about = writer.node("Mul", [groups, columns], tensor_name(weight, "about"))
@@ -296,9 +341,9 @@ def _rms(matrix_KM: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(np.sqrt(np.square(matrix_KM).mean(axis=1)), np.float32)
 
 
-def _reach(range_4K: NDArray[np.float32]) -> NDArray[np.float32]:
+def _reach(range_3K: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the largest distance from the mean of each channel, [K]."""
-    low_K, high_K, mean_K, _ = range_4K
+    low_K, high_K, mean_K = range_3K
     return np.asarray(np.maximum(high_K - mean_K, mean_K - low_K), np.float32)
 
 

@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipework.export.quantize.calibration import (
     LinearLayer,
+    find_moments,
     find_ranges,
     group_by_shared_input,
     linear_layers,
@@ -87,7 +88,7 @@ def test_layers_are_grouped_by_shared_inputs_also_through_another_layer():
     assert [[one.name for one in group] for group in groups] == [["c"], ["a", "b", "d"]]
 
 
-def test_ranges_are_extremes_and_means_of_all_calls_by_channel(path):
+def test_a_range_is_the_lowest_highest_and_mean_value_of_all_calls_by_channel(path):
     calls = [tokens(2, 3), tokens(1, 5)]
     progress = Counting()
     layers = linear_layers(onnx.load(path).graph)
@@ -96,8 +97,9 @@ def test_ranges_are_extremes_and_means_of_all_calls_by_channel(path):
     np.testing.assert_array_equal(ranges["x"][:2], [tokens_SK.min(axis=0), tokens_SK.max(axis=0)])
     means_K = [x.mean(axis=(0, 1)) for x in calls]
     np.testing.assert_allclose(ranges["x"][2], np.mean(means_K, axis=0), rtol=1e-5)
-    squares_K = [np.square(x).mean(axis=(0, 1)) for x in calls]
-    np.testing.assert_allclose(ranges["x"][3], np.sqrt(np.mean(squares_K, axis=0)), rtol=1e-5)
-    assert ranges.keys() == {"x", "sum", "c"}
-    assert ranges["c"].shape == (4, 6)
+    moments = find_moments(path, layers, [{"x": x} for x in calls], NullProgress())
+    products_KK = [np.einsum("btk,btl->kl", x, x) / x[..., 0].size for x in calls]
+    np.testing.assert_allclose(moments["x"], np.mean(products_KK, axis=0), rtol=1e-4, atol=1e-5)
+    assert moments.keys() == ranges.keys() == {"x", "sum", "c"}
+    assert ranges["c"].shape == (3, 6)
     assert progress.done == 2

@@ -19,7 +19,7 @@ from pipework.export.convert.structure import onnx_structure
 from pipework.export.plan import all_variants
 from pipework.export.quantize.calibration import linear_layers
 from pipework.export.quantize.conversion_check import check_conversion
-from pipework.export.quantize.qdq_graph import quantize_grouped
+from pipework.export.quantize.qdq_graph import quantize_grouped, round_groups
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
@@ -200,12 +200,12 @@ def test_a_changed_constant_of_a_grouped_layer_is_refused(built, tmp_path, endin
     model = onnx.load(plain)
     layers = linear_layers(model.graph)
     widths = {one.name: one.dims[0] for one in model.graph.initializer if one.dims}
-    ranges = {
-        name: np.ones((4, widths[layer.weight]), np.float32)
+    moments = {
+        name: np.eye(widths[layer.weight], dtype=np.float32)
         for layer in layers
         for name in layer.inputs
     }
-    quantize_grouped(model, layers, ranges)
+    quantize_grouped(model, round_groups(model.graph, layers, moments))
     if fault is not None:
         tensor = next(one for one in model.graph.initializer if one.name.endswith(ending))
         array = numpy_helper.to_array(tensor).copy()

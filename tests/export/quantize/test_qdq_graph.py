@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipework.export.quantize.calibration import find_ranges, linear_layers
+from pipework.export.quantize.calibration import find_moments, find_ranges, linear_layers
 from pipework.export.quantize.qdq_graph import (
     GROUP,
     GraphWriter,
@@ -15,6 +15,7 @@ from pipework.export.quantize.qdq_graph import (
     quantize_embeddings,
     quantize_grouped,
     quantize_static,
+    round_groups,
     tensor_name,
     with_whole_groups,
 )
@@ -57,10 +58,16 @@ def tokens(batch, length):
     return (RNG.normal(size=(batch, length, 8)) * UNEVEN_K).astype(np.float32)
 
 
-def ranges_of(model, tmp_path, calls):
+def ranges_of(model, tmp_path, calls, find=find_ranges):
     onnx.save(model, tmp_path / "plain.onnx")
     layers = linear_layers(model.graph)
-    return find_ranges(tmp_path / "plain.onnx", layers, [{"x": x} for x in calls], NullProgress())
+    return find(tmp_path / "plain.onnx", layers, [{"x": x} for x in calls], NullProgress())
+
+
+def group(model, tmp_path, x):
+    """Quantize the layers of a graph in groups, calibrated with one input."""
+    moments = ranges_of(model, tmp_path, [x], find_moments)
+    quantize_grouped(model, round_groups(model.graph, linear_layers(model.graph), moments))
 
 
 def test_dynamic_scales_are_per_token():
@@ -118,8 +125,7 @@ def test_grouped_weights_have_a_scale_per_column_and_group(tmp_path):
     x = RNG.normal(size=(4, 8, 2 * GROUP)).astype(np.float32)
     x[..., :GROUP] = 0
     model = wide_graph(weights)
-    layers, ranges = linear_layers(model.graph), ranges_of(model, tmp_path, [x + 1])
-    quantize_grouped(model, layers, ranges)
+    group(model, tmp_path, x + 1)
     (integers,) = (one for one in model.graph.initializer if one.data_type == TensorProto.INT8)
     assert tuple(integers.dims) == (2, GROUP, 6)
     expected = x @ weights
@@ -134,7 +140,7 @@ def test_a_channel_that_is_large_in_its_group_does_not_round_the_others_away(tmp
     weights[3] /= 1000
     model = wide_graph(weights)
     expected = run_graph(model, x)
-    quantize_grouped(model, linear_layers(model.graph), ranges_of(model, tmp_path, [x]))
+    group(model, tmp_path, x)
     smooth = next(node.output[0] for node in model.graph.node if node.op_type == "Mul")
     model.graph.output.append(helper.make_tensor_value_info(smooth, TensorProto.FLOAT, None))
     session = ort.InferenceSession(model.SerializeToString())
