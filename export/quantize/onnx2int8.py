@@ -21,9 +21,11 @@ from pipework.export.quantize.calibration import (
     find_moments,
     find_ranges,
     linear_layers,
+    moment_passes,
 )
 from pipework.export.quantize.mixed_precision import CandidateRunner, QuantizedGraph, apply_fallback
 from pipework.export.quantize.qdq_graph import (
+    GroupedWeights,
     largest_weight,
     quantize_dynamic,
     quantize_embeddings,
@@ -35,6 +37,7 @@ from pipework.export.quantize.qdq_graph import (
 from pipework.export.rows.run_rows import RunRows, graph_feeds
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import FallbackLayer, Precision, Scaling, Variant
+from pipework.serve.engines.openvino import GROUP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +77,8 @@ def onnx_to_int8(
         raise ConfigError(message, "use --to onnx for dynamic scales")
     layers = _quantizable(graph, variant)
     if not layers:
-        message = f"{run_rows.run} has no linear layer to quantize"
+        inputs = f" with a multiple of {GROUP} inputs" if variant.scaling is Scaling.GROUPED else ""
+        message = f"{run_rows.run} has no linear layer{inputs} to quantize"
         raise ConfigError(message, "use another precision")
     quantized = QuantizedGraph(
         graph=graph,
@@ -137,13 +141,17 @@ def _quantizer(
     if variant.scaling is Scaling.DYNAMIC:
         return partial(quantize_dynamic, largest=largest)
     calls = graph_feeds(graph, run_rows, run_rows.calibration_rows(), BATCH)
-    with progress.stage("calibrate", len(calls), "calls"):
-        if variant.scaling is Scaling.STATIC:
+    if variant.scaling is Scaling.STATIC:
+        with progress.stage("calibrate", len(calls), "calls"):
             ranges = find_ranges(graph, layers, calls, progress)
-            unsigned = converter_of(variant.format).unsigned
-            return partial(quantize_static, ranges=ranges, unsigned=unsigned, largest=largest)
-        moments = find_moments(graph, layers, calls, progress)
-    rounded = round_groups(onnx.load(graph).graph, layers, moments)
+        unsigned = converter_of(variant.format).unsigned
+        return partial(quantize_static, ranges=ranges, unsigned=unsigned, largest=largest)
+    source, rounded = onnx.load(graph).graph, dict[str, GroupedWeights]()
+    passes = moment_passes(source, layers)
+    with progress.stage("calibrate", len(passes) * len(calls), "calls"):
+        for part in passes:
+            moments = find_moments(graph, part, calls, progress)
+            rounded |= round_groups(source, part, moments)
     return lambda model, chosen: quantize_grouped(
         model, {layer.weight: rounded[layer.weight] for layer in chosen}
     )

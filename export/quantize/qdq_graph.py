@@ -220,16 +220,17 @@ def round_groups(
     weights, rounded = _weights(graph, layers), dict[str, GroupedWeights]()
     rms = {name: np.sqrt(np.diagonal(moments_KK)) for name, moments_KK in moments.items()}
     factors = _factors(layers, rms, weights, _rms, 0.5)
-    inverses = dict[str, NDArray[np.float64]]()
+    inverses = dict[tuple[str, ...], NDArray[np.float64]]()
     for layer in layers:
-        factor_K, source = factors[layer.weight], layer.inputs[0]
-        if source not in inverses:
-            inverses[source] = inverse_root(moments[source] / np.outer(factor_K, factor_K))
+        factor_K = factors[layer.weight]
+        if layer.inputs not in inverses:
+            mean_KK = np.mean([moments[name] for name in layer.inputs], axis=0)
+            inverses[layer.inputs] = inverse_root(mean_KK / np.outer(factor_K, factor_K))
         matrix_KM = weights[layer.weight] * factor_K[:, None]
         groups_JGM = matrix_KM.reshape(-1, GROUP, matrix_KM.shape[1])
         scales_J1M = (np.abs(groups_JGM).max(axis=1, keepdims=True) + TINY) / LARGEST
         steps_KM = np.repeat(scales_J1M[:, 0], GROUP, axis=0)
-        integers_KM = compensated_integers(matrix_KM, steps_KM, inverses[source])
+        integers_KM = compensated_integers(matrix_KM, steps_KM, inverses[layer.inputs])
         rounded[layer.weight] = GroupedWeights(
             inverse_K=(1 / factor_K).astype(np.float32),
             integers_JGM=integers_KM.reshape(groups_JGM.shape),

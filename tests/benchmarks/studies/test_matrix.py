@@ -6,16 +6,14 @@ import pytest
 
 from pipework.benchmarks.studies import matrix
 from pipework.benchmarks.studies.documents.readme import RESULTS, read_all
-from pipework.benchmarks.studies.matrix import TINY, fill, main
+from pipework.benchmarks.studies.matrix import TINY, VARIANTS, fill, main
 from pipework.benchmarks.studies.records.grid_results import Cell, column_of
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
-from pipework.export.plan import all_variants
 from pipework.machine import computes_bf16
 from pipework.serve.engines.runtimes import RUNTIMES
 from pipework.train.config.model import Head
 
-ENGINES = all_variants()
-FP32 = ENGINES[0]
+FP32 = VARIANTS[0]
 
 
 def matrices():
@@ -50,7 +48,7 @@ def test_stored_cells_are_reproduced(family, head, engines):
     if not computes_bf16() and any("bf16" in label for label in engines):
         pytest.skip("this processor has no bf16")
     before = stored()
-    for cell in fill(family, head, [variant for variant in ENGINES if variant.label in engines]):
+    for cell in fill(family, head, [variant for variant in VARIANTS if variant.label in engines]):
         assert key(cell) in before, (
             "store the matrix again: python -m pipework.benchmarks.studies.matrix"
         )
@@ -62,7 +60,7 @@ def test_stored_cells_are_reproduced(family, head, engines):
 def test_the_stored_matrix_is_complete():
     keys = {
         (family, head, *column_of(variant))
-        for family, head, variant in product(EncoderFamily, Head, ENGINES)
+        for family, head, variant in product(EncoderFamily, Head, VARIANTS)
     }
     assert stored().keys() == keys
     (minilm,) = (result for result in matrices() if result.weights != TINY)
@@ -72,7 +70,7 @@ def test_the_stored_matrix_is_complete():
 def test_the_repeated_part_covers_every_head_and_runtime():
     assert {head for _, head, _ in PART} == set(Head)
     labels = {label for _, _, engines in PART for label in engines}
-    assert labels < {variant.label for variant in ENGINES}
+    assert labels < {variant.label for variant in VARIANTS}
     assert {label.partition("-")[0] for label in labels} == {runtime.format for runtime in RUNTIMES}
 
 

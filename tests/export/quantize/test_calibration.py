@@ -12,6 +12,7 @@ from pipework.export.quantize.calibration import (
     group_by_shared_input,
     linear_layers,
     matmul_nodes,
+    moment_passes,
 )
 from pipework.progress import NullProgress
 
@@ -71,6 +72,16 @@ def test_layers_are_named_by_module_and_have_all_their_inputs():
         LinearLayer(name="block.key", weight="B", inputs=("x",)),
         LinearLayer(name="block.dense", weight="C", inputs=("sum", "c")),  # a shared layer
     )
+
+
+def test_layers_that_share_an_input_are_in_one_pass(path, monkeypatch):
+    graph = onnx.load(path).graph
+    layers = linear_layers(graph)
+    assert [[one.weight for one in part] for part in moment_passes(graph, layers)] == [
+        [one.weight for group in group_by_shared_input(layers) for one in group]
+    ]
+    monkeypatch.setattr("pipework.export.quantize.calibration.MOMENT_BYTES", 1)
+    assert moment_passes(graph, layers) == group_by_shared_input(layers)
 
 
 def test_products_of_two_computed_tensors_are_no_layers():
