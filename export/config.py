@@ -257,7 +257,8 @@ class ExportSettings(Settings):
         dev_rows: maximum number of dev rows in a parity check, sampled evenly from the file.
         unlabelled: file of texts, read as the train file, that are compared besides dev: more texts
             bound the share of changed labels more tightly. At most `dev_rows` of them are read.
-        calibration_rows: number of train rows, sampled evenly, that calibrate static int8.
+        calibration_rows: number of train rows, sampled evenly, that calibrate static and grouped
+            int8.
         speed_s: seconds to measure the speed of each engine; 0 skips the measurement.
         rebuild: whether to build engines; if not, the recorded ones are only measured again.
         keep: number of engines that `--to auto` keeps: the default engine, then the fastest; 0 for

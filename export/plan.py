@@ -49,7 +49,10 @@ def select_variants(
             variant
             for runtime in RUNTIMES
             for variant in _variants(
-                runtime, _local_precisions(runtime, precision), layouts, runtime.local_scalings()
+                runtime,
+                _local_precisions(runtime, precision),
+                layouts,
+                _scalings(runtime, manifest),
             )
             if layout in (None, variant.layout)
             and (quantizable or variant.precision is not Precision.INT8)
@@ -58,7 +61,7 @@ def select_variants(
         runtime = runtime_of(to)
         precisions = (precision or Precision.FP32,)
         layouts = (layout or Layout.PADDED,)
-        chosen = _variants(runtime, precisions, layouts, runtime.local_scalings())
+        chosen = _variants(runtime, precisions, layouts, _scalings(runtime, manifest))
     if not chosen:
         supported = "; ".join(
             f"{runtime.format}: {', '.join(runtime.precisions)}" for runtime in RUNTIMES
@@ -125,6 +128,12 @@ def _variants(
         if precision in runtime.precisions and layout in runtime.layouts
         for scaling in (scalings if precision is Precision.INT8 else (None,))
     )
+
+
+def _scalings(runtime: Runtime, manifest: Manifest) -> tuple[Scaling, ...]:
+    """Return the scalings that are worth building here, and those of the engines of a run."""
+    found = {*runtime.local_scalings(), *(engine.scaling for engine in manifest.engines)}
+    return tuple(scaling for scaling in runtime.scalings if scaling in found)
 
 
 def _local_precisions(runtime: Runtime, precision: Precision | None) -> Sequence[Precision]:

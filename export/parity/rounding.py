@@ -231,7 +231,8 @@ def rounded(model: Classifier, number_format: NumberFormat) -> Classifier:
     for layer in _linear_layers(model, number_format.int8_layers):
         layer.weight.data = _by_group(layer.weight.data, _largest_weight(), group)
         layer.register_forward_pre_hook(lambda _, inputs: (_by_group(inputs[0], 127, group),))
-    _round_embeddings(model)
+    if number_format.scaling is not Scaling.GROUPED:
+        _round_embeddings(model)
     return model
 
 

@@ -15,6 +15,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from pipework.errors import CheckFailedError
 from pipework.export.convert.checkpoint2onnx import module_path
 from pipework.machine import cpu_limit
 from pipework.progress import Progress
@@ -130,22 +131,28 @@ def find_moments(
     calls: Sequence[dict[str, NDArray[np.int64]]],
     progress: Progress,
 ) -> Moments:
-    """Return the mean products of all channels of an input, float32 [K, K], by input name.
+    """Return the products of all channels of an input, summed over tokens, float32 [K, K], by name.
 
     Args:
         graph: path of a float32 graph.
         layers: linear layers of the graph.
-        calls: input arrays of real rows, which have the same weight.
+        calls: input arrays of real rows, without padding.
         progress: receives the finished calls.
+
+    Raises:
+        CheckFailedError: a channel is infinite or not a number.
     """
     session, outputs = _open_with(graph, layers, _moment_nodes)
     moments: dict[str, NDArray[np.float32]] = {}
     for call in calls:
         found = session.run([*outputs.values()], call)
         for name, products_KK in zip(outputs, found, strict=True):
-            mean_KK = products_KK / len(calls)
-            moments[name] = moments[name] + mean_KK if name in moments else mean_KK
+            moments[name] = moments[name] + products_KK if name in moments else products_KK
         progress.advance(1)
+    for name, products_KK in moments.items():
+        if not np.isfinite(products_KK).all():
+            message = f"the tensor {name} of the float32 graph has values that are not finite"
+            raise CheckFailedError(message, "use another precision")
     return moments
 
 
@@ -160,13 +167,10 @@ def _range_nodes(name: str, flat: str) -> list[NodeProto]:
 
 
 def _moment_nodes(name: str, flat: str) -> list[NodeProto]:
-    columns, sums, ones, count = (f"{name}:{part}" for part in ("columns", "sums", "ones", "count"))
+    columns = f"{name}:columns"
     return [
         helper.make_node("Transpose", [flat], [columns], perm=[1, 0]),
-        helper.make_node("MatMul", [columns, flat], [sums]),
-        helper.make_node("Shape", [flat], [ones], start=0, end=1),
-        helper.make_node("Cast", [ones], [count], to=TensorProto.FLOAT),
-        helper.make_node("Div", [sums, count], [f"{name}:found"]),
+        helper.make_node("MatMul", [columns, flat], [f"{name}:found"]),
     ]
 
 

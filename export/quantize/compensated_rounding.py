@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 DAMPING = 0.01  # of the mean square of the inputs, for inputs that depend on each other
 BLOCK = 128  # inputs whose errors move to later blocks together, in one product
-LARGEST = 127
 Floats = NDArray[np.float64]
 
 
 def inverse_root(moments_KK: NDArray[np.float32]) -> Floats:
-    """Return the upper triangular matrix U with U'U the inverse of the mean products of inputs.
+    """Return the upper triangular matrix U with U'U the inverse of the products of inputs.
 
     Args:
-        moments_KK: mean products of the inputs, over the tokens of calibration rows.
+        moments_KK: products of the inputs, summed over the tokens of calibration rows.
     """
     damped_KK = np.asarray(moments_KK, np.float64).copy()
     diagonal = np.einsum("kk->k", damped_KK)
@@ -35,7 +34,7 @@ def compensated_integers(
 
     Args:
         values_KM: the weights.
-        steps_KM: the scale of each weight.
+        steps_KM: the scale of each weight, at least 1/127 of it.
         inverse_KK: see `inverse_root`.
     """
     exact_KM = values_KM / steps_KM
@@ -45,9 +44,9 @@ def compensated_integers(
         end = min(start + BLOCK, len(values_KM))
         errors_BM = np.empty((end - start, values_KM.shape[1]))
         for k in range(start, end):
-            low_M, high_M = np.floor(exact_KM[k]), np.ceil(exact_KM[k])
-            rounded_M = np.clip(np.round(left_KM[k] / steps_KM[k]), low_M, high_M)
-            integers_KM[k] = np.clip(rounded_M, -LARGEST, LARGEST)
+            # The largest weight of a scale can be 127 plus a rounding error.
+            low_M, high_M = np.clip((np.floor(exact_KM[k]), np.ceil(exact_KM[k])), -127, 127)
+            integers_KM[k] = np.clip(np.round(left_KM[k] / steps_KM[k]), low_M, high_M)
             error_M = (left_KM[k] - integers_KM[k] * steps_KM[k]) / inverse_KK[k, k]
             left_KM[k:end] -= np.outer(inverse_KK[k, k:end], error_M)
             errors_BM[k - start] = error_M

@@ -20,6 +20,7 @@ from pipework.errors import CheckFailedError
 from pipework.export.convert.onnx2fp16 import FLOAT, HALF, SUFFIX
 from pipework.export.convert.structure import Attributes, Structure, StructureNode
 from pipework.export.quantize.qdq_graph import LARGEST, TINY, ZERO_POINT, tensor_name
+from pipework.serve.engines.openvino import GROUP
 
 # A pattern of nodes: an operator with the patterns of its inputs, or the name of a tensor. Names in
 # lower case are constants; "_" is any tensor.
@@ -55,6 +56,7 @@ CONSTANTS = {"one": 1.0, "middle": ZERO_POINT, "zero": 0, "part": 1 / LARGEST, "
 PRECISE = 1e-5  # relative; runtimes store scales in float32
 FEWEST_STEPS = 62  # that the largest value of a column or vector takes, if weights have 7 bits
 SMALL = 1e-6  # columns and vectors without larger values take fewer steps
+MEAN_SHIFT = 0.1  # in units of the scale; at most 0.02 was found, rounding down gives 0.5
 HALF_STEP = 0.5 + 1e-3  # in units of the scale; the rest is the rounding of float32
 HINT = "the conversion is faulty: use another precision"
 
@@ -191,7 +193,13 @@ class _Undone(_Numbered):
     def _weight_error(self, arrays: Mapping[str, NDArray[Any]], weight: str) -> str | None:
         """Describe the difference of a stored weight from the float32 weight."""
         values = self._source.structure.constants[self._weights[weight]]
-        if values.size != arrays["w"].size or values.shape[-1] != arrays["w"].shape[-1]:
+        integers, columns = arrays["w"], arrays["columns"]
+        expected = values.shape
+        if integers.ndim == 3 and "inverse" in arrays:  # noqa: PLR2004  (see `quantize_grouped`)
+            expected = (len(values) // GROUP, GROUP, values.shape[1])
+            if columns.shape != (expected[0], 1, expected[2]):
+                return f"has scales of {weight} with another shape"
+        if integers.shape != expected:
             return f"has the weight {weight} with another shape"
         if "inverse" in arrays:  # see `quantize_static` and `quantize_grouped`
             values = values / arrays["inverse"][:, None]
@@ -200,8 +208,7 @@ class _Undone(_Numbered):
             bound = PRECISE * np.abs(arrays["shift"]) @ np.abs(values) + SMALL
             if not (np.abs(missing) <= bound).all():
                 return f"adds another offset than the product of its shift and {weight}"
-        values = values.reshape(arrays["w"].shape)
-        error = _integer_error(values, arrays["w"], arrays["columns"])
+        error = _integer_error(values.reshape(expected), integers, columns)
         return None if error is None else f"has the weight {weight}, which {error}"
 
 
@@ -212,13 +219,17 @@ def _integer_error(
 
     `scale` is the step of each column of a matrix, [M], or of each vector of a table, [V, 1], or of
     each group of inputs of a column, [J, 1, M]. The rounding of groups compensates errors, so there
-    a weight may differ by a step.
+    a weight may differ by a step, but the mean of all weights hardly does.
     """
-    steps = HALF_STEP if integers.ndim == 2 else 2 * HALF_STEP  # noqa: PLR2004
+    in_groups = integers.ndim == 3  # noqa: PLR2004
     integers = integers.astype(np.float64)
-    worst = float(np.abs(integers - np.asarray(values, np.float64) / scale).max())
-    if not worst <= steps:
+    moved = integers - np.asarray(values, np.float64) / scale
+    worst = float(np.abs(moved).max())
+    if not worst <= HALF_STEP * (1 + in_groups):
         return f"differs from the checkpoint by {worst:.3g} steps"
+    shift = abs(float(moved.mean()))
+    if not shift <= MEAN_SHIFT:
+        return f"differs from the checkpoint by {shift:.3g} steps in the mean"
     axis = 0 if scale.ndim == 1 else 1
     reach = np.abs(integers).max(axis=axis)[np.abs(values).max(axis=axis) > SMALL]
     fewest = float(reach.min(initial=FEWEST_STEPS))

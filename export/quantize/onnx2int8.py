@@ -74,7 +74,8 @@ def onnx_to_int8(
     converter = converter_of(variant.format)
     if variant.scaling not in converter.runtime.scalings:
         message = f"{variant.format} does not support int8 with {variant.scaling} scales"
-        raise ConfigError(message, "use --to onnx for dynamic scales")
+        scalings = ", ".join(converter.runtime.scalings)
+        raise ConfigError(message, f"supported scales of {variant.format}: {scalings}")
     layers = _quantizable(graph, variant)
     if not layers:
         inputs = f" with a multiple of {GROUP} inputs" if variant.scaling is Scaling.GROUPED else ""
@@ -140,7 +141,8 @@ def _quantizer(
     largest = largest_weight()
     if variant.scaling is Scaling.DYNAMIC:
         return partial(quantize_dynamic, largest=largest)
-    calls = graph_feeds(graph, run_rows, run_rows.calibration_rows(), BATCH)
+    batch = BATCH if variant.scaling is Scaling.STATIC else 1  # a text alone has no padding
+    calls = graph_feeds(graph, run_rows, run_rows.calibration_rows(), batch)
     if variant.scaling is Scaling.STATIC:
         with progress.stage("calibrate", len(calls), "calls"):
             ranges = find_ranges(graph, layers, calls, progress)

@@ -49,8 +49,8 @@ class OpenVino(Runtime):
     model_file = "model.xml"
     extra = "cpu"
     precisions = (Precision.FP32, Precision.BF16, Precision.INT8)
-    # The names under which optimum-intel looks for a precision.
     scalings = (Scaling.STATIC, Scaling.GROUPED)
+    # The names under which optimum-intel looks for a precision.
     hub_files = MappingProxyType(
         {
             Precision.FP32: "openvino/openvino_model.xml",
@@ -80,7 +80,7 @@ class OpenVino(Runtime):
     def local_scalings(self) -> tuple[Scaling, ...]:
         """Return static, and grouped where the runtime multiplies groups in int8.
 
-        On other processors it computes them in float32 or bf16, which is more exact and slower.
+        On other processors it may compute them in float32 or bf16.
         """
         return self.scalings if multiplies_groups() else (Scaling.STATIC,)
 

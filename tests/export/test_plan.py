@@ -4,7 +4,7 @@ import pytest
 
 from pipework import machine
 from pipework.errors import ConfigError, MissingDependencyError
-from pipework.export.plan import AUTO, select_variants, time_left
+from pipework.export.plan import AUTO, all_variants, select_variants, time_left
 from pipework.run_folder.engine_record import Layout, Precision, Scaling
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import openvino
@@ -45,6 +45,10 @@ def test_int8_of_openvino_is_grouped_where_the_runtime_multiplies_groups(
     monkeypatch.setattr(machine, "processor", lambda: f"A processor {instructions}")
     found = select_variants(manifest, "openvino", Precision.INT8, None)
     assert [one.scaling for one in found] == scalings
+    recorded = all_variants()  # a run of another machine, whose engines are measured again
+    moved = manifest.model_copy(update={"engines": recorded})
+    found = select_variants(moved, "openvino", Precision.INT8, None)
+    assert [one.scaling for one in found] == [Scaling.STATIC, Scaling.GROUPED]
 
 
 def test_an_unsupported_variant_is_reported_with_the_supported_precisions(manifest):

@@ -10,11 +10,12 @@ from pipework.run_folder.engine_record import Layout, Precision, Scaling, Varian
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
-from pipework.serve.engines.openvino import OpenVinoEngine
+from pipework.serve.engines.openvino import GROUP, OpenVinoEngine
 from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 
 TINY = EncoderShape(hidden_size=8, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2)
+WIDE = TINY.model_copy(update={"hidden_size": GROUP, "intermediate_size": 2 * GROUP})
 LAYERS, DENSE = 2, 6  # query, key, value, output, up, down
 
 
@@ -25,10 +26,11 @@ def matmul_graph(
     scaling: Scaling | None = None,
     *,
     first_only: bool = True,
+    encoder: EncoderShape = TINY,
 ) -> MatmulGraph:
     variant = Variant(format=format_, precision=precision, layout=layout, scaling=scaling)
     return MatmulGraph(
-        encoder=TINY, variant=variant, type_ids=False, first_only=first_only, classes=3
+        encoder=encoder, variant=variant, type_ids=False, first_only=first_only, classes=3
     )
 
 
@@ -56,7 +58,7 @@ def texts(*lengths: int) -> list[Encoding]:
         matmul_graph(precision=Precision.INT8, scaling=Scaling.DYNAMIC),
         matmul_graph("openvino"),
         matmul_graph("openvino", Precision.INT8, scaling=Scaling.STATIC),
-        matmul_graph("openvino", Precision.INT8, scaling=Scaling.GROUPED),
+        matmul_graph("openvino", Precision.INT8, scaling=Scaling.GROUPED, encoder=WIDE),
     ],
     ids=lambda graph: f"{graph.variant.label}-{'first' if graph.first_only else 'all'}",
 )

@@ -8,8 +8,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipework.export.convert.converters import converter_of
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
+from pipework.export.quantize.calibration import linear_layers
+from pipework.export.quantize.qdq_graph import quantize_grouped, round_groups
+from pipework.machine import multiplies_groups
 from pipework.run_folder.engine_record import Precision
-from pipework.serve.engines.openvino import PRECISION_PATH, shared_core
+from pipework.serve.engines.openvino import GROUP, HINT, PRECISION_PATH, shared_core
 
 SIZES = ("rows", "width")
 
@@ -159,3 +162,35 @@ def test_transpositions_copy_contiguous_vectors(
     exact = {"INFERENCE_PRECISION_HINT": "f32"}
     found = shared_core().compile_model(model, "CPU", exact)({"keys": keys})["logits"]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not multiplies_groups(), reason="this processor does not multiply groups")
+def test_the_inputs_of_grouped_layers_are_rounded_in_groups_of_a_token(tmp_path):
+    rng = np.random.default_rng(0)
+    weights_KM = rng.normal(size=(2 * GROUP, 64)).astype(np.float32)
+    x = rng.normal(size=(4, 16, 2 * GROUP)).astype(np.float32)
+    x[..., GROUP:] *= 50
+    inputs, outputs = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["B", "T", width])
+        for name, width in (("x", 2 * GROUP), ("logits", 64))
+    )
+    node = helper.make_node("MatMul", ["x", "A"], ["logits"], name="/model/dense/MatMul")
+    constants = [numpy_helper.from_array(weights_KM, "A")]
+    graph_proto = helper.make_graph([node], "dense", [inputs], [outputs], constants)
+    model = helper.make_model(graph_proto, opset_imports=[helper.make_opsetid("", 17)])
+    moments = {"x": np.eye(2 * GROUP, dtype=np.float32)}
+    rounded = round_groups(model.graph, linear_layers(model.graph), moments)
+    quantize_grouped(model, rounded)
+    onnx.save(model, tmp_path / "dense.onnx")
+    onnx_to_openvino(tmp_path / "dense.onnx", tmp_path / "model.xml", Precision.FP32)
+    options = {HINT: "f32", "INFERENCE_NUM_THREADS": 1}
+    compiled = shared_core().compile_model(tmp_path / "model.xml", "CPU", options)
+    stored_KM = (rounded["A"].integers_JGM * rounded["A"].scales_J1M).reshape(weights_KM.shape)
+    smooth = (x * rounded["A"].inverse_K).reshape(4, 16, 2, GROUP)
+    steps = np.abs(smooth).max(axis=-1, keepdims=True) / 127
+    expected = (np.round(smooth / steps) * steps).reshape(x.shape) @ stored_KM
+    found = compiled(x)[0]
+    size = np.sqrt(np.square(expected).mean())
+    assert np.sqrt(np.square(found - expected).mean()) < 1e-4 * size
+    exact = smooth.reshape(x.shape) @ stored_KM
+    assert np.sqrt(np.square(found - exact).mean()) > 1e-3 * size

@@ -6,9 +6,11 @@ import torch
 
 from pipework.export.config import TOLERANCES, ExportSettings
 from pipework.export.parity.rounding import (
+    GROUP,
     NumberFormat,
     RoundedCheckpoint,
     RoundingError,
+    _by_group,
     _rounded_engine,
     rounded,
 )
@@ -71,6 +73,14 @@ def test_fewer_bits_give_larger_errors(errors):
     assert 0 < 3 * fp16 < min(bf16, dynamic)  # for this model both have about the same error
     assert max(bf16, dynamic) < static < 0.1
     assert 3 * fp16 < grouped < static
+
+
+def test_groups_are_rounded_with_a_scale_each():
+    values = torch.tensor([[1.0] * GROUP + [1000.0] * GROUP])
+    values[0, 0], values[0, GROUP] = 1.27, 1270
+    assert torch.allclose(_by_group(values, 127, GROUP), values, rtol=1e-6)
+    assert _by_group(values, 127, -1)[0, 1] == 0
+    assert _by_group(values, 127, -1)[0, GROUP + 1] == pytest.approx(1000)
 
 
 def test_the_limits_cover_all_lengths_with_enough_inputs_each(errors):
@@ -149,7 +159,8 @@ def test_only_the_layers_of_an_engine_in_int8_are_rounded(exported_run, scaling)
     engine = _rounded_engine(reference, lambda: [row.encoding for row in run_rows.dev], one)
     engine.with_model(lambda model: models.append(model) or model)
     weights, changed = (dict(model.named_parameters()) for model in models)
+    tables = {"model.bert.embeddings.word_embeddings.weight"}
     assert {key for key in weights if not torch.equal(weights[key], changed[key])} == {
         f"model.{name}.weight",
-        "model.bert.embeddings.word_embeddings.weight",
+        *(tables if scaling is not Scaling.GROUPED else ()),
     }

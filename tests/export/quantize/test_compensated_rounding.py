@@ -52,6 +52,13 @@ def test_weights_of_independent_inputs_are_rounded_to_the_nearest_integer():
     np.testing.assert_array_equal(found, np.round(weights_KM / steps_KM))
 
 
+def test_the_largest_weight_of_a_scale_does_not_overflow():
+    x_SK, weights_KM, steps_KM = layer(correlated=True)
+    steps_KM = steps_KM * np.float32(1 - 1e-6)
+    found = compensated_integers(weights_KM, steps_KM, inverse_root(moments(x_SK)))
+    assert np.abs(found - weights_KM / steps_KM).max() < 1
+
+
 def test_inputs_that_are_always_zero_or_equal_are_allowed():
     x_SK, weights_KM, steps_KM = layer(correlated=False)
     x_SK[:, 0], x_SK[:, 2] = 0, x_SK[:, 1]

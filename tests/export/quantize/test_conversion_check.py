@@ -25,7 +25,7 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.run_folder.manifest import read_manifest
-from pipework.serve.engines.openvino import has_bf16
+from pipework.serve.engines.openvino import GROUP, has_bf16
 from pipework.train.config.model import Head
 from pipework.train.model.packed_encoder import PACKABLE
 from tests.repetitions import repeated
@@ -152,6 +152,10 @@ def double(array):
     array[weakest(array)] *= 2
 
 
+def wider(array):
+    return np.repeat(array, GROUP, axis=1)
+
+
 def raise_(array):
     array[...] = array * 1.02 + (array == 0)
 
@@ -192,12 +196,38 @@ def test_a_changed_constant_is_refused(built, name, ending, fault, message):
         ("", None, ""),
         (":int8", flip, "by 25[0-9] steps"),
         (":columns", double, "steps"),
+        (":columns", wider, "scales of .* with another shape"),
         (":1/factor", raise_, "steps"),
     ],
 )
 def test_a_changed_constant_of_a_grouped_layer_is_refused(built, tmp_path, ending, fault, message):
-    plain, changed = built(DYNAMIC) / FLOAT_GRAPH, tmp_path / "grouped.onnx"
-    model = onnx.load(plain)
+    plain, model = grouped(built(DYNAMIC))
+    if fault is not None:
+        tensor = next(one for one in model.graph.initializer if one.name.endswith(ending))
+        array = numpy_helper.to_array(tensor).copy()
+        array = array if (new := fault(array)) is None else new
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    source, engine = (openvino_structure(one, tmp_path) for one in (plain, model))
+    if fault is None:
+        check_conversion(source, engine)
+        return
+    with pytest.raises(CheckFailedError, match=message):
+        check_conversion(source, engine)
+
+
+def test_groups_that_are_rounded_down_are_refused(built, tmp_path, monkeypatch):
+    def down(values_KM, steps_KM, _):
+        return np.floor(values_KM / steps_KM).astype(np.int8)
+
+    monkeypatch.setattr("pipework.export.quantize.qdq_graph.compensated_integers", down)
+    source, engine = (openvino_structure(one, tmp_path) for one in grouped(built(DYNAMIC)))
+    with pytest.raises(CheckFailedError, match=r"by 0[.][45][0-9]* steps in the mean"):
+        check_conversion(source, engine)
+
+
+def grouped(folder):
+    """Return the float32 graph of a build, and the same with grouped layers."""
+    plain, model = (onnx.load(folder / FLOAT_GRAPH) for _ in range(2))
     layers = linear_layers(model.graph)
     widths = {one.name: one.dims[0] for one in model.graph.initializer if one.dims}
     moments = {
@@ -206,22 +236,13 @@ def test_a_changed_constant_of_a_grouped_layer_is_refused(built, tmp_path, endin
         for name in layer.inputs
     }
     quantize_grouped(model, round_groups(model.graph, layers, moments))
-    if fault is not None:
-        tensor = next(one for one in model.graph.initializer if one.name.endswith(ending))
-        array = numpy_helper.to_array(tensor).copy()
-        fault(array)
-        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
-    onnx.save(model, changed)
-    converter, structures = OpenVinoConverter(), []
-    for number, graph in enumerate((plain, changed)):
-        (tmp_path / f"{number}").mkdir()
-        path = converter.write_graph(graph, tmp_path / f"{number}", Precision.FP32)
-        structures.append(converter.structure(path))
-    if fault is None:
-        check_conversion(*structures)
-        return
-    with pytest.raises(CheckFailedError, match=message):
-        check_conversion(*structures)
+    return plain, model
+
+
+def openvino_structure(graph, folder):
+    onnx.save(graph, folder / "graph.onnx")
+    converter = OpenVinoConverter()
+    return converter.structure(converter.write_graph(folder / "graph.onnx", folder, Precision.FP32))
 
 
 @pytest.mark.parametrize(
