@@ -137,7 +137,7 @@ def _rounded_engine(
     calibration: Callable[[], Sequence[Encoding]],
     number_format: NumberFormat,
 ) -> CheckpointEngine:
-    if number_format.scaling is not Scaling.STATIC:  # groups need no ranges: they are small
+    if number_format.scaling is not Scaling.STATIC:  # the others need no calibration
         return reference.with_model(lambda model: rounded(model, number_format))
     inputs: list[StaticInput] = []
 
@@ -216,9 +216,9 @@ class StaticInput:
 def rounded(model: Classifier, number_format: NumberFormat) -> Classifier:
     """Return a copy of a model that computes in float32 with rounded numbers.
 
-    In int8, linear layers round their inputs per token and their weights per column, and grouped
-    ones per group of inputs as well. In the other precisions, all layers round their weights and
-    outputs.
+    In int8, linear layers round their inputs per token and their weights per column; grouped
+    scaling also has a scale per group of inputs. In the other precisions, all layers round their
+    weights and outputs.
     """
     model = copy.deepcopy(model)
     if number_format.precision is not Precision.INT8:
