@@ -113,7 +113,8 @@ def find_ranges(
 def moment_passes(graph: onnx.GraphProto, layers: Sequence[LinearLayer]) -> list[list[LinearLayer]]:
     """Return the layers in groups whose products of inputs fit into `MOMENT_BYTES` together."""
     widths = {tensor.name: tensor.dims[0] for tensor in graph.initializer if tensor.dims}
-    passes, used = list[list[LinearLayer]](), 0
+    passes: list[list[LinearLayer]] = []
+    used = 0
     for group in group_by_shared_input(layers):  # they have the same factors
         inputs = {name for layer in group for name in layer.inputs}
         needed = 4 * len(inputs) * widths[group[0].weight] ** 2

@@ -76,7 +76,10 @@ def onnx_to_int8(
         message = f"{variant.format} does not support int8 with {variant.scaling} scales"
         scalings = ", ".join(converter.runtime.scalings)
         raise ConfigError(message, f"supported scales of {variant.format}: {scalings}")
-    layers = _quantizable(graph, variant)
+    model = onnx.load(graph, load_external_data=False).graph
+    layers = linear_layers(model)
+    if variant.scaling is Scaling.GROUPED:
+        layers = with_whole_groups(model, layers)
     if not layers:
         inputs = f" with a multiple of {GROUP} inputs" if variant.scaling is Scaling.GROUPED else ""
         message = f"{run_rows.run} has no linear layer{inputs} to quantize"
@@ -97,15 +100,6 @@ def onnx_to_int8(
         fallback, precision = apply_fallback(quantized, runner, progress)
     int8 = {layer.name for layer in layers} - {layer.name for layer in fallback}
     return LayerPrecisions(int8=frozenset(int8), fallback=fallback, fallback_precision=precision)
-
-
-def _quantizable(graph: Path, variant: Variant) -> tuple[LinearLayer, ...]:
-    """Return the linear layers that the scaling of a variant can quantize."""
-    model = onnx.load(graph, load_external_data=False).graph
-    layers = linear_layers(model)
-    if variant.scaling is not Scaling.GROUPED:
-        return layers
-    return with_whole_groups(model, layers)
 
 
 def _graph_writer(
@@ -148,8 +142,9 @@ def _quantizer(
             ranges = find_ranges(graph, layers, calls, progress)
         unsigned = converter_of(variant.format).unsigned
         return partial(quantize_static, ranges=ranges, unsigned=unsigned, largest=largest)
-    source, rounded = onnx.load(graph).graph, dict[str, GroupedWeights]()
+    source = onnx.load(graph).graph
     passes = moment_passes(source, layers)
+    rounded: dict[str, GroupedWeights] = {}
     with progress.stage("calibrate", len(passes) * len(calls), "calls"):
         for part in passes:
             moments = find_moments(graph, part, calls, progress)

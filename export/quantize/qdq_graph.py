@@ -220,10 +220,11 @@ def round_groups(
         layers: layers with whole groups of inputs.
         moments: products of their inputs, see `find_moments`.
     """
-    weights, rounded = _weights(graph, layers), dict[str, GroupedWeights]()
+    weights = _weights(graph, layers)
     rms = {name: np.sqrt(np.diagonal(moments_KK)) for name, moments_KK in moments.items()}
     factors = _factors(layers, rms, weights, _rms, GROUP_SMOOTHING)
-    inverses = dict[tuple[str, ...], NDArray[np.float64]]()
+    inverses: dict[tuple[str, ...], NDArray[np.float64]] = {}
+    rounded: dict[str, GroupedWeights] = {}
     for layer in layers:
         factor_K = factors[layer.weight]
         if layer.inputs not in inverses:
@@ -243,9 +244,9 @@ def round_groups(
 
 
 def quantize_grouped(model: onnx.ModelProto, weights: Mapping[str, GroupedWeights]) -> None:
-    """Quantize layers with a scale per group.
+    """Store the rounded weights of layers, and divide their inputs by the factors.
 
-    OpenVINO rounds the inputs of such layers to int8, with a scale per token and group.
+    OpenVINO rounds these inputs to int8, with a scale per token and group.
 
     Args:
         model: a float32 graph; changed in place.
@@ -256,7 +257,8 @@ def quantize_grouped(model: onnx.ModelProto, weights: Mapping[str, GroupedWeight
         if node.op_type != "MatMul" or node.input[1] not in weights:
             writer.nodes.append(node)
             continue
-        (source, weight), grouped = node.input, weights[node.input[1]]
+        source, weight = node.input
+        grouped = weights[weight]
         inverse = writer.constant(tensor_name(source, "1/factor"), grouped.inverse_K)
         smooth = writer.node("Mul", [source, inverse], tensor_name(source, "smooth"))
         integers = writer.constant(tensor_name(weight, "int8"), grouped.integers_JGM)
