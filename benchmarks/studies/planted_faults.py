@@ -224,11 +224,27 @@ def head_bias_lost(model: Classifier, _: RunRows) -> None:
     _head(model).bias.data[:] = 0
 
 
-def unused_embeddings_changed(model: Classifier, run_rows: RunRows) -> None:
-    """Change the embeddings of the tokens that no dev row and no edge case has."""
-    rows = [row.encoding.ids for row in (*run_rows.dev, *run_rows.edge_cases)]
-    weight = _bert(model).embeddings.word_embeddings.weight
-    weight.data[np.setdiff1d(np.arange(SPECIAL_IDS, len(weight)), np.concatenate(rows))] *= -3
+def unused_embeddings_scaled(most: int, factor: float) -> ModelChange:
+    """Return a fault that scales embeddings of tokens that no dev row and no edge case has."""
+
+    def fault(model: Classifier, run_rows: RunRows) -> None:
+        rows = [row.encoding.ids for row in (*run_rows.dev, *run_rows.edge_cases)]
+        weight = _bert(model).embeddings.word_embeddings.weight
+        unused = np.setdiff1d(np.arange(SPECIAL_IDS, len(weight)), np.concatenate(rows))
+        weight.data[unused[:most]] *= factor
+
+    return fault
+
+
+def largest_weights_negated(model: Classifier, _: RunRows) -> None:
+    """Negate the largest weight of each channel of a layer, as 127 that overflows to -127."""
+    weight_OI = _bert(model).encoder.layer[0].intermediate.dense.weight.data
+    weight_OI[weight_OI.abs() == weight_OI.abs().amax(dim=1, keepdim=True)] *= -1
+
+
+def channel_doubled(model: Classifier, _: RunRows) -> None:
+    """Double the weights of a channel, as with a wrong scale."""
+    _bert(model).encoder.layer[0].intermediate.dense.weight.data[0] *= 2
 
 
 def last_norm_lost(model: Classifier, _: RunRows) -> None:
@@ -365,7 +381,9 @@ FAULTS: Mapping[str, FaultyExporter] = {
     "one class shifted by 0.18": FaultyExporter(model=class_shifted),
     "two classes swapped": FaultyExporter(model=classes_swapped),
     "mask leaks (e^-5)": FaultyExporter(leaks=True),
-    "embeddings of unused tokens times -3": FaultyExporter(model=unused_embeddings_changed),
+    "embeddings of unused tokens times -3": FaultyExporter(
+        model=unused_embeddings_scaled(MANY, -3)
+    ),
     "bias of the head lost": FaultyExporter(model=head_bias_lost),
     "wrong pooling": FaultyExporter(model=pooled_state_changed, packed=OtherTokenGathered),
     "last layer norm lost": FaultyExporter(model=last_norm_lost),
@@ -383,8 +401,18 @@ LOWERED = (
     "layer norms with an epsilon of 0.01",
     "noise of 0.01",
 )
+STORED: Mapping[str, ModelChange] = {
+    "embedding of an unused token times -3": unused_embeddings_scaled(1, -3),
+    "embeddings of 20 unused tokens times -10": unused_embeddings_scaled(20, -10),
+    "largest weights of a layer negated": largest_weights_negated,
+    "one channel of a layer doubled": channel_doubled,
+}
 LOWERED_FAULTS: Mapping[str, FaultyExporter] = {
-    f"{name}, after the conversion": replace(FAULTS[name], lowered=True) for name in LOWERED
+    f"{name}, after the conversion": replace(exporter, lowered=True)
+    for name, exporter in (
+        *((name, FAULTS[name]) for name in LOWERED),
+        *((name, FaultyExporter(model=change)) for name, change in STORED.items()),
+    )
 }
 WRONG_CALLS: Mapping[str, WrongCall] = {
     "wrong for 40 texts or more": texts_in(range(40, MANY)),
