@@ -31,6 +31,9 @@ thucnews-cnn = $(call thucnews-run,thucnews-cnn) --set model.head=cnn --set trai
 thucnews-lstm = $(call thucnews-run,thucnews-lstm) --set model.head=lstm --set train.epochs=3
 thucnews-gru = $(call thucnews-run,thucnews-gru) --set model.head=gru --set train.epochs=3
 mrpc = $(call minilm-run,mrpc,mrpc,mrpc)
+# A small model of pairs: planted faults are exported many times.
+pairs = pipe train mrpc --out runs/pairs --set data.root=DIR/mrpc --set model.name= --set model.preset=tiny --set model.vocab_size=6000 \
+	--set train.epochs=10 --set train.learning_rate=1e-3
 mrpc-seeds = $(call minilm-run,mrpc-seeds,mrpc,mrpc) --set 'train.seeds=[0,1,2]'
 sst2 = $(call minilm-run,sst2,sst2,sst2) --set train.epochs=2 --set train.learning_rate=1e-4 --set train.batch_size=64 \
 	--set train.eval_every=150 --set train.seed=1
@@ -182,9 +185,9 @@ $(RESULTS)/%-cascades.json:
 	python -m pipework.benchmarks.studies.cascades $($*-cascades) --out $(part)
 	$(end)
 
-$(RESULTS)/structural-faults.json: $(WORK)/trained/sample $(WORK)/trained/mrpc
+$(RESULTS)/structural-faults.json: $(WORK)/trained/sample $(WORK)/trained/pairs
 	$(begin)
-	python -m pipework.benchmarks.studies.structural_faults --runs $(WORK)/runs/sample $(WORK)/runs/mrpc --out $(part)
+	python -m pipework.benchmarks.studies.structural_faults --runs $(WORK)/runs/sample $(WORK)/runs/pairs --out $(part)
 	$(end)
 
 $(RESULTS)/sst2-roofline.json: $(WORK)/exported/sst2-300
