@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from math import inf
+from random import uniform
 
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.serve.config import LimitSettings
@@ -22,6 +23,7 @@ from pipework.serve.request.context import activate
 
 log = logging.getLogger(__name__)
 LINGER_S = 1.0  # until an idle connection is closed while the server stops
+DELAY_S = 1.0  # after a refusal because of a share, until the next request is read
 
 
 class ConnectionFactory:
@@ -87,6 +89,7 @@ class ServerConnection(asyncio.Protocol):
         _receive: deadline for the next request, or for the rest of a request.
         _unread, _unread_bytes: deadline for the client to read responses, and their memory.
         _paused: the client has not read all responses that were sent.
+        _delays_next: the next request is read after `_delay`: the client has used its share.
         _over_limit: the connection exceeds the limit of connections.
         _stopping: the connection closes after its last response.
         _ended: an error response closes the connection; later data are ignored.
@@ -107,8 +110,10 @@ class ServerConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._receive = Deadline(self._loop, self._receive_too_slow)
         self._unread = Deadline(self._loop, self._abort_unread)
+        self._delay = Deadline(self._loop, self._end_delay)
         self._unread_bytes = HeldBytes(server.handler.memory.unread)
         self._over_limit = self._stopping = self._ended = self._paused = self._parses_soon = False
+        self._delays_next = False
 
     # Callbacks of the transport
 
@@ -133,8 +138,9 @@ class ServerConnection(asyncio.Protocol):
         self._server.remove(self)
         self._ended = True
         self._parser.close()
-        self._receive.close()
-        self._unread.close()
+        self._unparsed.clear()
+        for deadline in (self._receive, self._unread, self._delay):
+            deadline.close()
         self._unread_bytes.resize(0)
         exchanges, self._exchanges = self._exchanges, deque()
         for exchange in exchanges:
@@ -158,7 +164,7 @@ class ServerConnection(asyncio.Protocol):
     def _parse(self) -> None:
         """Parse received data, but no further request while the first of two is answered."""
         self._parses_soon = False
-        while self._unparsed and len(self._exchanges) <= 1 and not self._ended:
+        while self._may_parse():
             self._parser.state_changed = False
             try:
                 self._parser.feed(self._unparsed.take(in_body=self._parser.in_body))
@@ -170,17 +176,29 @@ class ServerConnection(asyncio.Protocol):
             # Heads may be rejected, and so answered, at once: the heads of one part per tick.
             if rejected or not self._server.parsing.has_time():
                 break
-        if self._unparsed or len(self._exchanges) > 1:
+        if self._unparsed or len(self._exchanges) > 1 or self._is_delayed():
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
-        if self._unparsed and len(self._exchanges) <= 1:
+        if self._may_parse():
             self._schedule(self._server.parsing.repeat)
 
-    def _schedule(self, run: Callable[[Callable[[], None]], None]) -> None:
+    def _may_parse(self) -> bool:
+        waits = self._ended or len(self._exchanges) > 1 or self._is_delayed()
+        return bool(self._unparsed) and not waits
+
+    def _is_delayed(self) -> bool:
+        return self._delays_next and not self._parser.in_body
+
+    def _end_delay(self) -> None:
+        self._delays_next = False
+        self._receive.set(self._limits.header_s if self._parser.in_head else self._limits.idle_s)
+        self._schedule(self._server.parsing.repeat)
+
+    def _schedule(self, run: Callable[[Callable[[], None], str], None]) -> None:
         if not self._parses_soon:
             self._parses_soon = True
-            run(self._parse)
+            run(self._parse, self._client)
 
     def _check_received(self) -> None:
         parser = self._parser
@@ -188,6 +206,8 @@ class ServerConnection(asyncio.Protocol):
             return
         if parser.received > 2 * self._limits.body_bytes + HEAD_BYTES:  # with chunk headers
             self._end(too_large_error(self._limits.body_bytes))
+        elif self._is_delayed():
+            self._receive.set(inf)
         elif parser.state_changed and (parser.in_head or parser.in_body):
             self._receive.set(self._limits.header_s if parser.in_head else self._limits.body_s)
         elif parser.state_changed:
@@ -254,6 +274,8 @@ class ServerConnection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Close the connection after its last response, or without a request after `LINGER_S`."""
         self._stopping = True
+        if self._delays_next:
+            self._end_delay()
         if not self._exchanges:
             self._receive.set(LINGER_S)
 
@@ -323,10 +345,14 @@ class ServerConnection(asyncio.Protocol):
             self._server.end_of_tick.add(partial(self._handler.finish, exchange))
             if closes:
                 self._close()
+        if exchange.delays_next and not (closes or self._stopping):
+            self._delays_next = True
+            share = uniform(0.5, 1.5)  # noqa: S311  (jitter, not security)
+            self._delay.set(share * DELAY_S)
         if len(self._exchanges) == 1:
             self._schedule(self._server.parsing.repeat)
         elif not (self._exchanges or self._parser.in_head or self._parser.in_body):
-            self._receive.set(self._limits.idle_s)
+            self._receive.set(inf if self._delays_next else self._limits.idle_s)
 
     def _end(self, error: Exception) -> None:
         """Answer the current request with an error after the responses that are due, and close."""

@@ -3,9 +3,10 @@
 import logging
 import time
 from asyncio import AbstractEventLoop, TimerHandle, get_running_loop
-from collections import deque
 from collections.abc import Callable
 from math import inf
+
+from pipework.serve.request.turns import ClientTurns
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class EndOfTick:
 
 
 class TickShare:
-    """Limits the time of callbacks in each tick of the event loop; the others wait in turn.
+    """Limits the time of callbacks in each tick of the event loop; clients then take turns.
 
     New callbacks come before repeated ones, so that a short request does not wait for the rest of
     long ones. At least one of both runs in each tick.
@@ -44,8 +45,8 @@ class TickShare:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._end_s = inf  # of the time in this tick
-        self._new: deque[Callable[[], None]] = deque()
-        self._repeated: deque[Callable[[], None]] = deque()
+        self._new = ClientTurns[Callable[[], None]]()
+        self._repeated = ClientTurns[Callable[[], None]]()
 
     def has_time(self) -> bool:
         """Return whether this tick has time left. The time starts with the first call."""
@@ -55,17 +56,17 @@ class TickShare:
             get_running_loop().call_soon(self._start_tick)
         return now_s < self._end_s
 
-    def run(self, callback: Callable[[], None]) -> None:
+    def run(self, callback: Callable[[], None], client: str) -> None:
         """Run a callback in this tick if there is time; else in one of the next."""
         if self.has_time():
             callback()
         else:
-            self._new.append(callback)
+            self._new.add(client, callback)
 
-    def repeat(self, callback: Callable[[], None]) -> None:
+    def repeat(self, callback: Callable[[], None], client: str) -> None:
         """Run a callback in one of the next ticks."""
         self.has_time()
-        self._repeated.append(callback)
+        self._repeated.add(client, callback)
 
     def _start_tick(self) -> None:
         self._end_s = inf
@@ -74,7 +75,7 @@ class TickShare:
         self.has_time()  # schedules the next tick
         for waiting in (self._new, self._repeated):
             for _ in range(len(waiting)):
-                _call(waiting.popleft())
+                _call(waiting.take())
                 if not self.has_time():
                     break
 

@@ -109,6 +109,7 @@ class Exchange:
         expects_continue: whether the client waits for an interim response before it sends the body.
         response: the response, once it is known. A rejected request has one before its body.
         closes: whether the connection is closed after the response.
+        delays_next: whether the next request of the connection is read later.
         disconnected: whether the client has disconnected.
     """
 
@@ -129,6 +130,7 @@ class Exchange:
         self.complete = self.disconnected = False
         self.expects_continue = head.fields.get(b"expect", b"").lower() == b"100-continue"
         self.closes = not head.keep_alive
+        self.delays_next = False
         self.response: Response | None = None
 
     def response_bytes(self, headers: Headers) -> bytes:

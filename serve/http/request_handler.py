@@ -40,13 +40,13 @@ from pipework.serve.request.context import (
     activate,
     new_context,
 )
+from pipework.serve.scheduling.admission import ClientShareError
 from pipework.wire.headers import BULK
 
 log = logging.getLogger(__name__)
 POST, INFER = "POST", "/infer"
 NO_BODY = frozenset({"GET", "HEAD"})  # methods of requests whose body is ignored
 SHUTDOWN_MESSAGE = "the server stopped before the request was answered"
-NO_CONTENT = frozenset({204, 304})  # statuses of responses without a body and its length
 CLIENT_DISCONNECTED = "499"  # only counted, because it cannot be sent
 
 
@@ -133,6 +133,8 @@ class RequestHandler:
             log.error("a request failed", exc_info=error)
             error = RuntimeError(repr(error))
         response = error_response(error)
+        # A connection with keys may be that of a proxy: its next request may have another key.
+        exchange.delays_next = isinstance(error, ClientShareError) and not self._keys
         exchange.context.status = str(response.status_code)
         response.headers[REQUEST_ID] = exchange.context.id
         exchange.response = response
@@ -258,10 +260,7 @@ async def call_app(app: ASGIApp, head: RequestHead, body: bytes) -> Response:
         message = f"no response to {head.method} {head.path}"
         raise RuntimeError(message)
     content = b"".join(message.get("body", b"") for message in sent[1:])
-    response = Response(content, sent[0]["status"])
-    length = (
-        [] if response.status_code in NO_CONTENT else [(b"content-length", b"%d" % len(content))]
-    )
+    response = Response(content, sent[0]["status"])  # its only header is the length, if it has one
     headers = [header for header in sent[0]["headers"] if header[0] != b"content-length"]
-    response.raw_headers = [*headers, *length]
+    response.raw_headers = [*headers, *response.raw_headers]
     return response

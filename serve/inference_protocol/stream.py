@@ -7,7 +7,6 @@ responses that clients do not read.
 import asyncio
 import os
 import socket
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from urllib.parse import unquote
 from pipework.errors import DeadlineError, PipeError, TooBusyError
 from pipework.serve.config import LimitSettings
 from pipework.serve.http.request_bodies import ByteBudget, HeldBytes
+from pipework.serve.request.turns import ClientTurns
 
 MAX_PENDING = 64  # requests of a stream that are computed concurrently
 FAST_CALLS = 2
@@ -293,7 +293,7 @@ class _SharedSlots:
 
     def __init__(self, slots: int) -> None:
         self._free = slots  # only if no call waits
-        self._waiting: OrderedDict[str, dict[asyncio.Future[None], None]] = OrderedDict()
+        self._waiting = ClientTurns[asyncio.Future[None]]()
 
     async def acquire(self, peer: str) -> None:
         """Wait for a slot."""
@@ -301,12 +301,12 @@ class _SharedSlots:
             self._free -= 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(peer, {})[turn] = None
+        self._waiting.add(peer, turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._remove(peer, turn)
+                self._waiting.remove(peer, turn)
             else:  # it got the slot in the same tick
                 self.release()
             raise
@@ -314,17 +314,8 @@ class _SharedSlots:
     def release(self) -> None:
         """Give a slot to the first call of the connection that has waited for longest."""
         while self._waiting:
-            peer = next(iter(self._waiting))
-            turn = next(iter(self._waiting[peer]))
-            self._waiting.move_to_end(peer)
-            self._remove(peer, turn)
+            turn = self._waiting.take()
             if not turn.done():  # else it was cancelled in this tick
                 turn.set_result(None)
                 return
         self._free += 1
-
-    def _remove(self, peer: str, turn: asyncio.Future[None]) -> None:
-        turns = self._waiting.get(peer, {})
-        turns.pop(turn, None)
-        if not turns:
-            self._waiting.pop(peer, None)

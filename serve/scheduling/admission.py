@@ -6,11 +6,16 @@ Not thread-safe: the scheduler locks it.
 import time
 from dataclasses import dataclass
 
+from pipework.errors import TooBusyError
 from pipework.serve.config import QueueSettings
 from pipework.serve.request.context import RequestOptions
 
 SHARED_S = 5.0  # clients are expected to send another request within this time
 DOMINANT = 0.75  # of all unanswered requests
+
+
+class ClientShareError(TooBusyError):
+    """The client holds its share, or most of the queue, while others use the queue."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -20,12 +25,10 @@ class Held:
     Attributes:
         requests: accepted requests without an answer.
         tokens: queued tokens.
-        finish: tokens of the queue that are served before the next request of this client.
     """
 
     requests: int = 0
     tokens: int = 0
-    finish: float = 0.0
 
 
 class Admission:
@@ -47,8 +50,8 @@ class Admission:
         """Number of clients with unanswered requests."""
         return len(self._clients)
 
-    def count(self, options: RequestOptions, *, requests: int = 0, tokens: int = 0) -> Held:
-        """Add to the numbers of accepted requests and of queued tokens; return the client's."""
+    def count(self, options: RequestOptions, *, requests: int = 0, tokens: int = 0) -> None:
+        """Add to the numbers of accepted requests and of queued tokens."""
         client = self._clients.get(options.client)
         if client is None:
             client = self._clients[options.client] = Held()
@@ -64,7 +67,6 @@ class Admission:
             del self._clients[options.client]
         elif requests and len(self._clients) > 1:
             self._shared_s = time.monotonic()
-        return client
 
     def has_room(self) -> bool:
         """Whether all requests together hold less than the smallest share."""
@@ -75,10 +77,12 @@ class Admission:
         """Whether the queue is full."""
         return self._exceeds(self.total, 1.0)
 
-    def has_share(self, options: RequestOptions) -> bool:
-        """Whether the class and the client of a request hold less than their shares."""
-        if options.bulk and self._exceeds(self._bulk, self._settings.bulk_share):
-            return False
+    def has_bulk_share(self, options: RequestOptions) -> bool:
+        """Whether bulk requests hold less than their share, if the request is one."""
+        return not (options.bulk and self._exceeds(self._bulk, self._settings.bulk_share))
+
+    def has_client_share(self, options: RequestOptions) -> bool:
+        """Whether the client of a request is alone or holds less than its share."""
         client = self._clients.get(options.client)
         alone = client is None or client.requests == self.total.requests
         return alone or not self.is_greedy(options)

@@ -7,7 +7,7 @@ from functools import partial
 
 from pipework.scoring.evaluation import Engine
 from pipework.serve.engines.base import CollatedEngine
-from pipework.serve.scheduling.queue import Batch, tokens
+from pipework.serve.scheduling.job import Batch, tokens
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 

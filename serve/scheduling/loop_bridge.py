@@ -86,10 +86,8 @@ class LoopBridge:
             future.cancel()
             raise
         finally:
-            del (
-                waiter,
-                future,
-            )  # avoids a cycle: error -> traceback -> this frame -> future -> error
+            # Avoids a cycle: error -> traceback -> this frame -> future -> error.
+            del waiter, future
 
     def _done(self, waiter: "asyncio.Future[T]", future: "Future[T]") -> None:
         """Wake the loop, from any thread, unless a wake-up is already scheduled."""

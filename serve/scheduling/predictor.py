@@ -16,7 +16,6 @@ import numpy as np
 
 from pipework.closeable import Closeable
 from pipework.data.examples import Example
-from pipework.errors import DeadlineError
 from pipework.predict.text_model import TextCodec
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest
@@ -29,8 +28,8 @@ from pipework.serve.request.context import (
     start_processing,
 )
 from pipework.serve.request.statistics import EngineLoad, RefusalReason
+from pipework.serve.scheduling.job import JobResult
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK, LoopBridge, run_for_logits
-from pipework.serve.scheduling.queue import JobResult
 from pipework.serve.scheduling.response_cache import ResponseCache
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import TokenizerPool
@@ -244,11 +243,9 @@ class Predictor(Closeable):
         return decode(result), self._codec.task.abstained(result.outputs)
 
     def _check_deadline(self, options: RequestOptions) -> None:
-        try:
-            options.check()
-        except DeadlineError:
+        if (left_s := options.left_s) is not None and left_s <= 0:
             self.scheduler.count(RefusalReason.DEADLINE)
-            raise
+            raise deadline_error()
 
     async def _outputs(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
         """Return the logits, from the cache if it has them."""
@@ -264,8 +261,6 @@ class Predictor(Closeable):
     async def _compute(self, examples: Sequence[Example], options: RequestOptions) -> JobResult:
         """Wait for the logits, at most until the deadline."""
         result = self._joined(self._awaited(self._tokenizers.submit(examples, options)))
-        if options.deadline_s is None:
-            return await result
         limit = asyncio.timeout(options.left_s)
         try:
             async with limit:

@@ -16,8 +16,8 @@ import numpy as np
 
 from pipework.data.examples import Example
 from pipework.data.holdout import text_digest
+from pipework.serve.scheduling.job import JobResult
 from pipework.serve.scheduling.loop_bridge import LARGE_WORK
-from pipework.serve.scheduling.queue import JobResult
 from pipework.tasks.outputs import Outputs, offsets_of
 
 # The table of an OrderedDict has up to six slots for each entry, of 28 bytes, and a list node;

@@ -32,14 +32,15 @@ from pipework.serve.config import QueueSettings
 from pipework.serve.engines.recheck import EngineRecheck, Rechecks
 from pipework.serve.request.context import RequestOptions, deadline_error
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics
-from pipework.serve.scheduling.admission import Admission
+from pipework.serve.scheduling.admission import Admission, ClientShareError
 from pipework.serve.scheduling.in_flight import (
     BatchTotals,
     ComputedBatch,
     InFlightBatch,
     RunningBatch,
 )
-from pipework.serve.scheduling.queue import Batch, BatchQueue, Job, JobResult, deliver, tokens
+from pipework.serve.scheduling.job import Batch, Job, JobResult, deliver, tokens
+from pipework.serve.scheduling.queue import BatchQueue
 
 log = logging.getLogger(__name__)
 MAX_FAILURES = 3  # crashes of an engine without a finished batch in between, before it is given up
@@ -48,6 +49,8 @@ REOPEN_PAUSE_S = 4.0  # before the next attempt to open an engine
 MAX_FAILED_BATCHES = 3  # failed batches in a row after which an engine is reopened
 STOPPING = "the server is stopping"
 FULL = "the queue is full"
+BULK_SHARE = "the share of bulk requests is used"
+CLIENT_SHARE = "the share of this client is used"
 
 
 class _EngineFailedError(Exception):
@@ -218,22 +221,24 @@ class Scheduler(Closeable):
         self.check_open()
         if self._admission.has_room():
             return None
-        if not self._admission.has_share(options):
-            reason = "the share of this client or of bulk requests is used"
-            raise self._busy_error(reason)
+        if not self._admission.has_bulk_share(options):
+            raise self._busy_error(BULK_SHARE)
+        if not self._admission.has_client_share(options):
+            raise self._busy_error(CLIENT_SHARE, ClientShareError)
         if not self._admission.is_full():
             return None
         displaced = self._queue.displaceable(options)
         if displaced is None and not self._admission.has_reserve(options):
-            raise self._busy_error(FULL)
+            dominates = self._admission.dominant() == options.client
+            raise self._busy_error(FULL, ClientShareError if dominates else TooBusyError)
         return displaced
 
-    def _busy_error(self, reason: str) -> TooBusyError:
+    def _busy_error(self, reason: str, kind: type[TooBusyError] = TooBusyError) -> TooBusyError:
         self._refused[RefusalReason.QUEUE_FULL] += 1
         requests = self._admission.total.requests
         tokens = self._queue.tokens
         message = f"{reason}: {requests} requests, {tokens} tokens"
-        return TooBusyError(message, math.ceil(self._totals.seconds(tokens)) or 1)
+        return kind(message, math.ceil(self._totals.seconds(tokens)) or 1)
 
     def _answered(
         self, options: RequestOptions, job_ref: "ref[Job]", _: "Future[JobResult]"

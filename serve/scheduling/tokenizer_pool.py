@@ -19,7 +19,7 @@ from pipework.data.examples import Example
 from pipework.errors import NotReadyError, PipeError
 from pipework.serve.engines.first_stage import FirstStage
 from pipework.serve.request.context import RequestOptions
-from pipework.serve.scheduling.queue import Job, JobResult, claim
+from pipework.serve.scheduling.job import Job, JobResult, claim
 from pipework.serve.scheduling.scheduler import STOPPING, Scheduler
 from pipework.text.encoding import Encoding
 

@@ -9,7 +9,8 @@ from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import Collate, Costs
 from pipework.serve.request.context import RequestOptions
-from pipework.serve.scheduling.queue import BatchQueue, Job, deliver
+from pipework.serve.scheduling.job import Job, deliver
+from pipework.serve.scheduling.queue import BatchQueue
 from pipework.tasks.kinds import Metric
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding

@@ -10,15 +10,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
+from pipework.errors import TooBusyError
 from pipework.serve.config import LimitSettings, QueueSettings
+from pipework.serve.http import connection as connection_module
 from pipework.serve.http.auth import ApiKeys
 from pipework.serve.http.event_loop import TickShare
 from pipework.serve.http.request_parser import PARSED_BYTES
 from pipework.serve.models.registry import Models
+from pipework.serve.scheduling.admission import ClientShareError
 from tests.serve.servers import MemoryServer, MemoryTransport
 
 LIMITS = (
@@ -362,6 +366,64 @@ def test_many_connections_are_parsed_in_turn_and_new_requests_come_first():
     assert step <= 2 * (PARSED_BYTES / len(REJECTED["path"]) + 1)
     assert status == 200
     assert rest > 500  # the health check did not wait for them
+
+
+@pytest.mark.parametrize(
+    ("error", "keys", "at_once"),
+    [(ClientShareError, (), 1), (ClientShareError, ("key",), 2), (TooBusyError, (), 2)],
+)
+def test_a_client_that_has_used_its_share_is_read_later(monkeypatch, error, keys, at_once):
+    """A connection with keys may be that of a proxy with other clients."""
+    head = (HEAD % 5).replace(b"Host: [::]", b"Host: [::]\r\nX-API-Key: key")
+
+    async def refused(delay_s, *, stops):
+        monkeypatch.setattr(connection_module, "DELAY_S", delay_s)
+        server = MemoryServer(Models(), ApiKeys(keys))
+        monkeypatch.setattr(server.handler, "_admit", Mock(side_effect=error("used")))
+        opened, transport = server.connect()
+        for part in (head, b"11111", head + b"11111"):
+            opened.data_received(part)
+            await asyncio.sleep(0.01)
+        answers = transport.written.count(b" 429 ")
+        if stops:
+            opened.shutdown()
+        await transport.until_answered(2)
+        return answers
+
+    assert asyncio.run(refused(1000, stops=True)) == at_once
+    asyncio.run(refused(0.05, stops=False))
+
+
+def test_timeouts_do_not_run_while_the_next_request_is_delayed(monkeypatch):
+    monkeypatch.setattr(connection_module, "DELAY_S", 0.6)
+
+    async def refused():
+        server = MemoryServer(Models(), limits=LimitSettings(idle_s=0.1, header_s=0.1))
+        monkeypatch.setattr(server.handler, "_admit", Mock(side_effect=ClientShareError("used")))
+        opened, transport = server.connect()
+        opened.data_received(HEAD % 5 + b"11111" + HEAD[:9])  # and a part of the next head
+        await asyncio.sleep(0)
+        opened.data_received(HEAD[9:] % 5 + b"11111")
+        return await transport.until_answered(2)
+
+    assert [status for status, _, _ in asyncio.run(refused())] == [429, 429]
+
+
+def test_a_connection_that_is_lost_is_not_parsed_any_more():
+    async def lose():
+        server = MemoryServer(Models())
+        server.factory.parsing = TickShare(seconds=0)  # one part in a tick
+        opened = [server.connect() for _ in range(4)]
+        for connection, _ in opened:
+            connection.data_received(REJECTED["path"] * 1000)
+        for connection, _ in opened:
+            connection.connection_lost(None)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        parsing = server.factory.parsing
+        return len(parsing._new) + len(parsing._repeated)  # noqa: SLF001
+
+    assert asyncio.run(lose()) == 0
 
 
 def test_too_many_headers_are_rejected_before_the_end_of_the_head(bounded):

@@ -77,12 +77,12 @@ def test_callbacks_without_time_run_in_later_ticks_and_new_ones_first(
             done.append(name)
             now_s[0] += 1  # the time of a tick
             if name == "long":
-                share.repeat(partial(end, "long"))
+                share.repeat(partial(end, "long"), "")
             if name == "broken":
                 raise CallbackPanicError
 
         for name in ("long", "broken", "short"):
-            share.run(partial(end, name))
+            share.run(partial(end, name), "")
         for _ in range(4):
             ticks.append(" ".join(done))
             done.clear()
@@ -91,3 +91,15 @@ def test_callbacks_without_time_run_in_later_ticks_and_new_ones_first(
 
     assert asyncio.run(run()) == ["long", "broken long", "short long", "long"]
     assert "CallbackPanicError" in caplog.text
+
+
+def test_clients_take_turns_when_a_tick_has_no_time() -> None:
+    async def run() -> str:
+        share, done = TickShare(seconds=0), list[str]()
+        for client, name in zip("aaaabbc", "0123456", strict=True):
+            share.run(partial(done.append, client + name), client)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return " ".join(done)
+
+    assert asyncio.run(run()) == "a0 b4 c6 a1 b5 a2 a3"

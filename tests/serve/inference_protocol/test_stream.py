@@ -167,12 +167,13 @@ def test_a_call_that_ends_before_its_message_makes_room(wait_s):
     async def ask():
         limit = limit_of()
         for _ in range(3):
-            calls = start(limit, asyncio.Event().wait, FAST_CALLS)
+            calls = start(limit, asyncio.Event().wait, 5 * FAST_CALLS)
             await asyncio.sleep(wait_s)
             for call in calls:
                 call.cancel()
             await asyncio.wait(calls)
             assert all(call.cancelled() for call in calls)
+        assert not limit._fast._waiting  # noqa: SLF001
         return await asyncio.wait_for(limit.receive("peer", lambda: asyncio.sleep(0, "fast")), 20)
 
     assert asyncio.run(ask()) == "fast"

@@ -9,8 +9,9 @@ import pytest
 from pipework.errors import TooBusyError
 from pipework.serve.config import QueueSettings
 from pipework.serve.request.context import RequestOptions
-from pipework.serve.scheduling.admission import Admission
-from pipework.serve.scheduling.queue import SMALL_BATCH, BatchQueue, Job, JobResult
+from pipework.serve.scheduling.admission import Admission, ClientShareError
+from pipework.serve.scheduling.job import Job, JobResult
+from pipework.serve.scheduling.queue import SMALL_BATCH, BatchQueue
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.text.encoding import Encoding
 from tests.serve.scheduling.test_scheduler import TIMEOUT_S, HeldEngine, inputs, submit
@@ -77,7 +78,7 @@ def test_a_client_has_the_queue_alone_and_a_share_while_others_wait(
     polite = accepted(scheduler, POLITE, 2)
     assert len(polite) == 2
     assert [future.done() for future in greedy] == [False] * 6 + [True] * 2
-    with pytest.raises(TooBusyError, match="the share of this client"):
+    with pytest.raises(ClientShareError, match="the share of this client"):
         scheduler.check_room(GREEDY)
     engine.go.set()
     for future in (*polite, *greedy[:6]):
@@ -154,6 +155,17 @@ def test_a_request_that_needs_several_small_batches_does_not_wait_for_a_greedy_c
     clients = [client for _ in range(20) for client in batch_clients(queue)]
     assert clients.count("polite") == 8
     assert clients.count("greedy") <= 12
+
+
+def test_an_interactive_request_does_not_delay_the_bulk_requests_of_others() -> None:
+    both = RequestOptions(bulk=True, client="greedy"), GREEDY
+    queue, admission = queued((both[0], 100))
+    admission.count(both[1], requests=1)
+    queue.add(job(both[1]))
+    assert batch_clients(queue)[0] == "greedy"
+    admission.count(BULK, requests=1)
+    queue.add(job(BULK))
+    assert "bulk" in [client for _ in range(3) for client in batch_clients(queue)]
 
 
 def test_clients_take_turns_by_tokens() -> None:

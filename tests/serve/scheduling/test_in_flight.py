@@ -15,7 +15,7 @@ from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
 from pipework.serve.engines.collate import Collate, Costs
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.in_flight import BatchTotals, ComputedBatch, InFlightBatch
-from pipework.serve.scheduling.queue import Job, JobResult
+from pipework.serve.scheduling.job import Job, JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding

@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 
 from pipework.serve.request.context import RequestOptions
-from pipework.serve.scheduling.queue import (
-    MAX_SKIPS,
-    Batch,
-    BatchQueue,
-    Job,
-    JobSlice,
-    covered_s,
-)
+from pipework.serve.scheduling.job import Batch, Job, JobSlice, covered_s
+from pipework.serve.scheduling.queue import MAX_SKIPS, BatchQueue
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 

@@ -28,7 +28,7 @@ from pipework.serve.models.open_models import open_models, open_predictor
 from pipework.serve.models.registry import Change, Models
 from pipework.serve.observability.metrics import ServerMetrics
 from pipework.serve.request.context import RequestOptions, deadline_error
-from pipework.serve.scheduling.queue import JobResult
+from pipework.serve.scheduling.job import JobResult
 from pipework.serve.scheduling.response_cache import ENTRY_BYTES, ResponseCache
 from pipework.settings import load_settings
 from pipework.tasks.outputs import Outputs, offsets_of

@@ -12,7 +12,7 @@ from pipework.errors import DeadlineError, NotReadyError, TooBusyError
 from pipework.serve.config import QueueSettings
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.in_flight import ComputedBatch
-from pipework.serve.scheduling.queue import Job, JobResult
+from pipework.serve.scheduling.job import Job, JobResult
 from pipework.serve.scheduling.scheduler import (
     MAX_ATTEMPTS,
     MAX_FAILED_BATCHES,

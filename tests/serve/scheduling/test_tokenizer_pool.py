@@ -13,7 +13,7 @@ from pipework.data.examples import Example
 from pipework.errors import InputError, NotReadyError, TooBusyError
 from pipework.serve.config import QueueSettings
 from pipework.serve.request.context import RequestOptions
-from pipework.serve.scheduling.queue import JobResult
+from pipework.serve.scheduling.job import JobResult
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.serve.scheduling.tokenizer_pool import (
     CALL,
