@@ -22,7 +22,7 @@ from pipework.run_folder.engine_record import (
     Variant,
     engine_digest,
 )
-from pipework.run_folder.files import FileRecord, record_file, verify_files
+from pipework.run_folder.files import FileRecord, record_file, sync, verify_files
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE
 from pipework.serve.engines import open_engine
@@ -120,6 +120,9 @@ def _record(
     else:
         shutil.rmtree(final, ignore_errors=True)  # damaged since an earlier export
         partial_folder.rename(final)
+    # Before the manifest names them.
+    for path in (*final.iterdir(), final, final.parent, final.parent.parent, run):
+        sync(path)
     return EngineRecord(
         **variant.model_dump(),
         name=variant.label,

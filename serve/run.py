@@ -226,7 +226,9 @@ class _Server(uvicorn.Server):
         self._grpc_server = grpc_server
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._listen(sockets or [])
+        # As in uvicorn's own startup, but with our protocol and limits for TLS handshakes.
+        self.servers = [await self._listen_on(listener) for listener in sockets or ()]
+        self.started = True
         await self._grpc_server.start()
         tune_garbage_collector()
         self._trimmer = MemoryTrimmer()
@@ -236,11 +238,6 @@ class _Server(uvicorn.Server):
         if counter % TRIM_TICKS == 0 and self._trimmer.is_due():
             await asyncio.to_thread(self._trimmer.trim)
         return await super().on_tick(counter)
-
-    async def _listen(self, sockets: list[socket.socket]) -> None:
-        # As in uvicorn's own startup, but with our protocol and limits for TLS handshakes.
-        self.servers = [await self._listen_on(listener) for listener in sockets]
-        self.started = True
 
     async def _listen_on(self, listener: socket.socket) -> Any:  # noqa: ANN401  (uvicorn closes it)
         context, limits = self.config.ssl, self._connections.limits

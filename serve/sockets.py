@@ -78,8 +78,8 @@ class ServerSockets:
     @property
     def address(self) -> BoundAddress:
         """The addresses of the sockets."""
-        url = f"{'https' if self.certificate else 'http'}://{_format(self.http)}"
-        return BoundAddress(url=url, grpc=_format(self.grpc.socket))
+        url = f"{'https' if self.certificate else 'http'}://{bound_address(self.http)}"
+        return BoundAddress(url=url, grpc=bound_address(self.grpc.socket))
 
     def host_names(self, names: Iterable[str] | None) -> HostNames:
         """Return the allowed names of the server; by default any, on a loopback address none."""
@@ -138,8 +138,13 @@ def reuse_address(listener: socket.socket) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
-def _format(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
+def bound_address(listener: socket.socket) -> str:
+    """Return the address of a socket, as in a URL."""
+    return address_text(*listener.getsockname()[:2])
+
+
+def address_text(host: str, port: int) -> str:
+    """Return an address as in a URL; IPv6 hosts have brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

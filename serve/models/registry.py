@@ -155,12 +155,9 @@ class Models(Closeable):
             NotReadyError: only a restart helps.
         """
         for model in self.serving():
-            if not (model.alive or self.reopens(model)):
+            reopens = self._source is not None and self._source.reopens(model)
+            if not (model.alive or reopens):
                 raise _unavailable_error(model)
-
-    def reopens(self, model: Predictor) -> bool:
-        """Whether a version whose engines have failed will be opened again."""
-        return self._source is not None and self._source.reopens(model)
 
     def check_ready(self) -> None:
         """Check that the server accepts requests.
@@ -177,6 +174,8 @@ class Models(Closeable):
             raise NotReadyError(message)
         for model in serving:
             _check_available(model)
+        for model in self.leases.draining():
+            _check_not_stuck(model)
 
     def check_model(self, name: str, version: str = "") -> None:
         """Check that a version, by default the newest, accepts requests.
@@ -218,6 +217,10 @@ class Models(Closeable):
 def _check_available(model: Predictor) -> None:
     if _unavailable(model):
         raise _unavailable_error(model)
+    _check_not_stuck(model)
+
+
+def _check_not_stuck(model: Predictor) -> None:
     batch = model.scheduler.oldest_batch
     if batch is not None and batch.stuck:
         message = (

@@ -189,12 +189,7 @@ def _read_config(folder: Path, root: Path) -> ModelConfig | None:
 def _version_folder(
     folder: Path, root: Path, present: Sequence[str], tensor_model: str
 ) -> VersionFolder:
-    version = VersionFolder(
-        name=folder.parent.name,
-        version=folder.name,
-        folder=folder,
-        root=root,
-    )
+    version = VersionFolder(name=folder.parent.name, version=folder.name, folder=folder, root=root)
     if tensor_model:
         reason = f"its logits are computed by {tensor_model}, a model of a tritonserver"
         return replace(version, reason=f"{reason}: serve it with --backend triton")

@@ -26,11 +26,13 @@ def watchdog(models: Models) -> Iterator[None]:
     A supervisor, a service manager or Kubernetes starts another one.
     """
     ended = threading.Event()
-    threading.Thread(target=_watch, args=(models, ended), name="watchdog", daemon=True).start()
+    thread = threading.Thread(target=_watch, args=(models, ended), name="watchdog", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
+        thread.join()
 
 
 def _watch(models: Models, ended: threading.Event) -> None:
@@ -40,7 +42,7 @@ def _watch(models: Models, ended: threading.Event) -> None:
         if now_s - polled_s > STOPPED_S:
             resumed_s = now_s
         polled_s = now_s
-        for model in models.serving():
+        for model in (*models.serving(), *models.leases.draining()):
             end_if_stuck(model, resumed_s)
 
 

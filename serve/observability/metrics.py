@@ -13,7 +13,7 @@ from functools import cache
 from itertools import accumulate
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -126,17 +126,11 @@ class VersionMetrics(Collector):
         # and duplicate series are invalid.
         serving = {(model.name, model.version): model for model in self._models.serving()}
         loads = {labels: model.load for labels, model in serving.items()}
-        for name, text, number in GAUGES:
-            gauge = GaugeMetricFamily(f"pipework_{name}", text, labels=LABELS)
-            yield _filled(gauge, loads, number)
-        for name, text, number in COUNTERS:
-            counter = CounterMetricFamily(f"pipework_{name}", text, labels=LABELS)
-            yield _filled(counter, loads, number)
+        yield from _families(GaugeMetricFamily, GAUGES, loads)
+        yield from _families(CounterMetricFamily, COUNTERS, loads)
         yield self._rejections(loads)
         totals = {labels: model.scheduler.statistics.totals for labels, model in serving.items()}
-        for name, text, texts in TEXTS:
-            counter = CounterMetricFamily(f"pipework_{name}", text, labels=LABELS)
-            yield _filled(counter, totals, texts)
+        yield from _families(CounterMetricFamily, TEXTS, totals)
         yield _stages(totals)
         yield _info(list(serving.values()))
 
@@ -156,14 +150,16 @@ class VersionMetrics(Collector):
         return family
 
 
-def _filled(
-    family: GaugeMetricFamily | CounterMetricFamily,
+def _families(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    numbers: Iterable[tuple[str, str, Callable[[C], float]]],
     counts: dict[tuple[str, str], C],
-    number: Callable[[C], float],
-) -> Metric:
-    for labels, count in counts.items():
-        family.add_metric(labels, number(count))
-    return family
+) -> Iterator[Metric]:
+    for name, text, number in numbers:
+        family = kind(f"pipework_{name}", text, labels=LABELS)
+        for labels, count in counts.items():
+            family.add_metric(labels, number(count))
+        yield family
 
 
 def _stages(totals: dict[tuple[str, str], Totals]) -> Metric:
@@ -216,7 +212,10 @@ class ServerMetrics:
         self._versions = VersionMetrics(models)
         ProcessCollector(registry=self._registry)
         self._registry.register(self._versions)
-        self._registry.register(_BuildInfo())
+        info = Gauge(
+            "pipework_build_info", "Version of the server", ["version"], registry=self._registry
+        )
+        info.labels(__version__).set(1)
 
     def finished(self, request: RequestContext) -> None:
         """Count a request; only successful requests count for the latency."""
@@ -234,10 +233,3 @@ class ServerMetrics:
     def values(self) -> tuple[MetricValues, ...]:
         """Return all metrics as values."""
         return tuple(map(MetricValues.of, self._registry.collect()))
-
-
-class _BuildInfo(Collector):
-    def collect(self) -> Iterator[Metric]:
-        info = GaugeMetricFamily("pipework_build_info", "Version of the server", labels=["version"])
-        info.add_metric([__version__], 1)
-        yield info

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict
@@ -91,9 +91,7 @@ class WorkerCounts(BaseModel):
 
 def summed_text(snapshots: Iterable[WorkerCounts]) -> bytes:
     """Return the sums in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(_Values(add_up(snapshots)))
-    return generate_latest(registry)
+    return generate_latest(_Values(add_up(snapshots)))
 
 
 class _Values(Collector):

@@ -8,7 +8,12 @@ https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables
 import threading
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.resources import (
+    SERVICE_NAME,
+    SERVICE_VERSION,
+    OTELResourceDetector,
+    Resource,
+)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
@@ -18,7 +23,6 @@ from pipework import __version__
 from pipework.serve.request.context import RequestContext
 
 FLUSH_S = 5.0  # limit for the export at shutdown if the collector does not respond
-DEFAULT_SERVICE = "unknown_service"
 
 
 class Traces:
@@ -75,13 +79,8 @@ class Traces:
 
 def _resource() -> Resource:
     """Return the resource attributes; the OTEL_* variables override the defaults."""
-    configured = Resource.create()
-    defaults = {SERVICE_VERSION: __version__}
-    if str(configured.attributes[SERVICE_NAME]).startswith(DEFAULT_SERVICE):
-        defaults[SERVICE_NAME] = "pipework"
-    if SERVICE_NAME not in defaults:
-        return Resource(defaults).merge(configured)
-    return configured.merge(Resource(defaults))
+    defaults = Resource.create({SERVICE_NAME: "pipework", SERVICE_VERSION: __version__})
+    return defaults.merge(OTELResourceDetector().detect())
 
 
 def _ns(seconds: float) -> int:

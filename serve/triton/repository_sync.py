@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from pipework.closeable import Closeable
-from pipework.serve.models.registry import Entry, State
+from pipework.serve.models.registry import Change, Entry, State
 from pipework.serve.models.repository import CONFIG
 from pipework.serve.triton.server import TritonServer
 
@@ -46,9 +46,9 @@ class RepositorySync(Closeable):
             versions = read_versions(self._repository)
             for model in sorted({*self._versions, *versions}):
                 if model not in versions:
-                    self._server.unload(model)
+                    self._server.change(Change.UNLOAD, model)
                 elif versions[model] != self._versions.get(model):
-                    self._server.load(model)
+                    self._server.change(Change.LOAD, model)
             self._versions = versions
         entries = self._server.index() or self._known  # a stopping server returns []
         for entry in changes(self._known, entries):

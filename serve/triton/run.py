@@ -1,7 +1,8 @@
 """Serves a repository with tritonserver until a stop signal, and reports model states."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 
 from pipework.errors import ConfigError, NotReadyError
@@ -13,7 +14,7 @@ from pipework.serve.models.repository import CONFIG
 from pipework.serve.sockets import BoundAddress, ListenAddress
 from pipework.serve.triton.repository_sync import RepositorySync, describe_entry
 from pipework.serve.triton.server import Ports, ServerOptions, TritonServer
-from pipework.settings import Settings
+from pipework.settings import setting_keys
 
 FOLLOWED = ("models", "grace_s", "security.public_grpc")  # settings of a tritonserver
 OWN_SERVER_HINT = "use pipework's own server: omit --backend triton"
@@ -87,16 +88,9 @@ def check_settings(settings: ServeSettings) -> None:
     if os.environ.get("PIPEWORK_API_KEYS"):
         message = "PIPEWORK_API_KEYS is set, but tritonserver does not check API keys"
         raise ConfigError(message, OWN_SERVER_HINT)
-    for name in _changed_settings(settings, ServeSettings()):
-        if not name.startswith(FOLLOWED):
+    defaults = ServeSettings()
+    for name in setting_keys(ServeSettings):
+        value = attrgetter(name)
+        if value(settings) != value(defaults) and not name.startswith(FOLLOWED):
             message = f"--backend triton does not support the setting {name}"
             raise ConfigError(message, OWN_SERVER_HINT)
-
-
-def _changed_settings(settings: Settings, defaults: Settings, prefix: str = "") -> Iterator[str]:
-    for name, value in settings:
-        default = getattr(defaults, name)
-        if isinstance(value, Settings):
-            yield from _changed_settings(value, default, f"{prefix}{name}.")
-        elif value != default:
-            yield prefix + name

@@ -23,8 +23,8 @@ import httpx
 from pipework.closeable import Closeable
 from pipework.errors import ConfigError, NotReadyError, PipeError
 from pipework.serve.http.shutdown import exit_on_signal, signal_handlers
-from pipework.serve.models.registry import Entry, State
-from pipework.serve.sockets import bound_socket
+from pipework.serve.models.registry import Change, Entry, State
+from pipework.serve.sockets import address_text, bound_socket
 from pipework.serve.triton.installation import Installation, check_echo, write_echo
 
 METRICS_OFFSET = 2  # Triton's default ports are 8000, 8001 and 8002
@@ -108,10 +108,6 @@ class ServerOptions:
             f"--exit-timeout-secs={self.exit_s}",
         ]
 
-    def headers(self) -> dict[str, str]:
-        """Return the HTTP headers that open the restricted APIs."""
-        return {ACCESS_HEADER: self.secret}
-
 
 def _bound(host: str, port: int, option: str, held: ExitStack) -> int:
     return int(held.enter_context(bound_socket(host, port, option)).getsockname()[1])
@@ -139,9 +135,9 @@ class TritonServer(Closeable):
         """
         installation = installation or Installation.find()
         ports, self._options = (ports or Ports()).chosen(), options or ServerOptions()
-        self.url = f"http://{ports.host}:{ports.http}"
-        self.grpc = f"{ports.grpc_host}:{ports.grpc}"
-        self.metrics = f"http://{ports.host}:{ports.metrics}/metrics"
+        self.url = f"http://{address_text(ports.host, ports.http)}"
+        self.grpc = address_text(ports.grpc_host, ports.grpc)
+        self.metrics = f"http://{address_text(ports.host, ports.metrics)}/metrics"
         self._name, self._ended = f"pipework-triton-{uuid4().hex}", False
         self._folder = TemporaryDirectory(prefix=self._name)
         self._log = Path(self._folder.name) / "triton.log"
@@ -177,20 +173,13 @@ class TritonServer(Closeable):
         except (httpx.HTTPError, ValueError, TypeError):
             return []  # it is stopping
 
-    def load(self, model: str) -> None:
-        """Load the current versions of a model.
+    def change(self, change: Change, model: str) -> None:
+        """Load the current versions of a model, or unload it after its accepted requests.
 
         Old versions are served until the new ones are loaded, or longer if loading fails.
         """
-        self._control(model, "load")
-
-    def unload(self, model: str) -> None:
-        """Unload a model after its accepted requests."""
-        self._control(model, "unload")
-
-    def _control(self, model: str, verb: str) -> None:
         with suppress(httpx.HTTPError), self._client(START_S) as client:  # it may be stopping
-            client.post(f"/v2/repository/models/{model}/{verb}", json={})
+            client.post(f"/v2/repository/models/{model}/{change}", json={})
 
     def wait(self) -> None:
         """Forward SIGTERM and SIGINT and wait until it exits; a second SIGINT kills it.
@@ -231,9 +220,8 @@ class TritonServer(Closeable):
         self._end()
 
     def _client(self, timeout_s: float) -> httpx.Client:
-        return httpx.Client(
-            base_url=self.url, timeout=timeout_s, trust_env=False, headers=self._options.headers()
-        )
+        headers = {ACCESS_HEADER: self._options.secret}  # opens the restricted APIs
+        return httpx.Client(base_url=self.url, timeout=timeout_s, trust_env=False, headers=headers)
 
     def _end(self) -> None:
         """Kill all its processes and remove their files and shared memory."""

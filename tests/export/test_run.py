@@ -6,13 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipework.commands import models
-from pipework.errors import (
-    ChangedFileError,
-    CheckFailedError,
-    ConfigError,
-    RunFolderError,
-)
-from pipework.export import ranking
+from pipework.errors import ChangedFileError, CheckFailedError, ConfigError, RunFolderError
+from pipework.export import checked_engine, ranking
 from pipework.export.build import BuildResult, build
 from pipework.export.config import ExportSettings
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
@@ -21,10 +16,7 @@ from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import ONNX_FP32, export
 from pipework.export.speed import measure
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import (
-    EngineBuild,
-    Precision,
-)
+from pipework.run_folder.engine_record import EngineBuild, Precision
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import ReferenceRows
@@ -110,11 +102,25 @@ def test_files_of_a_killed_export_are_reported_and_removed(run, noting):
     assert engine_files(run) == ["model.onnx", "rows.npz"]
 
 
+def test_the_files_of_an_engine_are_on_the_disk_before_the_manifest_names_them(run, monkeypatch):
+    named = []
+
+    def sync(path):
+        named.append(path)
+        assert read_manifest(run).engines == ()
+
+    monkeypatch.setattr(checked_engine, "sync", sync)
+    export(run, NullProgress(), settings=QUICK)
+    (final,) = (run / "engines" / "onnx-fp32").iterdir()
+    assert set(named) == {*final.iterdir(), final, final.parent, run / "engines", run}
+
+
 @pytest.mark.parametrize("damage", ["changed", "missing"])
-def test_a_damaged_engine_that_is_exported_again_is_replaced(proven, damage):
+@pytest.mark.parametrize("file", [0, 1])
+def test_a_damaged_engine_that_is_exported_again_is_replaced(proven, damage, file):
     manifest = read_manifest(proven)
     (engine,) = manifest.engines
-    path = proven / engine.files[0].path
+    path = proven / engine.files[file].path
     if damage == "missing":
         path.unlink()
     else:

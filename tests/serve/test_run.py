@@ -19,8 +19,9 @@ import pytest
 
 from pipework.serve import run as serve_run
 from pipework.serve.run import _Server
-from pipework.serve.sockets import bound_socket
+from pipework.serve.sockets import ListenAddress, bound_socket
 from tests.commands import ForkedProcess
+from tests.serve import servers
 
 BIG = {"texts": ["rain sun wind goal team match bank rate stock " * 3] * 400}
 StartServer = Callable[[Path], Any]
@@ -68,6 +69,22 @@ def test_a_response_is_not_delayed_by_nagles_algorithm(server) -> None:
 
 def test_the_default_address_is_local(server) -> None:
     assert server.url.startswith("http://127.0.0.1:")
+
+
+def listen_everywhere() -> None:
+    vars(servers)["ListenAddress"] = partial(ListenAddress, host="0.0.0.0")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("public", "host"), [("false", "127.0.0.1"), ("true", "0.0.0.0")])
+def test_grpc_is_public_only_on_request(
+    run: Path, launch: Callable[..., ForkedProcess], workers: int, public: str, host: str
+) -> None:
+    settings = [f"security.public_grpc={public}"]
+    process = launch(run, settings=settings, workers=workers, before=listen_everywhere)
+    http, *_, grpc = process.first_line().split()
+    assert http.startswith("http://0.0.0.0:")
+    assert grpc.startswith(f"{host}:")
 
 
 def test_a_request_is_dropped_when_its_client_disconnects(

@@ -1,13 +1,18 @@
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.serve.sockets import ListenAddress
+from pipework.serve.sockets import ListenAddress, address_text
 
 
 def test_equal_http_and_grpc_ports_are_rejected() -> None:
     with pytest.raises(ConfigError, match="--port and --grpc-port are both 8001"):
         ListenAddress(port=8001)
     ListenAddress(port=0, grpc_port=0)
+
+
+def test_an_address_is_written_as_in_a_url() -> None:
+    assert address_text("localhost", 80) == "localhost:80"
+    assert address_text("::1", 80) == "[::1]:80"
 
 
 @pytest.mark.parametrize(

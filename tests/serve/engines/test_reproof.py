@@ -201,13 +201,14 @@ def test_changed_reference_rows_are_refused(built):
         open_proven(built, read_manifest(built))
 
 
-def test_parity_is_checked_again_on_another_kind_of_processor(built, run):
+@pytest.mark.parametrize("other", [{"processor": "A"}, {"runtime": "A 1.0"}, {"threads": (999,)}])
+def test_parity_is_checked_again_where_it_was_not_checked(built, run, other):
     parity = read_manifest(run).engines[0].parity
     rows = kept_rows(built)
     rows.outputs.values[:] += 1
     change(built, rows=rows, parity=parity)
     open_proven(built, read_manifest(built)).close()  # proven on this kind of processor: no check
-    change(built, parity=parity.model_copy(update={"processor": "another"}))
+    change(built, parity=parity.model_copy(update=other))
     with pytest.raises(CheckFailedError, match="differ from the checkpoint"):
         open_proven(built, read_manifest(built))
 

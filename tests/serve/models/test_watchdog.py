@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pipework.serve.models import watchdog
+from pipework.serve.models.registry import Models
 from pipework.serve.models.watchdog import ENDS, end_if_stuck
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.in_flight import (
@@ -21,7 +22,7 @@ from pipework.serve.scheduling.in_flight import (
     ComputedBatch,
     RunningBatch,
 )
-from pipework.serve.scheduling.queue import Job
+from pipework.serve.scheduling.job import Job
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
 from tests.commands import ForkedProcess
@@ -96,6 +97,17 @@ def running(batch: RunningBatch | None) -> SimpleNamespace:
     return SimpleNamespace(name="topics", version="1", scheduler=scheduler)
 
 
+def stuck() -> SimpleNamespace:
+    return running(RunningBatch(started_s=time.monotonic() - 100, limit_s=0.1))
+
+
+def models(
+    serving: Sequence[SimpleNamespace] = (), draining: Sequence[SimpleNamespace] = ()
+) -> Models:
+    leases = SimpleNamespace(draining=lambda: draining)
+    return SimpleNamespace(serving=lambda: serving, leases=leases)  # type: ignore[return-value]
+
+
 @pytest.mark.parametrize("seconds", [ENDS * 20.0 - 1, ENDS * 20.0 + 1])
 def test_the_process_ends_after_twice_the_limit(
     monkeypatch: pytest.MonkeyPatch, seconds: float
@@ -115,12 +127,21 @@ def test_the_time_in_which_the_process_was_stopped_does_not_count(
     ended: list[int] = []
     monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=ended.append))
     monkeypatch.setattr(watchdog, "STOPPED_S", -1.0)  # each poll is after a pause
-    batch = RunningBatch(started_s=time.monotonic() - 100, limit_s=0.1)
-    model = running(batch)
-    models = SimpleNamespace(serving=lambda: [model])
-    with watchdog.watchdog(models):  # type: ignore[arg-type]
+    with watchdog.watchdog(models(serving=[stuck()])):
         threading.Event().wait(3 * watchdog.POLL_S)
     assert ended == []
+
+
+@pytest.mark.parametrize("part", ["serving", "draining"])
+def test_a_stuck_version_ends_the_process_also_after_it_was_replaced(
+    monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=lambda _: ended.set()))
+    monkeypatch.setattr(watchdog.logging, "shutdown", lambda: None)
+    monkeypatch.setattr(watchdog, "ENDS", 0)
+    with watchdog.watchdog(models(**{part: [stuck()]})):
+        assert ended.wait(30)
 
 
 def test_an_idle_engine_is_not_stuck() -> None:

@@ -8,12 +8,7 @@ import pytest
 
 from pipework.serve.config import LogFormat, LogSettings
 from pipework.serve.observability.logs import log_request, set_up_logs
-from pipework.serve.request.context import (
-    RequestContext,
-    StageTimings,
-    activate,
-    new_context,
-)
+from pipework.serve.request.context import RequestContext, StageTimings, activate, new_context
 
 STAGES = StageTimings(tokenize_s=0.001, queue_s=0.002, infer_s=0.003, decode_s=0.004)
 

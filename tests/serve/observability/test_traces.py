@@ -99,6 +99,7 @@ def log(run: Path, collector: Collector) -> list[dict[str, Any]]:
             **os.environ,
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
             "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
+            "OTEL_RESOURCE_ATTRIBUTES": "service.version=9,place=here",
             "OTEL_BSP_SCHEDULE_DELAY": "600000",
         },
     )
@@ -130,6 +131,7 @@ def spans(log: list[dict[str, Any]], collector: Collector) -> Collector:
 def test_spans_are_exported_at_shutdown_to_the_configured_endpoint(spans: Collector) -> None:
     assert spans.paths == {"/v1/traces"}
     assert spans.resource["service.name"] == "pipework"
+    assert (spans.resource["service.version"], spans.resource["place"]) == ("9", "here")
     assert len(spans.named("v1 topics")) == 2
     assert len(spans.spans) == 1 + 4 + 1
 

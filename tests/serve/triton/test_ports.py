@@ -5,7 +5,13 @@ import socket
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.serve.triton.server import METRICS_OFFSET, RESTRICTED, Ports, ServerOptions
+from pipework.serve.triton.server import (
+    ACCESS_HEADER,
+    METRICS_OFFSET,
+    RESTRICTED,
+    Ports,
+    ServerOptions,
+)
 
 
 def test_a_port_of_0_becomes_a_free_one_and_another_stays():
@@ -51,11 +57,10 @@ def test_the_ports_are_options_of_tritonserver():
 @pytest.mark.parametrize("control", [True, False])
 def test_closed_endpoints_need_the_secret(control):
     options = ServerOptions(control=control)
-    ((header, secret),) = options.headers().items()
     for door in ("--http-restricted-api=", "--grpc-restricted-protocol="):
         (option,) = [one for one in options.options() if one.startswith(door)]
         closed, _, named = option.removeprefix(door).partition(":")
-        assert named == f"{header}={secret}"
+        assert named == f"{ACCESS_HEADER}={options.secret}"
         assert {*RESTRICTED} <= {*closed.split(",")}
         assert ("model-repository" in closed.split(",")) is not control
 

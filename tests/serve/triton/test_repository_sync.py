@@ -20,11 +20,8 @@ class Server:
     def index(self):
         return self.entries
 
-    def load(self, model):
-        self.calls.append(("load", model))
-
-    def unload(self, model):
-        self.calls.append(("unload", model))
+    def change(self, change, model):
+        self.calls.append((change, model))
 
 
 def add(repository, model, version):
