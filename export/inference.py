@@ -14,11 +14,7 @@ from pipework.data.splits import split_source
 from pipework.errors import ChangedFileError, ConfigError, DataError, PipeError
 from pipework.predict.text_model import EngineModel, predict_stream
 from pipework.progress import Progress
-from pipework.run_folder.manifest import (
-    Manifest,
-    TrainingReadOptions,
-    read_classifier,
-)
+from pipework.run_folder.manifest import Manifest, TrainingReadOptions, read_classifier
 from pipework.scoring.calibration import both_calibrations
 from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
 from pipework.serve.engines.first_stage import open_served

@@ -22,13 +22,7 @@ from pipework.errors import ConfigError
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.read_options import Format
-from pipework.tasks.predictions import (
-    LABEL,
-    LABEL_SCORE,
-    SCORE,
-    SEPARATOR,
-    Prediction,
-)
+from pipework.tasks.predictions import LABEL, LABEL_SCORE, SCORE, SEPARATOR, Prediction
 
 PREDICTED = (LABEL, SCORE)
 LINE_BREAKS = re.compile(r"\r\n|[\t\r\n]")

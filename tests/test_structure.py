@@ -21,9 +21,9 @@ def load():
 REPORT = load()
 # What is still above the budgets. A number here may only fall.
 OVER_BUDGET = {
-    "pipework": 911,
-    "train": 1_354,
-    "export": 1_884,
+    "pipework": 906,
+    "train": 1_348,
+    "export": 1_846,
     "serve": 2_557,
     "benchmarks": 42,
     "benchmarks/studies": 918,

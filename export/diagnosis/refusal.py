@@ -19,12 +19,7 @@ from pipework.errors import CheckFailedError, PipeError
 from pipework.export.convert.checkpoint2onnx import module_path
 from pipework.export.convert.converters import converter_of
 from pipework.export.diagnosis import reproduce
-from pipework.export.diagnosis.findings import (
-    Diagnosis,
-    diagnose,
-    error_line,
-    permuted_labels,
-)
+from pipework.export.diagnosis.findings import Diagnosis, diagnose, error_line, permuted_labels
 from pipework.export.diagnosis.first_divergence import locate_input
 from pipework.export.parity.case import Case, EngineFailedError, prediction_change
 from pipework.export.parity.prove import ProofResult

@@ -23,12 +23,7 @@ from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.text.encoding import token_digest
 from pipework.train.data_report.data_report import data_report
-from pipework.train.report.verdict import (
-    USEFUL_MATTHEWS,
-    ScoredRows,
-    compare,
-    constant_prediction,
-)
+from pipework.train.report.verdict import USEFUL_MATTHEWS, ScoredRows, compare, constant_prediction
 
 FOREIGN_TEXTS = "proven on texts that are not yours: import again with --data FILE"
 

@@ -14,11 +14,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 
 from pipework.errors import ConfigError
 from pipework.export.config import ImportSettings
@@ -40,12 +36,7 @@ from pipework.run_folder.manifest import SourceKind
 from pipework.train.config.model import HeadSettings
 from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
 from pipework.train.model.encoder_configs import read_config
-from pipework.train.model.pretrained import (
-    LabelNames,
-    check_vocabulary,
-    load,
-    opening,
-)
+from pipework.train.model.pretrained import LabelNames, check_vocabulary, load, opening
 from pipework.train.model.tensorflow_weights import find_index, label_count
 
 CLASSIFIER = "ForSequenceClassification"

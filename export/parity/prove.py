@@ -22,12 +22,7 @@ from threading import Event, Lock
 import numpy as np
 
 from pipework.export.parity.batches import CheckedRows, RowGroup
-from pipework.export.parity.case import (
-    Case,
-    EngineFailedError,
-    ProofBatch,
-    largest_difference,
-)
+from pipework.export.parity.case import Case, EngineFailedError, ProofBatch, largest_difference
 from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint
 from pipework.export.parity.score_change import ScoreChange, compare_scores
 from pipework.export.rows.run_rows import RunRows

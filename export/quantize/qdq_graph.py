@@ -24,12 +24,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from pipework.export.quantize.calibration import (
-    LinearLayer,
-    Moments,
-    Ranges,
-    group_by_shared_input,
-)
+from pipework.export.quantize.calibration import LinearLayer, Moments, Ranges, group_by_shared_input
 from pipework.export.quantize.compensated_rounding import compensated_integers, inverse_root
 from pipework.machine import sums_int8
 from pipework.serve.engines.openvino import GROUP

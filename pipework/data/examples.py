@@ -11,12 +11,7 @@ from typing import TypeVar, cast
 
 from pipework.data.entities import Spans, check_spans, parse_marked_text, parse_spans
 from pipework.data.holdout import held_out_digests, text_digest
-from pipework.data.readers import (
-    WITHOUT_COLUMNS,
-    RawRow,
-    format_from_suffix,
-    read_rows,
-)
+from pipework.data.readers import WITHOUT_COLUMNS, RawRow, format_from_suffix, read_rows
 from pipework.errors import DataError, InputError
 from pipework.run_folder.manifest import Input, Part
 from pipework.run_folder.read_options import Column, Format, Reading, ReadOptions

@@ -95,11 +95,9 @@ def file_system(option: str, url: str) -> tuple[Any, str]:
         files, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
         extra = EXTRAS.get(getattr(error.__cause__, "name", None) or "")
-        hint = (
-            f"pip install 'pipework[{extra}]'"
-            if extra
-            else "install the package for this kind of URL"
-        )
+        hint = "install the package for this kind of URL"
+        if extra:
+            hint = f"pip install 'pipework[{extra}]'"
         message = f"{option} {without_password(url)}: {error}"
         raise MissingDependencyError(message, hint) from error
     except ValueError as error:

@@ -149,7 +149,8 @@ class Ledger:
         self.plan = plan
         self.plan_sha256 = hashlib.sha256(plan.model_dump_json().encode()).hexdigest()
         # In this order: another process may write the plan, and after that its parts.
-        if self._foreign() and folder.read(PLAN) is None:
+        foreign = not folder.names() <= {*FOLDERS, TEMPORARY} or folder.names(FINISHED)
+        if foreign and folder.read(PLAN) is None:
             message = f"{folder.name} holds files and no {PLAN}: expected a new folder, or a job's"
             raise ConfigError(message, OTHER)
         folder.prepare(FOLDERS)
@@ -158,11 +159,6 @@ class Ledger:
                 file.stream.write(plan.model_dump_json(indent=1).encode())
                 file.finish(first=True)
         self.check(plan)
-
-    def _foreign(self) -> bool:
-        """Return whether the folder has other entries than a job, or finished items."""
-        names = self.folder.names()
-        return not names <= {*FOLDERS, TEMPORARY} or bool(self.folder.names(FINISHED))
 
     def check(self, plan: BulkPlan) -> None:
         """Compare the plan of the folder with the plan of this process, also on another machine.

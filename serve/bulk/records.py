@@ -212,16 +212,6 @@ class RowReader:
             for field, column in self._fields().items()
         }
 
-    def example(self, row: int, cells: Mapping[str, object]) -> Example:
-        """Return the input of a row.
-
-        Raises:
-            InputError: a text is missing or is not a text, or the input does not fit the model.
-        """
-        values: dict[str, Any] = {field: cells.get(name) for field, name in self.names.items()}
-        example = self.source.parse(RawRow(line=row, **values))
-        return fit_input(example, self.expected)
-
     def _fields(self) -> dict[str, Column]:
         named = {field: getattr(self.source.reading, field) for field in FIELDS if field != "label"}
         return {field: column for field, column in named.items() if column is not None}
@@ -241,8 +231,9 @@ class RowReader:
 
     def _add(self, window: RowWindow, row: int, cells: Mapping[str, object]) -> bool:
         """Add a row, or set it aside and return False."""
+        values: dict[str, Any] = {field: cells.get(name) for field, name in self.names.items()}
         try:
-            example = self.example(row, cells)
+            example = fit_input(self.source.parse(RawRow(line=row, **values)), self.expected)
         except InputError as error:
             self._reject(window, row, error)
             return False

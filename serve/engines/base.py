@@ -105,9 +105,8 @@ class CollatedEngine(Closeable):
                 try:
                     following = next(feeds, None)  # prepared while the runtime computes
                 finally:
-                    logits_RC[rows_of(offsets, feed.rows)] = (
-                        wait()
-                    )  # always: a started call must be finished
+                    # Always: a started call must be finished.
+                    logits_RC[rows_of(offsets, feed.rows)] = wait()
                 self.computed_tokens += feed.arrays["input_ids"].size
                 feed, wait = following, following and self._start(following.arrays)
             return Outputs(logits_RC, offsets)

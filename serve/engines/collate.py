@@ -155,26 +155,23 @@ class Collate:
         """Yield the calls for a batch; every input is in exactly one."""
         if not encodings:
             return
-        lengths_N = [len(encoding) for encoding in encodings]
+        for rows in self._calls([len(encoding) for encoding in encodings]):
+            call = [encodings[row] for row in rows]
+            packed = self.layout is Layout.PACKED
+            arrays = self._packed(call) if packed else pad(call, self.padding)
+            # Texts with entities have spans, but a graph that reads only the marks takes none.
+            yield InputFeed(rows=rows, arrays={name: arrays[name] for name in sorted(self.names)})
+
+    def _calls(self, lengths_N: Sequence[int]) -> list[list[int]]:
+        if self.whole:
+            return [[*range(len(lengths_N))]]
         if self.layout is Layout.PACKED:
-            whole = [[*range(len(lengths_N))]]
-            most = round(PACKED_SLACK * self.costs.most_tokens)
-            for call in whole if self.whole else even_bins(lengths_N, most):
-                yield self._packed([encodings[index] for index in call], call)
-            return
-        batches = [[*range(len(lengths_N))]] if self.whole else plan(lengths_N, self.costs)
-        for batch in batches:
-            padded = pad([encodings[index] for index in batch], self.padding)
-            yield InputFeed(rows=batch, arrays=self._select(padded))
+            return even_bins(lengths_N, round(PACKED_SLACK * self.costs.most_tokens))
+        return plan(lengths_N, self.costs)
 
-    def _packed(self, encodings: Sequence[Encoding], indices: Sequence[int]) -> InputFeed:
+    def _packed(self, encodings: Sequence[Encoding]) -> dict[str, NDArray[np.int64]]:
         rows = even_rows(list(map(len, encodings)), self.row_tokens, self.row_step)
-        packed = pack(encodings, rows, self.padding, first_only=self.first_only, step=self.row_step)
-        return InputFeed(rows=indices, arrays=self._select(packed))
-
-    def _select(self, arrays: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
-        # Texts with entities have spans, but a graph that reads only the marks takes none.
-        return {name: arrays[name] for name in sorted(self.names)}
+        return pack(encodings, rows, self.padding, first_only=self.first_only, step=self.row_step)
 
 
 def plan(lengths_N: Sequence[int], costs: Costs) -> list[list[int]]:

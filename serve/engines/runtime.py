@@ -22,8 +22,6 @@ from pipework.run_folder.engine_record import (
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import Collate
 
-NO_FILES: Mapping[Precision, str] = MappingProxyType({})
-
 
 class Usability(StrEnum):
     """Whether a part can be used on this machine."""
@@ -65,7 +63,7 @@ class Runtime(ABC):
     precisions: ClassVar[tuple[Precision, ...]]
     layouts: ClassVar[tuple[Layout, ...]] = tuple(Layout)
     scalings: ClassVar[tuple[Scaling, ...]] = (Scaling.STATIC,)
-    hub_files: ClassVar[Mapping[Precision, str]] = NO_FILES
+    hub_files: ClassVar[Mapping[Precision, str]] = MappingProxyType({})
     triton: ClassVar[TritonForm | None] = None
 
     @abstractmethod

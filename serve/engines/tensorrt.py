@@ -7,7 +7,7 @@ Shapes: N inputs, C classes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipework.errors import ConfigError, RunFolderError
+from pipework.errors import ConfigError, MissingDependencyError, RunFolderError
 from pipework.run_folder.engine_record import EngineBuild, EngineRecord, Precision, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate, InputFeed
@@ -26,7 +26,6 @@ from pipework.serve.engines.tensorrt_packages import (
     REBUILD,
     Flavour,
     builder_flavour,
-    builds_here,
     check_fits,
     collecting,
     fits_here,
@@ -61,7 +60,10 @@ class TensorRt(Runtime):
 
     def local_precisions(self) -> tuple[Precision, ...]:
         """Return all precisions on a machine with a GPU and a package that builds engines."""
-        return self.precisions if gpu_or_none() is not None and builds_here() else ()
+        with suppress(MissingDependencyError):  # neither package can build
+            if gpu_or_none() is not None and builder_flavour():
+                return self.precisions
+        return ()
 
     def open(
         self,

@@ -40,15 +40,6 @@ def builder_flavour() -> Flavour:
     raise MissingDependencyError(message, f"{Flavour.RTX.install} (it also builds without a GPU)")
 
 
-def builds_here() -> bool:
-    """Return whether either package can build here."""
-    try:
-        builder_flavour()
-    except MissingDependencyError:
-        return False
-    return True
-
-
 def load(flavour: str) -> ModuleType:
     """Return a flavour's package.
 

@@ -104,9 +104,8 @@ class ApiKeys:
         return valid[0].hex()
 
     def _digest(self, key: str) -> bytes:
-        return hashlib.blake2b(
-            key.encode(errors="surrogatepass"), key=self._secret, digest_size=32
-        ).digest()
+        data = key.encode(errors="surrogatepass")
+        return hashlib.blake2b(data, key=self._secret, digest_size=32).digest()
 
 
 def read_keys(path: Path | None, environment: Mapping[str, str]) -> ApiKeys:

@@ -20,14 +20,7 @@ from swagger_ui_bundle import swagger_ui_path
 
 from pipework.serve.http.auth import is_public
 from pipework.serve.http.page import add_file
-from pipework.wire.headers import (
-    BULK,
-    ESCALATED,
-    INTERACTIVE,
-    MAX_TIMEOUT_MS,
-    PRIORITY,
-    TIMEOUT,
-)
+from pipework.wire.headers import BULK, ESCALATED, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 from pipework.wire.schemas import ErrorResponse
 
 Json = dict[str, Any]
@@ -38,7 +31,6 @@ SECURITY = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
-METHODS = ("get", "post")
 ERRORS = {
     400: "not a valid request, or a header has an invalid value",
     403: "clients may not load models, or a web page has sent the request",
@@ -129,14 +121,16 @@ def _customize(api: Json, examples: Mapping[str, str], *, keys: bool) -> None:
     if keys:
         api["components"]["securitySchemes"] = SECURITY
     for path, methods in api["paths"].items():
-        for operation in (methods[method] for method in METHODS if method in methods):
+        for operation in methods.values():
             _customize_operation(operation, examples)
             if keys and not is_public(path):
                 _require_key(operation)
 
 
 def _customize_operation(operation: Json, examples: Mapping[str, str]) -> None:
-    _remove_unused(operation["responses"])
+    responses = operation["responses"]
+    if any(name in str(responses.get("422")) for name in UNUSED):
+        del responses["422"]
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path" and parameter["name"] in examples:
             parameter["example"] = examples[parameter["name"]]
@@ -146,11 +140,6 @@ def _require_key(operation: Json) -> None:
     operation["security"] = [{name: []} for name in SECURITY]
     content = {"application/json": {"schema": ERROR}}
     operation["responses"]["401"] = {"description": "no valid API key", "content": content}
-
-
-def _remove_unused(responses: Json) -> None:
-    if any(name in str(responses.get("422")) for name in UNUSED):
-        del responses["422"]
 
 
 def _inlined(node: Any, definitions: Json) -> Any:  # noqa: ANN401  (any JSON)

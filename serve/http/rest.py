@@ -92,28 +92,18 @@ def read_request(body: bytes, limits: LimitSettings) -> tuple[PredictRequest, li
         TooLargeError: there are too many texts or a text is too long; the message has the limit.
     """
     check_json_values(body, limits.texts)
-    request = parse_request(body)
+    try:
+        request = PredictRequest.model_validate_json(body)
+    except ValidationError as error:
+        not_json = error.errors(include_url=False)[0]["type"] == "json_invalid"
+        kind = NotJsonError if not_json else InputError
+        raise kind(explain(error), _HINT) from error
     limits.check_count(len(request.texts or request.inputs or ()))
     examples = request.examples()
     for index, example in enumerate(examples):
         limits.check_length(example.text, index)
         limits.check_length(example.text_pair or "", index)
     return request, examples
-
-
-def parse_request(body: bytes) -> PredictRequest:
-    """Parse a request body.
-
-    Raises:
-        NotJsonError: the body is not JSON.
-        InputError: the body is JSON, but not a valid request; the message has the field and fault.
-    """
-    try:
-        return PredictRequest.model_validate_json(body)
-    except ValidationError as error:
-        not_json = error.errors(include_url=False)[0]["type"] == "json_invalid"
-        kind = NotJsonError if not_json else InputError
-        raise kind(explain(error), _HINT) from error
 
 
 def write_response(model: str, version: str, predictions: list[Prediction]) -> bytes:

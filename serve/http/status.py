@@ -1,6 +1,6 @@
 """GET /v1/status: models, load and recent latency, for the page."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from fastapi import APIRouter
@@ -105,15 +105,13 @@ def server_status(models: Models, recent: RecentLatency) -> ServerStatus:
 
 def _added(own: ServerStatus, others: Sequence[ServerStatus]) -> ServerStatus:
     """Return the status of a worker with the counts of the others."""
-    found: dict[tuple[str, str], list[VersionStatus]] = {}
+    found: dict[tuple[str, str], list[VersionStatus]] = defaultdict(list)
     for model in (model for other in others for model in other.models):
         for version in model.versions:
-            found.setdefault((model.name, version.version), []).append(version)
+            found[model.name, version.version].append(version)
     models = []
     for model in own.models:
-        versions = [
-            _added_version(v, found.get((model.name, v.version), [])) for v in model.versions
-        ]
+        versions = [_added_version(v, found[model.name, v.version]) for v in model.versions]
         models.append(model.model_copy(update={"versions": versions}))
     recent = own.recent
     for other in others:

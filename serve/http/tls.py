@@ -45,18 +45,13 @@ def read_certificate(settings: SecuritySettings) -> Certificate | None:
         message = f"security.{present} is set, but security.{absent} is not; TLS needs both"
         raise ConfigError(message)
     for name, path in (("certificate", chain), ("private_key", key)):
-        _check_readable(name, path)
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            message = f"security.{name}: {path} cannot be read: {error.strerror}"
+            raise ConfigError(message) from error
     _check_pair(chain, key)
     return Certificate(chain=chain, private_key=key)
-
-
-def _check_readable(name: str, path: Path) -> None:
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        message = f"security.{name}: {path} cannot be read: {error.strerror}"
-        raise ConfigError(message) from error
 
 
 def _check_pair(chain: Path, key: Path) -> None:

@@ -22,15 +22,10 @@ from pipework.serve.inference_protocol.interceptor import CallInterceptor
 from pipework.serve.inference_protocol.service import InferenceService
 from pipework.serve.inference_protocol.stream import ConcurrencyLimit, MessageLimits
 from pipework.serve.models.registry import Models
-from pipework.serve.sockets import ReservedPort
+from pipework.serve.sockets import ReservedPort, bound_address
 
 POLL_S = 0.2
 MAX_WATCHES = 64  # a watch needs no API key and may stay open forever
-SERVING, NOT_SERVING, UNKNOWN = (
-    HealthCheckResponse.SERVING,
-    HealthCheckResponse.NOT_SERVING,
-    HealthCheckResponse.SERVICE_UNKNOWN,
-)
 INFERENCE = DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 HEALTH = "grpc.health.v1.Health"
 UNLIMITED = -1
@@ -58,7 +53,7 @@ class Health(HealthServicer):  # type: ignore[misc]  # grpc_health has no types
             UnknownModelError: there is no such service.
         """
         status = self._status(request.service)
-        if status == UNKNOWN:
+        if status == HealthCheckResponse.SERVICE_UNKNOWN:
             message = f"unknown service {request.service[:50]!r}"
             raise UnknownModelError(message)
         return HealthCheckResponse(status=status)
@@ -87,12 +82,12 @@ class Health(HealthServicer):  # type: ignore[misc]  # grpc_health has no types
 
     def _status(self, service: str) -> int:
         if service not in self._services:
-            return int(UNKNOWN)
+            return int(HealthCheckResponse.SERVICE_UNKNOWN)
         try:
             self._models.check_ready()
         except NotReadyError:
-            return int(NOT_SERVING)
-        return int(SERVING)
+            return int(HealthCheckResponse.NOT_SERVING)
+        return int(HealthCheckResponse.SERVING)
 
 
 class GrpcServer:
@@ -124,8 +119,7 @@ class GrpcServer:
             ConfigError: another process has taken the address.
         """
         self._server = self._build()
-        host, port = self._reserved.socket.getsockname()[:2]
-        where = f"{f'[{host}]' if ':' in host else host}:{port}"
+        where = bound_address(self._reserved.socket)
         self._reserved.socket.close()  # gRPC binds the address itself
         try:
             if self._credentials is None:

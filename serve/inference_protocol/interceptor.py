@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 from http import HTTPStatus
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -39,11 +38,7 @@ from pipework.serve.request.context import GRPC, current_request
 from pipework.serve.scheduling.loop_bridge import LARGE_BYTES, LARGE_WORK
 
 SERVICE = "/inference.GRPCInferenceService/"
-OPEN = (
-    "/grpc.health.v1.Health/",
-    f"{SERVICE}ServerLive",
-    f"{SERVICE}ServerReady",
-)
+OPEN = ("/grpc.health.v1.Health/", f"{SERVICE}ServerLive", f"{SERVICE}ServerReady")
 INFER = ("/ModelInfer", "/ModelStreamInfer")
 # Of the metadata of a call: names, values and 32 bytes for each pair, as HTTP/2 counts them. gRPC's
 # own limit of 16 KiB applies only after the client has acknowledged it; before, it is 16 MiB.
@@ -213,12 +208,7 @@ class _Statuses:
     async def __aenter__(self) -> None:
         """Do nothing."""
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> bool:
         """End the call if there is an error that is not a cancellation."""
         if not isinstance(error, Exception):
             return False

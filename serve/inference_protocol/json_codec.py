@@ -139,8 +139,7 @@ def _head_end(header: str | None, length: int) -> int:
         return length
     digits = header.isascii() and header.isdigit() and len(header) < len(str(MAX_DIMENSION))
     if not (digits and int(header) <= length):
-        printable = header[:20]
-        message = f"{HEAD_LENGTH}: expected a number of bytes up to {length}, found {printable!r}"
+        message = f"{HEAD_LENGTH}: expected a number of bytes up to {length}, found {header[:20]!r}"
         raise ProtocolError(message)
     return int(header)
 

@@ -186,9 +186,7 @@ class InferenceService(GRPCInferenceServiceServicer):  # type: ignore[misc]  # i
         self, request: proto.ModelInferRequest, call_options: RequestOptions
     ) -> proto.ModelInferResponse:
         with self._models.lease(request.model_name, request.model_version) as model:
-            model.check_room(
-                call_options
-            )  # reject a request before it is parsed if the queue is full
+            model.check_room(call_options)  # if the queue is full, reject it unparsed
             read = partial(read_message, request, model.inputs, self._settings.limits)
             parsed = await LARGE_WORK.run(request.ByteSize(), read)
             answer = await model.answer(parsed.texts, parsed.options(call_options))

@@ -16,14 +16,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from pipework.errors import DeadlineError, InputError
-from pipework.wire.headers import (
-    BULK,
-    ESCALATED,
-    INTERACTIVE,
-    MAX_TIMEOUT_MS,
-    PRIORITY,
-    TIMEOUT,
-)
+from pipework.wire.headers import BULK, ESCALATED, INTERACTIVE, MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 
 GRPC = "grpc"  # an endpoint; the others are named by the start of their paths
 TIMING = "Server-Timing"
@@ -65,15 +58,6 @@ class RequestOptions:
     def left_s(self) -> float | None:
         """Seconds until the deadline, negative after it; None if there is no deadline."""
         return None if self.deadline_s is None else self.deadline_s - time.monotonic()
-
-    def check(self) -> None:
-        """Check that the deadline has not passed.
-
-        Raises:
-            DeadlineError: the deadline has passed.
-        """
-        if self.deadline_s is not None and time.monotonic() >= self.deadline_s:
-            raise deadline_error()
 
 
 def deadline_error() -> DeadlineError:

@@ -99,11 +99,6 @@ class ChildProcess:
     exit_code: int = 0
     start_s: float = math.inf
 
-    @property
-    def running(self) -> bool:
-        """Whether a process was started and its end was not noted yet."""
-        return self.process is not None
-
     def start(self) -> None:
         """Fork the process."""
         context = multiprocessing.get_context("fork")

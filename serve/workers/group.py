@@ -210,11 +210,8 @@ class WorkerGroup(Lifecycle):
 
     def others(self) -> list[WorkerCounts]:
         """Return the counts of the other workers and of earlier workers."""
-        workers = range(self._files.workers)
-        return [
-            self._left,
-            *(self._files.read(worker) for worker in workers if worker != self._number),
-        ]
+        others = (worker for worker in range(self._files.workers) if worker != self._number)
+        return [self._left, *map(self._files.read, others)]
 
     def _call(self, worker: int, change: Change, name: str) -> Exception | None:
         """Return the error of a worker. A worker that is being started catches up later."""

@@ -227,7 +227,7 @@ class _Supervisor:
         for worker in self._workers:
             worker.start_s = math.inf
             worker.signal(signal.SIGTERM)
-        while any(worker.running for worker in self._workers) and time.monotonic() < end_s:
+        while any(worker.process for worker in self._workers) and time.monotonic() < end_s:
             for worker in self._wait():
                 log.info("%s", worker.end())
                 worker.start_s = math.inf
@@ -238,11 +238,10 @@ class _Supervisor:
         """Wait for a change; start processes that are due, and return those that have ended."""
         now_s = time.monotonic()
         for child in self._workers:
-            if not child.running and child.start_s <= now_s:
+            if child.process is None and child.start_s <= now_s:
                 child.start()
-        running = [child for child in self._workers if child.process is not None]
-        sentinels = {child.process.sentinel: child for child in running if child.process}
-        reports = {child.report: child for child in running if child.report is not None}
+        sentinels = {child.process.sentinel: child for child in self._workers if child.process}
+        reports = {child.report: child for child in self._workers if child.report is not None}
         changed = wait([*sentinels, *reports], WAIT_S)
         for report in changed:
             if isinstance(report, Connection):

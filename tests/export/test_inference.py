@@ -9,17 +9,8 @@ import pytest
 from pipework.data.examples import Example, Source
 from pipework.data.other_files import unlabelled_source
 from pipework.data.splits import split_source
-from pipework.errors import (
-    ChangedFileError,
-    ConfigError,
-    DataError,
-    InputError,
-    RunFolderError,
-)
-from pipework.export.inference import (
-    evaluate_run,
-    predict_run,
-)
+from pipework.errors import ChangedFileError, ConfigError, DataError, InputError, RunFolderError
+from pipework.export.inference import evaluate_run, predict_run
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part, TrainingReadOptions, read_manifest, write_manifest
 from pipework.tasks.kinds import Metric

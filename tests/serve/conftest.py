@@ -24,12 +24,7 @@ from tokenizers.processors import TemplateProcessing
 
 from pipework.data.examples import Example
 from pipework.machine import processor
-from pipework.run_folder.engine_record import (
-    EngineBuild,
-    EngineRecord,
-    Layout,
-    Precision,
-)
+from pipework.run_folder.engine_record import EngineBuild, EngineRecord, Layout, Precision
 from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import (
     Data,

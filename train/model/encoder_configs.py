@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import (
-    CONFIG_MAPPING,
-    AlbertConfig,
-    AutoConfig,
-    BertConfig,
-    PreTrainedConfig,
-)
+from transformers import CONFIG_MAPPING, AlbertConfig, AutoConfig, BertConfig, PreTrainedConfig
 
 from pipework.errors import ConfigError
 from pipework.train.config.model import ModelSettings, Preset, PresetFamily

@@ -2,14 +2,7 @@
 
 import pytest
 
-from pipework.benchmarks.report.tables import (
-    engines,
-    errors,
-    ms,
-    rate,
-    tables,
-    tokenizing,
-)
+from pipework.benchmarks.report.tables import engines, errors, ms, rate, tables, tokenizing
 from pipework.benchmarks.results_schema.level import ServerUse
 
 

@@ -28,24 +28,14 @@ from pipework.export.convert.checkpoint2onnx import (
 )
 from pipework.export.convert.converter import GRAPH, ConvertedGraph
 from pipework.export.convert.onnx2fp16 import onnx_to_fp16
-from pipework.export.convert.onnx2tensorrt import (
-    TensorRtConverter,
-    timings_name,
-    without_eye_like,
-)
+from pipework.export.convert.onnx2tensorrt import TensorRtConverter, timings_name, without_eye_like
 from pipework.export.inference import predict_run
 from pipework.export.quantize.calibration import find_ranges, linear_layers
 from pipework.export.quantize.qdq_graph import LARGEST, quantize_static
 from pipework.export.rows.run_rows import RunRows, graph_feeds
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import (
-    EngineBuild,
-    Layout,
-    Precision,
-    Scaling,
-    Variant,
-)
+from pipework.run_folder.engine_record import EngineBuild, Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.engines import open_proven
 from pipework.serve.engines.cuda import Gpu, NoGpuError

@@ -35,12 +35,7 @@ from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.rows.run_rows import RunRows
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import (
-    Layout,
-    Precision,
-    Scaling,
-    Variant,
-)
+from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
 from pipework.settings import load_settings
 from pipework.tasks import logit_scale

@@ -21,9 +21,7 @@ from pipework.export.publish.folder import publish_folder
 from pipework.export.publish.model_card import PublishedEngine, model_card
 from pipework.export.run import export
 from pipework.progress import NullProgress
-from pipework.run_folder.engine_record import (
-    Speed,
-)
+from pipework.run_folder.engine_record import Speed
 from pipework.run_folder.manifest import ImportRecord, read_manifest, write_manifest
 from pipework.train.config.run_config import SAMPLE
 from tests.checked_manifest import as_checked

@@ -12,12 +12,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import nn
 
 from pipework.data.examples import Example
-from pipework.export.rows.edge_cases import (
-    EDGE_TEXTS,
-    SPREAD_ROWS,
-    WordRows,
-    edge_case_rows,
-)
+from pipework.export.rows.edge_cases import EDGE_TEXTS, SPREAD_ROWS, WordRows, edge_case_rows
 from pipework.text.encoding import TextEncoder
 from pipework.train.model.ngram_embeddings import NgramEmbedding, NgramTable
 

@@ -3,11 +3,7 @@
 import pytest
 
 from pipework.client.address import ServerUrl
-from pipework.client.protocol import (
-    ATTEMPTS,
-    ModelTensors,
-    ProtocolTransport,
-)
+from pipework.client.protocol import ATTEMPTS, ModelTensors, ProtocolTransport
 from pipework.client.tensors import OUTPUTS, ProtocolResponse, ResponseTensor
 from pipework.errors import InputError, PipeError, UnknownModelError
 from pipework.tasks.predictions import SingleLabel

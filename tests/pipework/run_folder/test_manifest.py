@@ -4,9 +4,7 @@ import shutil
 import pytest
 
 from pipework.errors import RunFolderError
-from pipework.run_folder.files import (
-    exclusive_lock,
-)
+from pipework.run_folder.files import exclusive_lock
 from pipework.run_folder.manifest import LockedRun, read_manifest, write_manifest
 from pipework.tasks.kinds import Metric
 

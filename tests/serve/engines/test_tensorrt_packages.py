@@ -6,10 +6,10 @@ import pytest
 
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.serve.engines.cuda import Gpu, NoGpuError
+from pipework.serve.engines.tensorrt import TensorRt
 from pipework.serve.engines.tensorrt_packages import (
     Flavour,
     builder_flavour,
-    builds_here,
     check_fits,
     collecting,
     dotted,
@@ -53,7 +53,7 @@ def test_without_a_package_nothing_is_built_and_no_engine_fits(gpu, monkeypatch)
     with pytest.raises(MissingDependencyError, match="no package that builds") as caught:
         builder_flavour()
     assert Flavour.RTX.install in caught.value.hint
-    assert not builds_here()
+    assert TensorRt().local_precisions() == ()
     assert not fits_here(gpu.built)
 
 

@@ -224,7 +224,7 @@ def test_a_panic_is_answered_500_or_closes_the_connection(
         raise PanicError
 
     with monkeypatch.context() as patched:
-        patched.setattr("pipework.serve.http.rest.parse_request", panics)
+        patched.setattr("pipework.serve.http.rest.check_json_values", panics)
         server, ((status, _, _),) = exchange(predictor, request())
     assert status == 500
     assert [context.status for context in server.observed] == ["500"]

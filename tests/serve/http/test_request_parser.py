@@ -4,12 +4,7 @@ import sys
 
 import pytest
 
-from pipework.serve.http.request_parser import (
-    PARSED_BYTES,
-    RequestHead,
-    RequestParser,
-    Unparsed,
-)
+from pipework.serve.http.request_parser import PARSED_BYTES, RequestHead, RequestParser, Unparsed
 
 BODY = b'{"texts": []}'
 UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"

@@ -2,11 +2,7 @@ import pytest
 
 from pipework.errors import InputError, TooLargeError
 from pipework.serve.config import LimitSettings
-from pipework.serve.http.rest import (
-    parse_request,
-    read_request,
-    write_response,
-)
+from pipework.serve.http.rest import read_request, write_response
 from pipework.tasks.predictions import MultiLabel, Prediction, RegressionValue, SingleLabel
 from pipework.wire.schemas import PredictResponse
 
@@ -14,7 +10,7 @@ from pipework.wire.schemas import PredictResponse
 @pytest.mark.parametrize("number", [b"9" * 10_000, b"1e999", b"-1", b"0"])
 def test_an_invalid_number_is_an_input_error(number: bytes) -> None:
     with pytest.raises(InputError):
-        parse_request(b'{"texts": ["a"], "top_k": ' + number + b"}")
+        read_request(b'{"texts": ["a"], "top_k": ' + number + b"}", LimitSettings())
 
 
 def test_too_many_texts_are_rejected_with_the_limit() -> None:

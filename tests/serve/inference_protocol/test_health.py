@@ -4,16 +4,13 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from pipework.errors import UnknownModelError
-from pipework.serve.inference_protocol.grpc import (
-    NOT_SERVING,
-    SERVING,
-    UNKNOWN,
-    Health,
-)
+from pipework.serve.inference_protocol.grpc import Health
 from pipework.serve.models.registry import Models
+
+SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 
 SERVICE = "inference.GRPCInferenceService"
 
@@ -97,4 +94,4 @@ def test_a_watch_of_an_unknown_service_waits_for_it():
         watch = health.Watch(HealthCheckRequest(service="other"), None)
         return (await anext(watch)).status
 
-    assert run(use, version()) == UNKNOWN
+    assert run(use, version()) == HealthCheckResponse.SERVICE_UNKNOWN

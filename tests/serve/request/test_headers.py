@@ -2,11 +2,7 @@ import time
 
 import pytest
 
-from pipework.serve.request.context import (
-    HeaderError,
-    RequestOptions,
-    read_options,
-)
+from pipework.serve.request.context import HeaderError, RequestOptions, read_options
 from pipework.wire.headers import MAX_TIMEOUT_MS, PRIORITY, TIMEOUT
 
 

@@ -3,12 +3,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from pipework.train.data.batches import (
-    StepBatches,
-    length_grouped,
-    rank_share,
-    token_batches,
-)
+from pipework.train.data.batches import StepBatches, length_grouped, rank_share, token_batches
 
 BATCH = 4
 

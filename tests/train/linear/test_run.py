@@ -10,12 +10,7 @@ from sklearn.feature_extraction import DictVectorizer
 from sklearn.svm import LinearSVC
 
 from pipework.data.examples import Example
-from pipework.errors import (
-    CheckFailedError,
-    ConfigError,
-    MissingDependencyError,
-    as_pipe_error,
-)
+from pipework.errors import CheckFailedError, ConfigError, MissingDependencyError, as_pipe_error
 from pipework.export.config import ExportSettings
 from pipework.export.publish.folder import publish_folder
 from pipework.export.run import export

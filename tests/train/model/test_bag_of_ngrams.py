@@ -5,12 +5,7 @@ import pytest
 import torch
 
 from pipework.train.config.model import HeadSettings
-from pipework.train.model.bag_of_ngrams import (
-    NO_TOKEN,
-    BagOfNgrams,
-    BagOfNgramsConfig,
-    ngram_table,
-)
+from pipework.train.model.bag_of_ngrams import NO_TOKEN, BagOfNgrams, BagOfNgramsConfig, ngram_table
 from pipework.train.model.classifier import Classifier, open_checkpoint
 
 CLS, SEP = 2, 3

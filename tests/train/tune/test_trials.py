@@ -7,12 +7,7 @@ from pipework.errors import CheckFailedError
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Metric
 from pipework.train.tune.search_space import ChoiceRange
-from pipework.train.tune.trials import (
-    JOURNAL,
-    HalvingPruner,
-    TrialJournal,
-    TrialState,
-)
+from pipework.train.tune.trials import JOURNAL, HalvingPruner, TrialJournal, TrialState
 
 RUNNING = optuna.trial.TrialState.RUNNING
 
