@@ -64,8 +64,8 @@ def packed_run(exported_run, tmp_path_factory):
     """The exported run with an additional packed OpenVINO engine."""
     run = tmp_path_factory.mktemp("runs") / "both"
     shutil.copytree(exported_run, run)
-    # The run has learned little: bf16 changes 1.2 % of its labels.
-    limits = TolerancesSettings(bf16=RoundedToleranceSettings(flips=0.03))
+    # The run has learned little: bf16 changes 1 % of its labels, of which some were right.
+    limits = TolerancesSettings(bf16=RoundedToleranceSettings(flips=0.03, score_drop=0.02))
     export(run, NullProgress(), [PACKED], settings=ExportSettings(speed_s=0.2, tolerances=limits))
     return run
 
