@@ -1,6 +1,7 @@
 """The registry with a fixed list of models, without a repository."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from pipework.serve.config import RepositorySettings
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Change, ControlError, Entry, Models, State
 from pipework.serve.models.repository import Policy
+from pipework.serve.scheduling.in_flight import RunningBatch
 
 
 @pytest.fixture
@@ -50,6 +52,20 @@ def test_a_version_without_engines_is_neither_ready_nor_alive(models):
     for check in (models.check_alive, models.check_ready, lambda: models.check_model("topics")):
         with pytest.raises(NotReadyError, match="the engine of topics 10 has stopped"):
             check()
+
+
+def test_a_server_with_a_stuck_engine_of_a_replaced_version_is_not_ready(models, monkeypatch):
+    replaced, newest = models.serving()
+    batch = RunningBatch(started_s=time.monotonic() - 9, limit_s=1.0)
+    with models.lease("topics", "9"):
+        models.leases.put("topics", [newest])
+        models.check_ready()
+        monkeypatch.setitem(replaced.scheduler._running_batches, 0, batch)  # noqa: SLF001
+        with pytest.raises(NotReadyError, match="the engine of topics 9 is stuck"):
+            models.check_ready()
+        models.check_model("topics")
+    models.leases.wait_drained("topics")
+    models.check_ready()
 
 
 def test_a_stopping_server_is_alive_and_not_ready(models):

@@ -96,6 +96,22 @@ def test_others_are_accepted_while_nothing_of_one_client_can_be_displaced() -> N
         scheduler.enqueue([], dropped=clients)
 
 
+@pytest.mark.parametrize(("others", "error"), [([POLITE], ClientShareError), ([], TooBusyError)])
+def test_a_client_that_fills_a_queue_that_others_use_has_used_its_share(
+    others: list[RequestOptions], error: type[TooBusyError]
+) -> None:
+    with Scheduler([HeldEngine()], QueueSettings(requests=4)) as scheduler:
+        for options in (GREEDY, *others):
+            scheduler.reserve(options)
+        scheduler.enqueue([], dropped=others)
+        for _ in range(3):
+            scheduler.reserve(GREEDY)
+        with pytest.raises(TooBusyError, match="the queue is full") as caught:
+            scheduler.reserve(GREEDY)
+        assert type(caught.value) is error
+        scheduler.enqueue([], dropped=[GREEDY] * 4)
+
+
 def test_a_client_with_its_share_displaces_nobody(scheduler: Scheduler) -> None:
     thirds = [RequestOptions(client=name) for name in "abc"] * 3
     assert [len(accepted(scheduler, options, 1)) for options in thirds] == [1] * 8 + [0]
