@@ -120,7 +120,7 @@ def _record(
     else:
         shutil.rmtree(final, ignore_errors=True)  # damaged since an earlier export
         partial_folder.rename(final)
-    # Before the manifest names them.
+    # The files must be on the disk before the manifest names them.
     for path in (*final.iterdir(), final, final.parent, final.parent.parent, run):
         sync(path)
     return EngineRecord(

@@ -143,12 +143,12 @@ class BatchQueue:
                 self._bulk_skipped = 0
         batch: Batch = []
         for order in (first, second):
-            before, similar = tokens(batch), len(order.jobs)
+            before = tokens(batch)
+            similar = len(order.jobs)
             if self._group_lengths and similar > 1:
                 similar = self._bring_forward(order.jobs, share, before)
             self._fill(batch, order, share, similar)
-            served = tokens(batch) - before
-            order.advance(served, self._admission.clients, self._batch_tokens)
+            order.advance(tokens(batch) - before, self._admission.clients, self._batch_tokens)
         for part in batch:
             self._admission.count(part.job.options, tokens=-part.tokens)
         return batch
