@@ -181,7 +181,12 @@ def trained_run(tmp_path_factory) -> Path:
     from pipework.train.run import train  # noqa: PLC0415
 
     def make(run):
-        overrides = ["train.epochs=3", "train.batch_size=16", "train.precision=fp32"]
+        overrides = [
+            "train.epochs=3",
+            "train.batch_size=16",
+            "train.precision=fp32",
+            "train.token_dropout=0",
+        ]
         train(load_config("sample", overrides), run, NullProgress())
 
     return made_once(tmp_path_factory, "trained", make)

@@ -39,7 +39,7 @@ class Admission:
         self.total = Held()
         self._bulk = Held()
         self._clients: dict[str, Held] = {}
-        self._shared_s = -SHARED_S
+        self._shared_s = self._elsewhere_s = -SHARED_S
         # Below these numbers, no share is used up.
         smallest = min(settings.bulk_share, settings.client_share)
         self._free_requests = smallest * settings.requests
@@ -105,10 +105,24 @@ class Admission:
         others = Held(requests=total.requests - held.requests, tokens=total.tokens - held.tokens)
         return not self._exceeds(others, 1.0 - self._settings.client_share)
 
+    def is_shared(self) -> bool:
+        """Whether several clients have used the queue in the last seconds."""
+        return time.monotonic() - self._shared_s <= SHARED_S
+
+    def note_sharing(self) -> None:
+        """Note that several clients use the queue of another worker of the server."""
+        self._elsewhere_s = time.monotonic()
+
     def dominant(self) -> str | None:
         """Return the client that holds most of a queue that others use too, or None."""
-        if time.monotonic() - self._shared_s > SHARED_S:
-            return None
+        return self._dominant() if self.is_shared() else None
+
+    def dominates(self, client: str) -> bool:
+        """Whether a client holds most of the queue, and others use it or another worker."""
+        shared = self.is_shared() or time.monotonic() - self._elsewhere_s <= SHARED_S
+        return shared and self._dominant() == client
+
+    def _dominant(self) -> str | None:
         largest = self._largest()
         if largest is None or self._clients[largest].requests < DOMINANT * self.total.requests:
             return None

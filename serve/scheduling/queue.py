@@ -30,7 +30,7 @@ WINDOW = 4
 MAX_SKIPS = 3
 # Of a batch: with a larger share per engine, batches are filled up instead of shared.
 FILL_UP_SHARE = 0.75
-SMALL_BATCH = 8  # part of a full batch
+SMALL_BATCH = 16  # part of a full batch
 
 
 class BatchQueue:

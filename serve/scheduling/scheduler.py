@@ -202,6 +202,14 @@ class Scheduler(Closeable):
             for job in jobs:
                 job.fail(NotReadyError(self.fault or self._refusal))
 
+    def is_shared(self) -> bool:
+        """Whether several clients have used the queue in the last seconds."""
+        return self._admission.is_shared()
+
+    def note_sharing(self) -> None:
+        """Note that several clients use the queue of another worker of the server."""
+        self._admission.note_sharing()
+
     def count(self, refused: RefusalReason) -> None:
         """Count a request that was dropped outside of the scheduler."""
         with self._lock:
@@ -229,7 +237,7 @@ class Scheduler(Closeable):
             return None
         displaced = self._queue.displaceable(options)
         if displaced is None and not self._admission.has_reserve(options):
-            dominates = self._admission.dominant() == options.client
+            dominates = self._admission.dominates(options.client)
             raise self._busy_error(FULL, ClientShareError if dominates else TooBusyError)
         return displaced
 

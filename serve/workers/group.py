@@ -58,6 +58,19 @@ class WorkerFolder:
         """Return the path of a message why a worker cannot be started."""
         return self.folder / f"worker-{worker}.failure"
 
+    def note_sharing(self) -> None:
+        """Record that several clients now use the queue of a worker."""
+        with suppress(OSError):  # no space, or the main process has deleted the folder
+            (self.folder / "shared").touch()
+
+    def is_shared(self) -> bool:
+        """Whether several clients have just used the queue of a worker."""
+        try:
+            noted_s = (self.folder / "shared").stat().st_mtime
+        except FileNotFoundError:
+            return False
+        return time.time() - noted_s < 2 * SNAPSHOT_S
+
     def failures(self) -> list[str]:
         """Return the messages why workers cannot be started."""
         found = []
@@ -258,9 +271,19 @@ class WorkerGroup(Lifecycle):
     async def _write_forever(self) -> None:
         while True:
             self.write_counts()
+            self.exchange_sharing()
             self._check_alive()
             self._alive()
             await asyncio.sleep(SNAPSHOT_S)
+
+    def exchange_sharing(self) -> None:
+        """Exchange with the other workers whether several clients use a queue."""
+        queues = [model.scheduler for model in self._models.serving()]
+        if any(queue.is_shared() for queue in queues):
+            self._files.note_sharing()
+        if self._files.is_shared():
+            for queue in queues:
+                queue.note_sharing()
 
     def _check_alive(self) -> None:
         """End this worker if a model has no engine: health checks may reach only the others."""

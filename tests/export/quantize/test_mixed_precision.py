@@ -18,7 +18,7 @@ from tests.export.conftest import ENGINES, change_weights
 
 DYNAMIC, OPENVINO = ENGINES["onnx-int8-dynamic"], ENGINES["openvino-int8-static"]
 QUICK = ExportSettings(speed_s=0, dev_rows=100, calibration_rows=80)  # > SENSITIVITY_ROWS
-LOUD = "bert.encoder.layer.1.output.dense"
+LOUD = "bert.encoder.layer.0.output.dense"
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def loud_run(trained_run, tmp_path):
     """A run with a layer whose largest input channel leaves int8 no resolution for the others."""
 
     def loud(weights):
-        (up,) = (name for name in weights if name.endswith("layer.1.intermediate.dense.weight"))
+        (up,) = (name for name in weights if name.endswith("layer.0.intermediate.dense.weight"))
         weights[up][0] *= 1e4
         weights[up.replace("intermediate", "output")][:, 0] /= 1e4
 

@@ -18,7 +18,7 @@ from tests.serve.scheduling.test_scheduler import TIMEOUT_S, HeldEngine, inputs,
 
 BULK = RequestOptions(bulk=True, client="bulk")
 GREEDY, POLITE = RequestOptions(client="greedy"), RequestOptions(client="polite")
-BATCH = 80
+BATCH = 160
 
 
 @pytest.fixture
@@ -96,14 +96,24 @@ def test_others_are_accepted_while_nothing_of_one_client_can_be_displaced() -> N
         scheduler.enqueue([], dropped=clients)
 
 
-@pytest.mark.parametrize(("others", "error"), [([POLITE], ClientShareError), ([], TooBusyError)])
+@pytest.mark.parametrize(
+    ("others", "elsewhere", "error"),
+    [
+        ([POLITE], False, ClientShareError),
+        ([], True, ClientShareError),  # several clients use another worker
+        ([], False, TooBusyError),
+    ],
+)
 def test_a_client_that_fills_a_queue_that_others_use_has_used_its_share(
-    others: list[RequestOptions], error: type[TooBusyError]
+    others: list[RequestOptions], elsewhere: bool, error: type[TooBusyError]
 ) -> None:
     with Scheduler([HeldEngine()], QueueSettings(requests=4)) as scheduler:
         for options in (GREEDY, *others):
             scheduler.reserve(options)
         scheduler.enqueue([], dropped=others)
+        if elsewhere:
+            scheduler.note_sharing()
+        assert scheduler.is_shared() == bool(others)
         for _ in range(3):
             scheduler.reserve(GREEDY)
         with pytest.raises(TooBusyError, match="the queue is full") as caught:
@@ -150,9 +160,9 @@ def test_the_request_of_another_client_is_next_and_computed_without_those_of_a_g
 
 def test_a_single_client_and_equal_clients_have_full_batches() -> None:
     queue, _ = queued((GREEDY, 20))
-    assert batch_clients(queue) == ["greedy"] * 8
+    assert batch_clients(queue) == ["greedy"] * 16
     queue, _ = queued((GREEDY, 10), (POLITE, 10))
-    assert batch_clients(queue) == ["greedy", "polite"] * 4
+    assert batch_clients(queue) == ["greedy", "polite"] * 8
 
 
 def test_a_queue_of_a_small_batch_is_one_batch() -> None:
