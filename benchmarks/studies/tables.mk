@@ -185,7 +185,7 @@ $(RESULTS)/%-cascades.json:
 	python -m pipework.benchmarks.studies.cascades $($*-cascades) --out $(part)
 	$(end)
 
-# It ends with 3 if a fault passes: the result says which.
+# It ends with 3 if a fault passes, which the result lists.
 $(RESULTS)/structural-faults.json: $(WORK)/trained/sample $(WORK)/trained/pairs
 	$(begin)
 	python -m pipework.benchmarks.studies.structural_faults --runs $(WORK)/runs/sample $(WORK)/runs/pairs --out $(part) || test $$? -eq 3
