@@ -20,6 +20,7 @@ from pipework.scoring.evaluation import Engine, evaluate_leaks, label_array
 from pipework.serve.engines.first_stage import open_served
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.predictions import Prediction
+from pipework.text.encoding import open_encoder
 from pipework.train.data_report.leaks import leaked_rows
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,8 @@ def evaluate_run(
         if columns is not None:
             source = source.with_columns(columns, (*TEXTS, "label"))
     examples = list(source.rows())
-    labels_N = label_array(examples, manifest.task, str(source.path))
+    encoder = open_encoder(run, manifest)
+    labels_N = label_array(examples, manifest.task, str(source.path), encoder)
     chosen = open_model(run, manifest, engine, checkpoint=engine is None)
     with EngineModel.open(run, manifest, chosen) as model:
         outputs = model.infer(examples, progress).outputs

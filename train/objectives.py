@@ -19,6 +19,7 @@ from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.task import TargetScale, Task
+from pipework.tasks.tokens import TokenTask
 
 Weights = torch.Tensor | None  # of the classes, see `class_weights`
 
@@ -46,6 +47,14 @@ def _cross_entropy(
         logits_BC.float(), truth_B, reduction="none", label_smoothing=smoothing
     )
     return losses_B if weights_C is None else losses_B * weights_C[truth_B]
+
+
+def _token_cross_entropy(
+    logits_RC: torch.Tensor, truth_R: torch.Tensor, smoothing: float, weights_C: Weights
+) -> torch.Tensor:
+    """Return the losses of tokens, 0 without a tag."""
+    losses_R = _cross_entropy(logits_RC, truth_R.clamp(min=0), smoothing, weights_C)
+    return losses_R * (truth_R >= 0)
 
 
 def _divergence(
@@ -100,6 +109,7 @@ OBJECTIVES: dict[type[Task], Objective] = {
     SingleLabelTask: Objective(of_labels=_cross_entropy, of_teachers=_divergence),
     MultiLabelTask: Objective(of_labels=_binary_cross_entropies, of_teachers=_mean_divergence),
     RegressionTask: Objective(of_labels=_squared_error, of_teachers=_squared_distance),
+    TokenTask: Objective(of_labels=_token_cross_entropy, of_teachers=_divergence),
 }
 
 
@@ -129,15 +139,13 @@ def class_weights(
     if wanted != "balanced" and len(wanted) != len(task.labels):
         message = f"train.class_weights: found {len(wanted)} weights for {len(task.labels)} labels"
         raise ConfigError(message, 'set it to "equal", "balanced" or one weight per label')
-    truth_N = np.asarray(truth, np.int64)
+    counts_C = task.label_counts(truth)
+    total = counts_C.sum()  # of rows, or of tokens
+    others_C = np.full(len(task.labels), total / len(task.labels))
     if task.many_labels:
-        counts_C = truth_N.sum(axis=0)
-        others_C = len(truth_N) - counts_C
-    else:
-        counts_C = np.bincount(truth_N, minlength=len(task.labels))
-        others_C = np.full(len(task.labels), len(truth_N) / len(task.labels))
+        others_C = len(truth) - counts_C
     balanced_C = np.where(counts_C, others_C / np.maximum(counts_C, 1), 1)
     weights_C = balanced_C if isinstance(wanted, str) else np.array(wanted, np.float64)
     if not task.many_labels:
-        weights_C = weights_C * len(truth_N) / (weights_C * counts_C).sum()
+        weights_C = weights_C * total / (weights_C * counts_C).sum()
     return torch.tensor(weights_C, dtype=torch.float32)

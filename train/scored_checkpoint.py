@@ -153,8 +153,10 @@ def _infer_labelled(
     trained: TrainedRun, model: Classifier, split: str, rows: Sequence[Example]
 ) -> tuple[Outputs, NDArray[np.generic]]:
     """Return the outputs and the labels of the rows of a split."""
-    outputs = _infer(trained, model, _encoder(trained).encode(rows))
-    return outputs, label_array(rows, trained.task, str(trained.run.config.sources()[split].path))
+    encoder = _encoder(trained)
+    outputs = _infer(trained, model, encoder.encode(rows))
+    path = trained.run.config.sources()[split].path
+    return outputs, label_array(rows, trained.task, str(path), encoder)
 
 
 def _encoder(trained: TrainedRun) -> TextEncoder:

@@ -69,7 +69,7 @@ def imported_data(
         )
     if rows.labelled:
         path = rows.sources["dev"].path
-        truth = label_array(rows.dev, task, str(path))
+        truth = label_array(rows.dev, task, str(path), imported.encoder)
         encodings = imported.encoder.encode(rows.dev)
         outputs = infer_all(imported.engine, encodings, progress)
         if rows.settings.calibrate:

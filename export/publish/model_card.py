@@ -86,7 +86,7 @@ def _interval(run: Path, manifest: Manifest, progress: Progress) -> Interval | N
     truncating = manifest.model_copy(update={"windows": None})
     with EngineModel.open(run, truncating, open_reference(run, manifest)) as model:
         outputs = model.infer(rows, progress).outputs
-    truth = label_array(rows, manifest.task, str(source.path))
+        truth = label_array(rows, manifest.task, str(source.path), model.codec.encoder)
     return score_interval(TaskOutputs(outputs=outputs, task=manifest.task.trained), truth)
 
 

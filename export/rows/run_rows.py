@@ -111,7 +111,9 @@ class RunRows:
             dev=dev,
             unlabelled=_unlabelled_rows(manifest, settings, encoder),
             truth_N=(
-                label_array(examples, manifest.task, splits["dev"].path) if labelled else None
+                label_array(examples, manifest.task, splits["dev"].path, encoder)
+                if labelled
+                else None
             ),
             edge_cases=edge_case_rows(encoder, examples, numbers),
             vocabulary=[*vocabulary, *ngrams],
@@ -135,7 +137,8 @@ class RunRows:
         sampled = set(spread(manifest.data.splits["dev"].rows, self.settings.dev_rows))
         others = (row for index, row in enumerate(source.rows()) if index not in sampled)
         for chunk in chunks(others, CHUNK):
-            yield encoder.encode(chunk), label_array(chunk, manifest.task, str(source.path))
+            truth_N = label_array(chunk, manifest.task, str(source.path), encoder)
+            yield encoder.encode(chunk), truth_N
 
     def calibration_rows(self, count: int | None = None) -> list[Encoding]:
         """Return train rows, sampled evenly, for the calibration of activations.

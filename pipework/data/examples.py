@@ -15,7 +15,7 @@ from pipework.data.readers import WITHOUT_COLUMNS, RawRow, format_from_suffix, r
 from pipework.errors import DataError, InputError
 from pipework.run_folder.manifest import Input, Part
 from pipework.run_folder.read_options import Column, Format, Reading, ReadOptions
-from pipework.tasks.labels import Label
+from pipework.tasks.labels import Label, label_names
 from pipework.tasks.registry import task_type
 from pipework.tasks.task import Task
 
@@ -46,8 +46,8 @@ class Example:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the row, as a tuple for each kind of task; empty without a label."""
-        return (self.label,) if isinstance(self.label, str) else self.label or ()
+        """The names of labels of the row, for each kind of task; empty without a label."""
+        return label_names(self.label)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,6 +231,7 @@ class Source:
         label = None
         if self.reading.label is not None:
             label = self.task.parse_label(row.label, self.reading.separator, self.reading.vector)
+            label = self.task.fit_label(label, text)
         entities = None
         if marked:
             text, entities = parse_marked_text(text)

@@ -4,9 +4,10 @@ csv follows RFC 4180 (with quoting). tsv has no quoting, as in GLUE and THUCNews
 only at tabs. `Dialect` changes both. jsonl, json, parquet and arrow have fields, see
 `pipework.data.fields`. fasttext has the labels of a line as words with the prefix __label__. folder
 has a folder for each label, and a file for each text. semeval is the format of SemEval-2010 task 8:
-number and quoted sentence, relation, comment, blank line. text has a text per line. documents has a
-segment of text per line and blank lines between documents; a row is a document, its segments joined
-by line feeds. Blank lines are skipped.
+number and quoted sentence, relation, comment, blank line. conll has a token per line, whose tag is
+the last word of the line, and blank lines between texts; see `_conll_record`. text has a text per
+line. documents has a segment of text per line and blank lines between documents; a row is a
+document, its segments joined by line feeds. Blank lines are skipped.
 """
 
 import csv
@@ -14,8 +15,9 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, count, groupby, islice
+from itertools import accumulate, chain, count, groupby, islice
 from pathlib import Path
+from unicodedata import east_asian_width
 
 from pipework.data.fields import annotators_differ, cell_text, numbered_objects, values_at
 from pipework.data.text_files import numbered_lines
@@ -23,6 +25,7 @@ from pipework.errors import DataError
 from pipework.run_folder.files import data_suffix
 from pipework.run_folder.read_options import Column, Format, Reading, ReadOptions
 from pipework.tasks.registry import task_type
+from pipework.tasks.spans import spans_of_tokens
 
 # The first character of a formula in a spreadsheet:
 # https://owasp.org/www-community/attacks/CSV_Injection
@@ -34,7 +37,10 @@ SENTENCE = re.compile(r'[0-9]+\t"(.*)"\s*')
 MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
 HINT = "a record of SemEval-2010 task 8 is a sentence, a relation, a comment and a blank line"
 FIELDS = ("text", "text_pair", "label", "entities")
-WITHOUT_COLUMNS = (Format.FASTTEXT, Format.FOLDER, Format.SEMEVAL, Format.TEXT, Format.DOCUMENTS)
+WITHOUT_COLUMNS = (
+    *(Format.FASTTEXT, Format.FOLDER, Format.SEMEVAL, Format.CONLL),
+    *(Format.TEXT, Format.DOCUMENTS),
+)
 TABLES = (Format.CSV, Format.TSV)
 SUFFIXES = {
     ".csv": Format.CSV,
@@ -47,6 +53,8 @@ SUFFIXES = {
     ".parquet": Format.PARQUET,
     ".arrow": Format.ARROW,
     ".feather": Format.ARROW,
+    ".conll": Format.CONLL,
+    ".bio": Format.CONLL,
 }
 CONVERT = "convert it to csv, jsonl or parquet"
 REFUSED = {
@@ -116,6 +124,7 @@ def read_rows(path: Path, options: ReadOptions) -> Iterator[RawRow]:
         Format.FASTTEXT: _fasttext,
         Format.FOLDER: _folder,
         Format.SEMEVAL: _semeval,
+        Format.CONLL: _conll,
         Format.TEXT: _text,
         Format.DOCUMENTS: _documents,
     }
@@ -346,6 +355,37 @@ def _semeval_record(path: Path, lines: Sequence[tuple[int, str]], *, labelled: b
         message = f"{path}:{lines[0][0]}: expected relation and Comment: next, found {found}"
         raise DataError(message, HINT)
     return RawRow(line=lines[0][0], text=sentence[1], label=rest[0] if labelled else None)
+
+
+def _conll(path: Path, options: ReadOptions) -> Iterator[RawRow]:
+    lines = numbered_lines(path, options.dialect.encoding)
+    for blank, group in groupby(lines, key=lambda line: not line[1].strip()):
+        record = [] if blank else [line for line in group if not line[1].startswith("-DOCSTART-")]
+        if record:
+            yield _conll_record(path, record, labelled=options.label is not None)
+
+
+def _conll_record(path: Path, lines: Sequence[tuple[int, str]], *, labelled: bool) -> RawRow:
+    """Return a text and its spans.
+
+    Tokens are joined by blanks; in a text of single characters of a script without blanks, such as
+    Chinese, by nothing.
+    """
+    words = [text.split() for _, text in lines]
+    for (line, text), cells in zip(lines, words, strict=True):
+        if len(cells) < 1 + labelled:
+            message = f"{path}:{line}: expected a token and its tag, found {text[:40]!r}"
+            raise DataError(message, "separate them by a tab or a blank, and texts by a blank line")
+    tokens = [cells[0] for cells in words]
+    characters = max(map(len, tokens)) == 1 and "W" in map(east_asian_width, tokens)
+    separator = "" if characters else " "
+    ends = [*accumulate(len(token) + len(separator) for token in tokens)]
+    places = [
+        (end - len(separator) - len(token), end - len(separator))
+        for token, end in zip(tokens, ends, strict=True)
+    ]
+    spans = spans_of_tokens([cells[-1] for cells in words], places) if labelled else None
+    return RawRow(line=lines[0][0], text=separator.join(tokens), label=spans)
 
 
 def _text(path: Path, options: ReadOptions) -> Iterator[RawRow]:

@@ -18,7 +18,7 @@ from pipework.data.examples import Example, chunks, fit_examples
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import CHUNK, Engine, infer_all
-from pipework.tasks.outputs import Outputs
+from pipework.tasks.outputs import NO_PLACE, LocatedOutputs, Outputs
 from pipework.tasks.predictions import (
     LABEL_SCORE,
     TRUNCATED,
@@ -30,6 +30,7 @@ from pipework.tasks.predictions import (
     mark_truncated,
     mark_windows,
 )
+from pipework.tasks.tokens import TokenTask
 from pipework.text.encoding import Encoding, TextEncoder, all_windows, open_encoder, truncated_rows
 
 
@@ -79,6 +80,7 @@ class TextCodec:
         input: the form of the inputs.
         task: the task.
         windows: windows over longer texts, or None.
+        encoder: the tokenizer.
         encode: returns the encodings of examples that fit the model.
     """
 
@@ -86,6 +88,7 @@ class TextCodec:
         self.input = manifest.input
         self.task = manifest.task
         self.windows = manifest.windows
+        self.encoder = encoder
         self.encode: Callable[[Sequence[Example]], list[Encoding]] = encoder.encode
         if self.windows is not None:
             self.encode = partial(encoder.encode_windows, windows=self.windows)
@@ -97,6 +100,21 @@ class TextCodec:
             InputError: an example does not fit the model; the message has its index.
         """
         return [*fit_examples(examples, self.input)]
+
+    def located(self, outputs: Outputs, examples: Sequence[Example]) -> Outputs:
+        """Return outputs with the places of tokens, if predictions have them.
+
+        Only texts that may have spans are tokenized again: engines need no places.
+        """
+        if not (self.task.rows_per_token and isinstance(self.task, TokenTask)):
+            return outputs
+        places = np.full((len(outputs.values), 2), NO_PLACE, np.int32)
+        rows = np.flatnonzero(self.task.has_spans(outputs)).tolist()
+        found = self.encoder.places([examples[row] for row in rows])
+        for row, places_T2 in zip(rows, found, strict=True):
+            places[outputs.offsets[row] : outputs.offsets[row + 1]] = places_T2
+        texts = [example.text for example in examples]
+        return LocatedOutputs(outputs.values, outputs.offsets, places, texts)
 
     def joined(self, outputs: Outputs) -> tuple[Outputs, tuple[int, ...]]:
         """Return the outputs of texts from the outputs of windows, and the numbers of windows.
@@ -165,6 +183,7 @@ class EngineModel(Closeable):
         if offsets is not None:
             outputs = Outputs(outputs.values, offsets)
         outputs, windows = self.codec.joined(outputs)
+        outputs = self.codec.located(outputs, examples)
         return ModelOutputs(outputs=outputs, truncated=truncated_rows(encodings), windows=windows)
 
     def predict(self, examples: Sequence[Example], *, top_k: int | None = None) -> list[Prediction]:

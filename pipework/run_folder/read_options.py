@@ -23,6 +23,7 @@ class Format(StrEnum):
     FASTTEXT = "fasttext"
     FOLDER = "folder"
     SEMEVAL = "semeval"
+    CONLL = "conll"
     TEXT = "text"
     DOCUMENTS = "documents"
 

@@ -15,7 +15,7 @@ from pipework.progress import Progress
 from pipework.tasks.evaluation import LeakedRows
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
-from pipework.text.encoding import Encoding
+from pipework.text.encoding import Encoding, TextEncoder
 
 CHUNK = 2048
 
@@ -66,8 +66,12 @@ def infer_all(
     return Outputs.concatenate(parts)
 
 
-def label_array(examples: Sequence[Example], task: Task, where: str) -> NDArray[np.generic]:
+def label_array(
+    examples: Sequence[Example], task: Task, where: str, encoder: TextEncoder | None = None
+) -> NDArray[np.generic]:
     """Return the labels of examples as `Task.truth` does; `where` is their file, for errors.
+
+    With the encoder of the model, the task may have labels of tokens.
 
     Raises:
         DataError: a row has no label, or a label that the model does not have.
@@ -78,9 +82,10 @@ def label_array(examples: Sequence[Example], task: Task, where: str) -> NDArray[
     if task.predicts and all(row.label is None for row in examples):
         message = f"{where} has no labels"
         raise DataError(message, "use a file with labels: pipe eval RUN FILE")
-    return task.truth(
-        [
-            (where if example.line is None else f"{where}:{example.line}", example.label)
-            for example in examples
-        ]
-    )
+    rows = [
+        (where if example.line is None else f"{where}:{example.line}", example.label)
+        for example in examples
+    ]
+    if task.rows_per_token and encoder is not None:
+        return task.token_truth(rows, encoder.places(examples), encoder.max_length)
+    return task.truth(rows)

@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from pipework.errors import DataError, InputError
+from pipework.tasks.spans import Span
 
-Label = str | tuple[str, ...]
+Label = str | tuple[str, ...] | tuple[Span, ...]
 NO_LABEL = -1  # of a token, in labels with a row for each token
 FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 ADJACENT = re.compile(r"""['"]\s+['"]""")  # the items of an array of texts in numpy
 WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def label_names(label: Label | None) -> tuple[str, ...]:
+    """Return the distinct names in the label of a row; of spans, their types."""
+    if isinstance(label, str):
+        return (label,)
+    names = (one.label if isinstance(one, Span) else one for one in label or ())
+    return tuple(dict.fromkeys(names))
 
 
 def parse_name(value: object) -> str:

@@ -16,7 +16,15 @@ from pipework.progress import counted
 from pipework.tasks import metrics
 from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric
-from pipework.tasks.labels import Label, class_index, flagged, is_vector, parse_list, parse_name
+from pipework.tasks.labels import (
+    Label,
+    class_index,
+    flagged,
+    is_vector,
+    label_names,
+    parse_list,
+    parse_name,
+)
 from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (
@@ -102,7 +110,7 @@ class MultiLabelTask(Task):
             raise DataError(message, f"known labels: {', '.join(self.labels)}")
         index = {name: position for position, name in enumerate(self.labels)}
         true_C = np.zeros(len(self.labels), np.int8)
-        true_C[[class_index(at, item, index) for item in label]] = 1
+        true_C[[class_index(at, name, index) for name in label_names(label)]] = 1
         return true_C
 
     def probabilities(self, logits_NC: Logits) -> Logits:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 Values = NDArray[np.float32]
 Indices = NDArray[np.int64]
 RowOffsets = Callable[[Sequence[int]], Indices]  # the offsets of inputs of these lengths
+Places = NDArray[np.int32]  # the characters [start, end) of tokens, [T, 2]
+NO_PLACE = -1  # start of a special token
 # Most batches are small: their offsets are views of this array.
 COUNTS = np.arange(4097)
 COUNTS.flags.writeable = False
@@ -92,6 +94,19 @@ class Outputs:
         largest_N = np.full(len(self), -np.inf)
         np.maximum.at(largest_N, self.inputs, values_R)
         return largest_N
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocatedOutputs(Outputs):
+    """Outputs with a row for each token, and the places of the tokens in the texts.
+
+    Attributes:
+        places: int32 [R, 2].
+        texts: the N texts.
+    """
+
+    places: Places
+    texts: Sequence[str]
 
 
 def one_row_of(lengths_N: Sequence[int]) -> Indices:

@@ -24,6 +24,7 @@ L = TypeVar("L", bound="SingleLabel")
 LABEL = "predicted_label"
 SCORE = "predicted_score"
 LOW, HIGH = "predicted_low", "predicted_high"
+SPAN_COLUMNS = {name: f"predicted_{name}" for name in ("start", "end", "text")}
 TRUNCATED, WINDOWS = "truncated", "windows"
 LABEL_SCORE = "score_{}"  # the column of the score of a label
 SEPARATOR = ", "
@@ -132,6 +133,38 @@ class RegressionInterval:
         return (f"{self.score:.4f}",)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundSpan:
+    """A span of a text: code points [start, end), type, and the mean probability of its tags."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    start: int
+    end: int
+    label: str
+    score: float
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spans:
+    """The spans of a text, in order."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    spans: tuple[FoundSpan, ...]
+    truncated: Truncated = False
+    windows: WindowCount = 1
+
+    def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
+        """Return the spans as a list of JSON."""
+        spans = [
+            {"start": span.start, "end": span.end, "label": span.label, "text": span.text}
+            for span in self.spans
+        ]
+        return (json.dumps(spans, ensure_ascii=False),)
+
+
 Prediction = (
     SingleLabel
     | FirstStageLabel
@@ -140,6 +173,7 @@ Prediction = (
     | MultiLabel
     | RegressionValue
     | RegressionInterval
+    | Spans
 )
 
 

@@ -16,8 +16,15 @@ from pipework.tasks.pretraining import PretrainingTask
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.task import Task
+from pipework.tasks.tokens import TokenTask
 
-TASKS: list[type[Task]] = [SingleLabelTask, MultiLabelTask, RegressionTask, PretrainingTask]
+TASKS: list[type[Task]] = [
+    SingleLabelTask,
+    MultiLabelTask,
+    RegressionTask,
+    TokenTask,
+    PretrainingTask,
+]
 
 
 def kind_of(task: type[Task]) -> str:

@@ -20,7 +20,7 @@ from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import DEFAULT_KIND, Metric
 from pipework.tasks.labels import Label
 from pipework.tasks.logit_scale import LogitScale
-from pipework.tasks.outputs import Indices, Outputs, offsets_of, one_row_of
+from pipework.tasks.outputs import Indices, Outputs, Places, offsets_of, one_row_of
 from pipework.tasks.predictions import PredictedColumns, Prediction
 
 Logits = NDArray[np.float32]
@@ -184,6 +184,25 @@ class Task(Record):
             return None
         return next(answer for answer in answers if str(answer) == first)
 
+    @classmethod
+    def fit_label(cls, label: Label, text: str) -> Label:
+        """Return the label of a row as its text requires.
+
+        Raises:
+            InputError: the label does not fit the text.
+        """
+        return label
+
+    @classmethod
+    def logit_names(cls, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the labels of a task, the names of its logits, from the names in the data."""
+        return tuple(names)
+
+    @classmethod
+    def data_names(cls, labels: Sequence[str]) -> tuple[str, ...]:
+        """Return the names in the data from the labels of a task, see `logit_names`."""
+        return tuple(labels)
+
     def truth(self, rows: Sequence[tuple[str, Label | None]]) -> Truth:
         """Return the labels of rows as an array of `truth_type`.
 
@@ -194,6 +213,18 @@ class Task(Record):
             DataError: a row has no label, or a label that the model does not have.
         """
         raise not_a_classifier()
+
+    def token_truth(
+        self, rows: Sequence[tuple[str, Label | None]], places: Sequence[Places], width: int
+    ) -> Truth:
+        """Return the labels of rows as `truth` does, for a task with rows for each token.
+
+        Args:
+            rows: file and line of each row, for errors, and its label.
+            places: the tokens of each row, at most `width`.
+            width: the largest number of tokens.
+        """
+        return self.truth(rows)
 
     def row_offsets(self, lengths_N: Sequence[int]) -> Indices:
         """Return the offsets of the rows of inputs with these numbers of tokens, see `Outputs`."""
@@ -268,6 +299,10 @@ class Task(Record):
     def true_labels(self, truth: Truth) -> NDArray[np.bool_]:
         """Return the labels of rows, [N, C]."""
         raise not_a_classifier()
+
+    def label_counts(self, truth: Truth) -> NDArray[np.int64]:
+        """Return how often each label occurs, [C]."""
+        return np.asarray(self.true_labels(truth).sum(axis=0), np.int64)
 
     def constant(self, truth: Truth) -> tuple[str, Floats]:
         """Return the best prediction that is the same for every row: its name and logits [C]."""

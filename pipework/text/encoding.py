@@ -19,7 +19,7 @@ from pipework.data.examples import Example
 from pipework.errors import ConfigError, InputError, RunFolderError
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
-from pipework.tasks.outputs import Indices, offsets_of
+from pipework.tasks.outputs import NO_PLACE, Indices, Places, offsets_of
 from pipework.tasks.windows import Windows
 from pipework.text.special_tokens import PairTemplate, truncated_lengths
 from pipework.text.word_cache import TextTemplate, WordCache, separable
@@ -196,6 +196,25 @@ class TextEncoder:
             )
             encodings.append(replace(first, others=tuple(others)) if others else first)
         return encodings
+
+    def places(self, examples: Sequence[Example]) -> list[Places]:
+        """Return the characters of each token of single texts, without white space at the start.
+
+        The tokens are those of `encode`; a special token has NO_PLACE.
+        """
+        texts = [example.text for example in examples]
+        with _UnicodeCheck():
+            batch = self._tokenizer.encode_batch(texts) if texts else []  # the fast call has none
+        found = list[Places]()
+        for text, tokens in zip(texts, batch, strict=True):
+            places_T2 = np.array(tokens.offsets or [(0, 0)], np.int32)
+            spaces = np.array([character.isspace() for character in text] + [False], np.bool_)
+            while (inner_T := spaces[places_T2[:, 0]] & (places_T2[:, 0] < places_T2[:, 1])).any():
+                places_T2[inner_T, 0] += 1
+            special_T = np.array(tokens.special_tokens_mask or [1], np.bool_)
+            places_T2[special_T] = NO_PLACE
+            found.append(places_T2)
+        return found
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
         if (cache := self._word_cache) is not None and (template := self._text_template):

@@ -218,7 +218,7 @@ class Predictor(Closeable):
             result = await self._outputs(examples, options)
             start_s = time.perf_counter()
             value, abstained = await run_for_logits(
-                result.outputs.values.size, partial(self._decoded, decode, result)
+                result.outputs.values.size, partial(self._decoded, decode, result, examples)
             )
         except asyncio.CancelledError:
             self.scheduler.count(RefusalReason.CANCELLED)
@@ -238,9 +238,12 @@ class Predictor(Closeable):
         set_timings(timings)
         return value
 
-    def _decoded(self, decode: Callable[[JobResult], T], result: JobResult) -> tuple[T, int]:
+    def _decoded(
+        self, decode: Callable[[JobResult], T], result: JobResult, examples: Sequence[Example]
+    ) -> tuple[T, int]:
         """Decode a result; return also the number of its texts without a label."""
-        return decode(result), self._codec.task.abstained(result.outputs)
+        located = replace(result, outputs=self._codec.located(result.outputs, examples))
+        return decode(located), self._codec.task.abstained(result.outputs)
 
     def _check_deadline(self, options: RequestOptions) -> None:
         if (left_s := options.left_s) is not None and left_s <= 0:

@@ -43,7 +43,7 @@ def class_labels(configured: tuple[str, ...] | Path | None, source: Source) -> t
     if len(set(labels)) != len(labels) or len(labels) < minimum:
         message = f"expected {minimum} or more distinct labels, found {len(labels)}: {labels[:10]}"
         raise ConfigError(message, "set task.labels, or check data.columns.label")
-    return labels
+    return task.logit_names(labels)
 
 
 def check_labels(labels: Sequence[str], sources: Mapping[str, Source], *, configured: bool) -> None:
@@ -57,12 +57,13 @@ def check_labels(labels: Sequence[str], sources: Mapping[str, Source], *, config
     Raises:
         DataError: a row has another label, or cannot be read.
     """
-    index = {label: position for position, label in enumerate(labels)}
-    listed = ", ".join([*labels[:LISTED], *["..."][: len(labels) > LISTED]])
+    names = sources["train"].task.data_names(labels)
+    index = {label: position for position, label in enumerate(names)}
+    listed = ", ".join([*names[:LISTED], *["..."][: len(names) > LISTED]])
     for split, source in sources.items():
         if source.task.fixed_labels is not None or (split == "train" and not configured):
             continue
-        known = {*labels}
+        known = {*names}
         for row in source.rows():
             new = [name for name in row.labels if name not in known]
             for name in new:

@@ -164,7 +164,9 @@ def _write(
         with write_streams(folder, (*FILES, "truth")) as streams:
             write_array(streams["offsets"], np.zeros(1, np.int64))
             for chunk in chunks(source.rows(), CHUNK):
-                labels = NO_LABELS if task is None else label_array(chunk, task, str(source.path))
+                labels = NO_LABELS
+                if task is not None:
+                    labels = label_array(chunk, task, str(source.path), encoder)
                 if windows is None:
                     encodings: Sequence[Encoding] = encoder.encode(chunk)
                 else:
@@ -231,7 +233,7 @@ def _open(folder: Path, task: Task | None) -> TokenSet:
     arrays = {name: _array(folder / name, kind) for name, kind in FILES.items()}
     truth = NO_LABELS if task is None else _array(folder / "truth", task.truth_type)
     if task is not None:
-        truth = truth.reshape(-1, *task.truth_shape)
+        truth = truth.reshape(len(arrays["offsets"]) - 1, *task.truth_shape)
     spans_N4 = arrays.pop("spans").reshape(-1, 4)
     return TokenSet(**arrays, spans=spans_N4, truth=truth)
 

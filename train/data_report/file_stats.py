@@ -8,7 +8,7 @@ Shapes: N rows, B rows of a chunk, L lengths, U distinct texts.
 # million different texts have the same hash is one in a million.
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Example, Source, chunks, folded_text
 from pipework.progress import Progress
 from pipework.run_folder.read_options import Reading
-from pipework.tasks.labels import Label, resolve_label
+from pipework.tasks.labels import Label, label_names, resolve_label
 from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.train.data.token_cache import no_rows, row_bytes
@@ -195,8 +195,9 @@ class FileStats:
     def _classes(self, labels_B: Sequence[Label | None]) -> NDArray[np.int64]:
         hashes: dict[Label | None, int] = {}
         for label, rows in Counter(labels_B).items():
-            names = tuple(sorted({self._name(part) for part in _label_tuple(label)}))
-            hashes[label] = hash(names)
+            parts = (NO_LABEL,) if label is None else label_names(label)
+            names = tuple(sorted({self._name(part) for part in parts}))
+            hashes[label] = hash(label if self._task.rows_per_token else names)
             self.without_labels += 0 if names else rows
             for name in names:
                 self.labels[name] += rows
@@ -205,10 +206,6 @@ class FileStats:
     def _name(self, label: str) -> str:
         position = resolve_label(label, self._index)
         return label if position is None or self._names is None else self._names[position]
-
-
-def _label_tuple(label: Label | None) -> Iterable[str]:
-    return (NO_LABEL,) if label is None else (label,) if isinstance(label, str) else label
 
 
 def _rows(source: Source, rows_of_file: int) -> int:

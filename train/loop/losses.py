@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipework.tasks.labels import NO_LABEL
 from pipework.tasks.task import TargetScale
 from pipework.train.data.batches import Rows
 from pipework.train.loop.model_inputs import to_device
@@ -39,7 +38,7 @@ def label_losses(
                 labels[:length] for labels, length in zip(chosen, lengths_N[rows_B], strict=True)
             ]
             chosen = np.concatenate(tokens)
-        wanted = np.int64 if truth.dtype == np.int32 else np.float32
+        wanted = np.int64 if truth.dtype in {np.dtype(np.int16), np.dtype(np.int32)} else np.float32
         truth_B = to_device(torch.from_numpy(chosen.astype(wanted)), logits_BC.device)
         found = objective.of_labels(logits_BC, truth_B, smoothing, weights_C)
         return found if lengths_N is None else _means(found, truth_B, lengths_N[rows_B])
@@ -53,7 +52,7 @@ def _means(
     """Return the mean over the labelled tokens of each row."""
     device = losses_T.device
     row_T = torch.repeat_interleave(torch.from_numpy(lengths_B)).to(device)
-    labelled_T = (truth_T != NO_LABEL).to(losses_T.dtype)
+    labelled_T = (truth_T >= 0).to(losses_T.dtype)
     zeros_B = torch.zeros(len(lengths_B), dtype=losses_T.dtype, device=device)
     total_B = zeros_B.index_add(0, row_T, losses_T * labelled_T)
     return total_B / zeros_B.index_add(0, row_T, labelled_T).clamp(min=1)

@@ -1,0 +1,241 @@
+"""Spans of a text: their forms in data files, the tags of their tokens, and their decoding.
+
+A tag is a prefix and a type, such as B-PER, or O outside of spans. The prefixes are those of BIO
+(Ramshaw and Marcus 1995, https://aclanthology.org/W95-0107), BIOES and BMES: B begins a span of
+several tokens, I and M continue it, E and L end it, S and U are a span of one token. In a scheme
+without E, B may be a span of one token. A tag without a prefix continues a span of its type, or
+begins one.
+
+Shapes: R tokens of all inputs, N inputs, T tokens of the longest input, C tags, S spans.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.errors import InputError
+
+OUTSIDE = "O"
+BEGINS, CONTINUES, ENDS, ALONE = frozenset("B"), frozenset("IM"), frozenset("EL"), frozenset("SU")
+PREFIXES = BEGINS | CONTINUES | ENDS | ALONE
+STARTS = ("start", "start_position", "start_offset")
+STOPS = ("end", "end_position", "end_offset")
+TYPES = ("label", "entity_type", "labels", "tag", "type")
+FORMS = 'expected spans as [{"start": 0, "end": 5, "label": "NAME"}]'
+Tags = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class Span(NamedTuple):
+    """A part of a text: code points [start, end), and the name of its type."""
+
+    start: int
+    end: int
+    label: str
+
+    def strip(self, text: str) -> "Span":
+        """Return the span without white space at its ends.
+
+        Raises:
+            InputError: it is not within the text, or has only white space.
+        """
+        part = text[self.start : self.end]
+        if self.end > len(text) or not part.strip():
+            found = f"[{self.start}, {self.end}) in {len(text)} characters"
+            message = f"expected a span within the text, found {found}"
+            raise InputError(message, "count code points from 0; the end is exclusive")
+        start = self.start + len(part) - len(part.lstrip())
+        return Span(start, start + len(part.strip()), self.label)
+
+
+def parse_spans(value: object) -> tuple[Span, ...]:
+    """Return the spans of a row, sorted by position.
+
+    Objects have the keys of this project, of presidio, Label Studio, doccano, Prodigy or spaCy;
+    lists are [start, end, label]. A text is JSON.
+
+    Raises:
+        InputError: the value is in none of these forms.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            message = f"{FORMS}, found the text {value!r:.40}"
+            raise InputError(message) from error
+    if isinstance(value, Mapping) and isinstance(value.get("entities"), list):
+        value = value["entities"]  # spaCy
+    if not isinstance(value, list):
+        message = f"{FORMS}, found {'null' if value is None else type(value).__name__}"
+        raise InputError(message, "write a row without spans as an empty list, []")
+    return tuple(sorted(map(_span, value)))
+
+
+def _span(item: object) -> Span:
+    fields: object = item.get("value", item) if isinstance(item, Mapping) else item
+    if isinstance(fields, Mapping):
+        fields = [_first(fields, names) for names in (STARTS, STOPS, TYPES)]
+    match fields:
+        case [int(start), int(end), str(label) | [str(label)]] if (
+            0 <= start < end and label.strip()
+        ):
+            return Span(start, end, label.strip())
+    message = f"{FORMS}, found {str(item)[:80]}"
+    raise InputError(message, "the start is before the end, and a label is a name")
+
+
+def _first(fields: Mapping[str, object], names: Sequence[str]) -> object:
+    return next((fields[name] for name in names if name in fields), None)
+
+
+def spans_of_tokens(
+    tags: Sequence[str], places: Sequence[tuple[int, int]]
+) -> list[dict[str, object]]:
+    """Return the spans of tagged tokens as in a data file; `places` are their characters."""
+    known = sorted({*tags})
+    tags_R = np.array([known.index(tag) for tag in tags], np.int64)
+    found = TagScheme.of(known).spans(tags_R, np.zeros(len(tags), np.int64))
+    return [
+        {"start": places[first][0], "end": places[last][1], "label": label}
+        for first, last, label in zip(
+            found.first.tolist(), found.last.tolist(), found.labels, strict=True
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenSpans:
+    """S spans of tokens.
+
+    Attributes:
+        first, last: the first and the last token of each span, int64 [S].
+        types: the index of the type of each span, int64 [S].
+        names: the names of the types.
+    """
+
+    first: Tags
+    last: Tags
+    types: Tags
+    names: tuple[str, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of the type of each span."""
+        return [self.names[index] for index in self.types.tolist()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TagScheme:
+    """The tags of a model, in the order of its logits.
+
+    Attributes:
+        types: the names of the types of spans.
+        type_C: the index of the type of each tag; -1 outside.
+        may_begin_C, may_end_C: whether a tag may be the first or the last of a text.
+        may_follow_CC: whether the second tag may follow the first.
+        begins_C: whether a tag begins a span after any tag.
+    """
+
+    types: tuple[str, ...]
+    type_C: Tags
+    may_begin_C: Flags
+    may_end_C: Flags
+    may_follow_CC: Flags
+    begins_C: Flags
+
+    @classmethod
+    def of(cls, tags: Sequence[str]) -> "TagScheme":
+        """Return the scheme of tags by their names."""
+        parsed = [_prefix_and_type(tag) for tag in tags]
+        types = tuple(dict.fromkeys(name for _, name in parsed if name))
+        type_C = np.array([types.index(name) if name else -1 for _, name in parsed], np.int64)
+        prefixes = [prefix for prefix, _ in parsed]
+        closed = any(prefix in ENDS for prefix in prefixes)  # every long span has an end
+        begins_C, continues_C, ends_C, alone_C = (
+            np.array([prefix in known for prefix in prefixes], np.bool_)
+            for known in (BEGINS, CONTINUES, ENDS, ALONE)
+        )
+        inner_C = continues_C | ends_C
+        has_begin = {name for prefix, name in parsed if prefix in BEGINS}
+        may_begin_C = ~inner_C | np.array([name not in has_begin for _, name in parsed], np.bool_)
+        open_C = (begins_C | continues_C) & closed
+        same_CC = (type_C[:, None] == type_C) & (type_C >= 0)
+        extends_CC = same_CC & ~(ends_C | alone_C)[:, None] & ~(begins_C | alone_C)
+        return cls(
+            types=types,
+            type_C=type_C,
+            may_begin_C=may_begin_C,
+            may_end_C=~open_C,
+            may_follow_CC=extends_CC | (~open_C[:, None] & may_begin_C),
+            begins_C=begins_C | alone_C,
+        )
+
+    def best(self, scores_RC: NDArray[np.floating], inputs_R: Tags) -> Tags:
+        """Return the tags of each input with the highest sum of scores that may follow each other.
+
+        This is the Viterbi algorithm without scores of transitions; `inputs_R` are the inputs of
+        the tokens, in order.
+        """
+        tags_R: Tags = scores_RC.argmax(axis=1)
+        wrong_R = ~self._fits(tags_R, inputs_R)
+        for number in np.unique(inputs_R[wrong_R]):
+            rows = slice(*np.searchsorted(inputs_R, [number, number + 1]))
+            tags_R[rows] = self._viterbi(scores_RC[rows])
+        return tags_R
+
+    def _fits(self, tags_R: Tags, inputs_R: Tags) -> Flags:
+        """Return whether each tag may follow the tag before it, and be the last of its input."""
+        if not len(tags_R):
+            return np.empty(0, np.bool_)
+        joined_R = inputs_R[1:] == inputs_R[:-1]
+        follows_R = self.may_follow_CC[tags_R[:-1], tags_R[1:]]
+        begins_R = np.concatenate(([True], ~joined_R))
+        fits_R = np.where(begins_R, self.may_begin_C[tags_R], np.concatenate(([True], follows_R)))
+        ends_R = np.concatenate((~joined_R, [True]))
+        return np.asarray(fits_R & (~ends_R | self.may_end_C[tags_R]))
+
+    def _viterbi(self, scores_TC: NDArray[np.floating]) -> Tags:
+        barred_CC = np.where(self.may_follow_CC, 0, -np.inf)
+        best_C = np.where(self.may_begin_C, scores_TC[0].astype(np.float64), -np.inf)
+        before_TC = np.zeros(scores_TC.shape, np.int64)
+        for position in range(1, len(scores_TC)):
+            paths_CC = best_C[:, None] + barred_CC
+            before_TC[position] = paths_CC.argmax(axis=0)
+            best_C = paths_CC.max(axis=0) + scores_TC[position]
+        tags_T = np.empty(len(scores_TC), np.int64)
+        tags_T[-1] = np.where(self.may_end_C, best_C, -np.inf).argmax()
+        for position in range(len(scores_TC) - 1, 0, -1):
+            tags_T[position - 1] = before_TC[position, tags_T[position]]
+        return tags_T
+
+    def spans(self, tags_R: Tags, inputs_R: Tags) -> TokenSpans:
+        """Return the spans of tags, which may be any sequence; negative tags are outside."""
+        type_R = np.where(tags_R >= 0, self.type_C[tags_R], -1)
+        if not len(type_R):
+            nothing = np.empty(0, np.int64)
+            return TokenSpans(nothing, nothing, nothing, self.types)
+        same_R = (type_R[1:] == type_R[:-1]) & (inputs_R[1:] == inputs_R[:-1])
+        joins_R = np.concatenate(([False], same_R & self.may_follow_CC[tags_R[:-1], tags_R[1:]]))
+        joins_R &= ~self.begins_C[tags_R]
+        first = np.flatnonzero((type_R >= 0) & ~joins_R)
+        ends_R = np.concatenate((~joins_R[1:], [True])) & (type_R >= 0)
+        return TokenSpans(first, np.flatnonzero(ends_R), type_R[first], self.types)
+
+
+def _prefix_and_type(tag: str) -> tuple[str, str]:
+    """Return the prefix of a tag and the type of its span, "" outside."""
+    if tag == OUTSIDE:
+        return "", ""
+    prefix, dash, name = tag.partition("-")
+    if not dash:
+        prefix, dash, name = tag.partition("_")
+    return (prefix, name) if dash and name and prefix in PREFIXES else ("", tag)
+
+
+def bio_tags(types: Sequence[str]) -> tuple[str, ...]:
+    """Return the tags of BIO for the types of spans."""
+    return (OUTSIDE, *(f"{prefix}-{name}" for name in types for prefix in "BI"))

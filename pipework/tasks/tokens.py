@@ -1,0 +1,260 @@
+"""Token classification: spans of a text and their types, such as names.
+
+Shapes: N inputs, R rows of all inputs (one for each token), T tokens of an input, C tags, K types.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipework.errors import DataError
+from pipework.progress import counted
+from pipework.tasks.evaluation import Evaluation, class_reports
+from pipework.tasks.kinds import Metric
+from pipework.tasks.labels import NO_LABEL, Label
+from pipework.tasks.metrics import Tally
+from pipework.tasks.outputs import NO_PLACE, LocatedOutputs, Outputs, Places
+from pipework.tasks.predictions import (
+    LABEL,
+    SCORE,
+    SPAN_COLUMNS,
+    ColumnType,
+    FoundSpan,
+    PredictedColumn,
+    PredictedColumns,
+    Prediction,
+    Spans,
+)
+from pipework.tasks.single_label import CERTAIN, SingleLabelTask
+from pipework.tasks.spans import OUTSIDE, Span, TagScheme, TokenSpans, bio_tags, parse_spans
+from pipework.tasks.task import Floats, Scorer, Truth
+
+UNLABELLED = NO_LABEL - 1  # a token of a span that does not begin and end with tokens
+
+
+class TokenTask(SingleLabelTask):
+    """The best valid sequence of tags of each text; a span of tokens with its tags is a prediction.
+
+    Special tokens have no tag. The truth of an input is the tag of each token, and then the number
+    of spans of each type that no sequence of tags finds: beyond the end of a truncated text, inside
+    of a token, or overlapping another span.
+    """
+
+    kind: Literal["tokens"] = "tokens"  # type: ignore[assignment]
+    fewest_labels: ClassVar[int] = 1
+    rows_per_token: ClassVar[bool] = True
+    truth_type: ClassVar[type[np.generic]] = np.int16
+    baseline: ClassVar[str] = ""
+    problem_type: ClassVar[str] = ""
+    change_columns: ClassVar[tuple[str, ...]] = ("tags", "prob.")
+
+    @property
+    def truth_shape(self) -> tuple[int, ...]:
+        """A tag for each token that an input may have, and a number for each type."""
+        return (-1,)
+
+    @cached_property
+    def scheme(self) -> TagScheme:
+        """The tags."""
+        return TagScheme.of(self.labels)
+
+    @classmethod
+    def logit_names(cls, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the tags of types; see `Task`."""
+        return bio_tags(names)
+
+    @classmethod
+    def data_names(cls, labels: Sequence[str]) -> tuple[str, ...]:
+        """Return the types of tags; see `Task`."""
+        return TagScheme.of(labels).types
+
+    @classmethod
+    def applicable_metrics(cls, labels: Sequence[str]) -> tuple[Metric, ...]:
+        """Return the F1 of spans with exact ends and type, as in seqeval, and its mean of types."""
+        return (Metric.MICRO_F1, Metric.MACRO_F1)
+
+    @classmethod
+    def parse_label(cls, value: object, separator: str | None, vector: Sequence[str] = ()) -> Label:
+        """Return the spans; see `Task`."""
+        return parse_spans(value)
+
+    @classmethod
+    def fit_label(cls, label: Label, text: str) -> Label:
+        """Return the spans without white space at their ends; see `Task`."""
+        return tuple(span.strip(text) for span in label if isinstance(span, Span))
+
+    @classmethod
+    def agreed(cls, answers: Sequence[object]) -> object:
+        """Return the spans of the first annotator; see `Task`."""
+        return answers[0]
+
+    def token_truth(
+        self, rows: Sequence[tuple[str, Label | None]], places: Sequence[Places], width: int
+    ) -> Truth:
+        """Return the tags of tokens and the numbers of lost spans, int16 [N, width + K]."""
+        types = {name: index for index, name in enumerate(self.scheme.types)}
+        truth = np.full((len(rows), width + len(types)), NO_LABEL, np.int16)
+        truth[:, width:] = 0
+        tags = {tag: index for index, tag in enumerate(self.labels)}
+        for (at, spans), places_T2, row in zip(rows, places, truth, strict=True):
+            tags_T, lost_K = row[: len(places_T2)], row[width:]
+            tags_T[places_T2[:, 0] != NO_PLACE] = tags[OUTSIDE]
+            # The longest of overlapping spans counts.
+            for span in sorted(_spans(at, spans), key=lambda span: (span.start - span.end, span)):
+                if span.label not in types:
+                    message = f"{at} has a span {span.label!r}, which the model lacks"
+                    raise DataError(message, f"known labels: {', '.join(types)}")
+                first, last = tokens_of(span, places_T2)
+                inside_T = tags_T[first:last]
+                exact = first < last and (places_T2[first, 0], places_T2[last - 1, 1]) == span[:2]
+                if exact and (inside_T == tags[OUTSIDE]).all():
+                    inside_T[:] = tags[f"I-{span.label}"]
+                    inside_T[0] = tags[f"B-{span.label}"]
+                    continue
+                lost_K[types[span.label]] += 1
+                inside_T[inside_T == tags[OUTSIDE]] = UNLABELLED
+        return truth
+
+    def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
+        """Return the spans of each input; see `Task`."""
+        found: list[list[FoundSpan]] = [[] for _ in range(len(outputs))]
+        rows, spans = self._found(outputs)
+        located = outputs if isinstance(outputs, LocatedOutputs) else None
+        ends = np.stack((rows[spans.first], rows[spans.last]), axis=1)
+        totals_R = np.concatenate(([0.0], np.cumsum(self._best_scores(outputs, rows))))
+        means_S = (totals_R[spans.last + 1] - totals_R[spans.first]) / (
+            spans.last + 1 - spans.first
+        )
+        inputs = outputs.inputs
+        for (first, last), label, score in zip(
+            ends.tolist(), spans.labels, means_S.tolist(), strict=True
+        ):
+            row = int(inputs[first])
+            start, end = first - int(outputs.offsets[row]), last - int(outputs.offsets[row]) + 1
+            text = ""
+            if located is not None:
+                start, end = int(located.places[first, 0]), int(located.places[last, 1])
+                text = located.texts[row][start:end]
+            found[row].append(FoundSpan(start=start, end=end, label=label, score=score, text=text))
+        return [Spans(spans=tuple(row)) for row in found]
+
+    def _best_scores(self, outputs: Outputs, rows: NDArray[np.intp]) -> Floats:
+        """Return the probability of the decoded tag of each of some rows."""
+        scores = self.probabilities(outputs.values[rows])
+        return scores[np.arange(len(rows)), self._tags(outputs, rows)].astype(np.float64)
+
+    def _tags(self, outputs: Outputs, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        logits = np.nan_to_num(outputs.values[rows].astype(np.float64))
+        scores = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        return self.scheme.best(scores, outputs.inputs[rows])
+
+    def _found(self, outputs: Outputs) -> tuple[NDArray[np.intp], TokenSpans]:
+        """Return the rows that are no special tokens, and the spans of these rows."""
+        rows = np.arange(len(outputs.values))
+        if isinstance(outputs, LocatedOutputs):
+            rows = np.flatnonzero(outputs.places[:, 0] != NO_PLACE)
+        return rows, self.scheme.spans(self._tags(outputs, rows), outputs.inputs[rows])
+
+    def has_spans(self, outputs: Outputs) -> NDArray[np.bool_]:
+        """Return which inputs may have spans, [N]: a token is not best outside of all."""
+        inside_R = (self.scheme.type_C >= 0)[outputs.values.argmax(axis=1)]
+        return outputs.max_per_input(inside_R.astype(np.float64)) > 0
+
+    def columns(self, outputs: Outputs) -> PredictedColumns:
+        """Return lists of the spans of each input, in the order of the text; see `Task`."""
+        rows = [one.spans for one in self.decode(outputs) if isinstance(one, Spans)]
+        types = {"text": ColumnType.TEXT, "label": ColumnType.TEXT, "score": ColumnType.NUMBER}
+        names = {"label": LABEL, "score": SCORE, **SPAN_COLUMNS}
+        return {
+            column: PredictedColumn(
+                type=types.get(name, ColumnType.COUNT),
+                many=True,
+                values=[[getattr(span, name) for span in row] for row in rows],
+            )
+            for name, column in names.items()
+        }
+
+    def _counts(self, outputs: Outputs, truth: Truth) -> NDArray[np.int64]:
+        """Return right, true and predicted spans of each input by type, [3, N, K]."""
+        types = len(self.scheme.types)
+        truth_NW = np.asarray(truth)
+        lengths_N = outputs.counts
+        true_R = np.concatenate(
+            [row[:length] for row, length in zip(truth_NW, lengths_N, strict=True)] or [[]]
+        ).astype(np.int64)
+        rows = np.flatnonzero(true_R != NO_LABEL)
+        inputs = outputs.inputs[rows]
+        true, found = (
+            self.scheme.spans(tags, inputs) for tags in (true_R[rows], self._tags(outputs, rows))
+        )
+        keys = [
+            (one.first * (len(rows) + 1) + one.last) * types + one.types for one in (true, found)
+        ]
+        counts = np.zeros((3, len(outputs), types), np.int64)
+        right = np.isin(keys[0], keys[1])
+        np.add.at(counts[0], (inputs[true.first[right]], true.types[right]), 1)
+        for total, one in zip(counts[1:], (true, found), strict=True):
+            np.add.at(total, (inputs[one.first], one.types), 1)
+        counts[1] += truth_NW[:, truth_NW.shape[1] - types :].astype(np.int64)
+        return counts
+
+    def evaluate(self, outputs: Outputs, truth: Truth) -> Evaluation:
+        """Score spans with exact ends and type; see `Task`."""
+        tally = _tally(self._counts(outputs, truth))
+        return Evaluation(
+            rows=len(outputs),
+            metric=self.metric,
+            scores={metric: _score(metric, tally) for metric in self.applicable_metrics(())},
+            classes=class_reports(tally, self.scheme.types),
+        )
+
+    def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:
+        """Return a function that scores inputs; see `Task`."""
+        counts = self._counts(outputs, truth)
+        return lambda rows: _score(self.metric, _tally(counts[:, rows]))
+
+    def constant(self, truth: Truth) -> tuple[str, Floats]:
+        """Return the logits of no span."""
+        logits_C = np.full(len(self.labels), -CERTAIN)
+        logits_C[self.scheme.type_C < 0] = CERTAIN
+        return "predicting no span", logits_C
+
+    def label_counts(self, truth: Truth) -> NDArray[np.int64]:
+        """Return the number of tokens with each tag, [C]; see `Task`."""
+        tags = np.asarray(truth, np.int64)[:, : -len(self.scheme.types)].ravel()
+        return np.bincount(tags[tags >= 0], minlength=len(self.labels))
+
+    def describe_decision(self) -> str:
+        """Return the number of types of spans."""
+        return f"spans of {counted(len(self.scheme.types), 'type')}, best valid sequence of tags"
+
+    def describe_output(self) -> str:
+        """Return the types of spans."""
+        names = ", ".join(f"`{name}`" for name in self.scheme.types)
+        return f"spans of {counted(len(self.scheme.types), 'type')}: {names}"
+
+
+def _spans(at: str, label: Label | None) -> list[Span]:
+    if not isinstance(label, tuple):
+        message = f"{at}: expected spans, found {label!r}"
+        raise DataError(message, "write a row without spans as an empty list, []")
+    return [span for span in label if isinstance(span, Span)]
+
+
+def tokens_of(span: Span, places_T2: Places) -> tuple[int, int]:
+    """Return the tokens [first, last) that share characters with a span."""
+    starts, ends = places_T2.T
+    touched = np.flatnonzero((starts < span.end) & (ends > span.start) & (starts != NO_PLACE))
+    return (int(touched[0]), int(touched[-1]) + 1) if len(touched) else (0, 0)
+
+
+def _tally(counts: NDArray[np.int64]) -> Tally:
+    hits_C, true_C, predicted_C = counts.sum(axis=1)
+    return Tally(hits_C=hits_C, true_C=true_C, predicted_C=predicted_C)
+
+
+def _score(metric: Metric, tally: Tally) -> float:
+    return tally.macro_f1 if metric is Metric.MACRO_F1 else tally.micro_f1
