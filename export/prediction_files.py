@@ -22,7 +22,15 @@ from pipework.errors import ConfigError
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.read_options import Format
-from pipework.tasks.predictions import LABEL, LABEL_SCORE, SCORE, SEPARATOR, Prediction
+from pipework.tasks.predictions import (
+    LABEL,
+    LABEL_SCORE,
+    SCORE,
+    SEPARATOR,
+    SPANS,
+    Prediction,
+    Spans,
+)
 
 PREDICTED = (LABEL, SCORE)
 LINE_BREAKS = re.compile(r"\r\n|[\t\r\n]")
@@ -153,6 +161,8 @@ def _label_scores(prediction: Prediction) -> dict[str, float]:
 
 
 def _predicted_names(prediction: Prediction) -> list[str]:
+    if isinstance(prediction, Spans):
+        return [SPANS]
     return [*PREDICTED[-len(prediction.text_fields()) :]]
 
 

@@ -132,7 +132,8 @@ def checked_data_report(
 def _checked_report(run: TrainingRun, prepared: PreparedRun, encoder: TextEncoder) -> DataReport:
     sources = run.config.sources()
     task = prepared.task
-    report = cached_report(sources, encoder, prepared.tokenizer, task.labels, run.progress)
+    names = task.data_names(task.labels)
+    report = cached_report(sources, encoder, prepared.tokenizer, names, run.progress)
     values = report.splits["train"].values
     if values is not None and values.smallest == values.largest:
         message = f"expected different targets in train, found {values.smallest:g} in every row"

@@ -40,7 +40,6 @@ from pipework.export.importing.run import import_source, open_any
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Variant
-from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import Prediction, RegressionValue, SingleLabel
 from pipework.train.model.packed_encoder import PACKABLE
 
@@ -272,8 +271,8 @@ def _serve(folder: Path, run: Path) -> float:
     if source.pair:
         pairs = zip(examples, examples[1:] + examples[:1], strict=True)
         examples = [replace(example, text_pair=other.text) for example, other in pairs]
-    logits_NC = SourceReference(source, LENGTH).logits(examples, lambda _: None)
-    expected = source.task.decode(Outputs.of(logits_NC))
+    outputs = SourceReference(source, LENGTH).outputs(examples, lambda _: None)
+    expected = source.task.decode(outputs)
     with running_server(run) as url, Client(url) as client:
         found = client.predict_examples(examples)
     return max(_difference(*both) for both in zip(expected, found, strict=True))

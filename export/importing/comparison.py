@@ -21,7 +21,7 @@ from pipework.progress import Progress, counted
 from pipework.run_folder.engine_record import Tolerance
 from pipework.scoring.evaluation import Engine, infer_all
 from pipework.scoring.logit_diff import Comparison
-from pipework.tasks.outputs import Outputs
+from pipework.tasks.outputs import Outputs, offsets_of
 from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding, TextEncoder
 from pipework.train.data.tokenizer import SPECIAL_TOKENS, library_errors, summary
@@ -72,21 +72,23 @@ class SourceReference:
         ids: list[int] = self._tokens(example)["input_ids"][0].tolist()
         return ids
 
-    def logits(
-        self, examples: Sequence[Example], advance: Callable[[int], None]
-    ) -> NDArray[np.float32]:
-        """Return logits [N, C]; `advance` is called after each input."""
-        rows = []
+    def outputs(self, examples: Sequence[Example], advance: Callable[[int], None]) -> Outputs:
+        """Return the logits; `advance` is called after each input."""
+        parts = []
         for example in examples:
-            rows.append(self.batch_logits([example])[0])
+            parts.append(self.batch_outputs([example]))
             advance(1)
-        return np.stack(rows)
+        return Outputs.concatenate(parts)
 
-    def batch_logits(self, examples: Sequence[Example]) -> NDArray[np.float32]:
-        """Return logits [N, C] of inputs that are computed together, with padding."""
+    def batch_outputs(self, examples: Sequence[Example]) -> Outputs:
+        """Return the logits of inputs that are computed together, with padding."""
+        tokens = self._tokens(*examples)
         with torch.inference_mode():
-            logits_NC = self._activation(self._model(**self._tokens(*examples)).logits)
-        return np.asarray(logits_NC.float().numpy())
+            logits = self._activation(self._model(**tokens).logits).float()
+        if logits.dim() == 2:  # noqa: PLR2004  (a row for each input)
+            return Outputs.of(logits.numpy())
+        mask_NT = tokens["attention_mask"] != 0
+        return Outputs(logits[mask_NT].numpy(), offsets_of(mask_NT.sum(dim=1).numpy()))
 
     def _tokens(self, *examples: Example) -> dict[str, torch.Tensor]:
         # In lists, as in a batch: outside of lists, an empty second text is ignored.
@@ -142,46 +144,59 @@ def compare_with_source(
         ConfigError: the source fails for an input, depends on the batch, or reads special tokens in
             rows of the user: of the task in one, or others in all of them.
     """
+    as_text = {*reference.special_tokens()} - imported.encoder.tokens_in_texts
+    compared = _compared(imported.encoder, reference, examples, as_text)
+    encodings = imported.encoder.encode([*compared.values()])
+    with progress.stage("running the source", len(compared), "rows"):
+        try:
+            expected = reference.outputs([*compared.values()], progress.advance)
+            _check_batches(imported.task, reference, [*compared.values()], encodings, expected)
+        except library_errors() as error:
+            message = f"the source cannot be run on every input: {summary(error)}"
+            hint = "expected a model that takes any text, and a tokenizer that adds its tokens"
+            raise ConfigError(message, hint) from error
+    found = infer_all(imported.engine, encodings, progress)
+    tokens = _token_differences(compared, encodings, reference)
+    if (found.counts != expected.counts).any():
+        message = f"the import has other tokens than its source for {counted(len(tokens), 'input')}"
+        raise CheckFailedError(message, "nothing was imported", "\n".join(tokens[:WORST]))
+    comparison = Comparison.of(
+        imported.task,
+        expected=expected,
+        found=found,
+        inputs=np.arange(len(compared)),
+        lengths=np.array([len(encoding) for encoding in encodings]),
+    )
+    breaches = comparison.breaches(reference.tolerance)
+    if breaches:
+        limits = ", ".join(breach.limit for breach in breaches)
+        raise _error(comparison, reference.tolerance, limits, tokens, compared)
+    return SourceComparison(
+        rows=len(compared),
+        max_abs=float(comparison.max_differences.max()),
+        with_special_tokens=_rows_with(examples, as_text),
+    )
+
+
+def _compared(
+    encoder: TextEncoder,
+    reference: SourceReference,
+    examples: Sequence[Example],
+    as_text: Collection[str],
+) -> dict[str, Example]:
+    """Return rows and edge cases without special tokens that the import reads as text."""
     named = {f"row {number}": row for number, row in enumerate(examples, start=1)}
     named |= edge_examples(examples[0])
-    named["longer than max_length"] = _longer(examples[0], imported.encoder.max_length)
-    as_text = {*reference.special_tokens()} - imported.encoder.tokens_in_texts
+    named["longer than max_length"] = _longer(examples[0], encoder.max_length)
     _check_task_tokens(examples, [t for t in reference.task_tokens() if t in as_text])
-    left_out = _rows_with(examples, as_text)
-    if left_out == len(examples):
+    if _rows_with(examples, as_text) == len(examples):
         found = ", ".join(sorted(token for token in as_text if _rows_with(examples, [token])))
         message = f"every row has a special token that the import reads as text: {found}"
         raise ConfigError(message, f"no row can be compared: remove these tokens, or {AS_TOKENS}")
     compared = {name: row for name, row in named.items() if not _contains(row, as_text)}
     if reference.is_decoder:  # without special tokens, the source cannot read an empty text
         compared = {name: row for name, row in compared.items() if reference.token_ids(row)}
-    encodings = imported.encoder.encode([*compared.values()])
-    with progress.stage("running the source", len(compared), "rows"):
-        try:
-            expected_NC = reference.logits([*compared.values()], progress.advance)
-            _check_batches(imported.task, reference, [*compared.values()], encodings, expected_NC)
-        except library_errors() as error:
-            message = f"the source cannot be run on every input: {summary(error)}"
-            hint = "expected a model that takes any text, and a tokenizer that adds its tokens"
-            raise ConfigError(message, hint) from error
-    found_NC = infer_all(imported.engine, encodings, progress).values
-    comparison = Comparison(
-        task=imported.task,
-        expected_XC=expected_NC,
-        found_XC=found_NC,
-        input_X=np.arange(len(compared)),
-        lengths_X=np.array([len(encoding) for encoding in encodings]),
-    )
-    breaches = comparison.breaches(reference.tolerance)
-    if breaches:
-        tokens = _token_differences(compared, encodings, reference)
-        limits = ", ".join(breach.limit for breach in breaches)
-        raise _error(comparison, reference.tolerance, limits, tokens, compared)
-    return SourceComparison(
-        rows=len(compared),
-        max_abs=float(comparison.max_differences.max()),
-        with_special_tokens=left_out,
-    )
+    return compared
 
 
 def _check_task_tokens(examples: Sequence[Example], tokens: Sequence[str]) -> None:
@@ -202,7 +217,7 @@ def _check_batches(
     reference: SourceReference,
     examples: Sequence[Example],
     encodings: Sequence[Encoding],
-    expected_NC: NDArray[np.float32],
+    expected: Outputs,
 ) -> None:
     """Check that the source predicts the same for an input alone and in batches.
 
@@ -211,11 +226,11 @@ def _check_batches(
     """
     order = np.argsort([len(encoding) for encoding in encodings], kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, BATCH).astype(int))].tolist()
-    allowed = reference.tolerance.max_abs * task.difference_unit(expected_NC)
+    allowed = reference.tolerance.max_abs * task.difference_unit(expected.values)
     for size in BATCH_SIZES:
         rows = [*chosen[: size - 1], chosen[-1]]  # short inputs with the longest
-        found_NC = reference.batch_logits([examples[row] for row in rows])
-        largest = float(np.abs(found_NC - expected_NC[rows]).max())
+        found = reference.batch_outputs([examples[row] for row in rows])
+        largest = float(np.abs(found.values - expected.take(rows).values).max())
         if not largest <= allowed:
             message = (
                 f"the source predicts differently for an input alone and in a batch of {len(rows)}:"
@@ -276,6 +291,6 @@ def _error(
             comparison.task, *(Outputs.of(found_C[None]) for found_C in both)
         )
         tokens_and_diff = f"{comparison.lengths_X[row]:>6} {largest_N[row]:>9.2e}"
-        lines.append(f"{names[row]:<24} {tokens_and_diff}  {labels}")
+        lines.append(f"{names[comparison.input_X[row]]:<24} {tokens_and_diff}  {labels}")
     details = "\n".join((head, *lines, *tokens[:WORST]))
     return CheckFailedError(message, "nothing was imported", details)

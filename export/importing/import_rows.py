@@ -98,8 +98,10 @@ class ImportRows:
 def _source(path: Path, data: ReadingSettings, task: Task, pair: bool | None) -> Source:
     """Return how to read a file: with the configured or the usual columns."""
     columns, source = data.columns, data.source(path, task.kind, labels=task.labels)
-    names = column_names(path, source.read_options())
-    label = columns.label if "label" in columns.model_fields_set or "label" in names else None
+    options = source.read_options()
+    names = column_names(path, options)
+    named = "label" in columns.model_fields_set or "label" in names
+    label = columns.label if named or options.format is Format.CONLL else None
     text_pair = columns.text_pair
     if text_pair is None and pair is not False and "text_pair" in names:
         text_pair = "text_pair"

@@ -78,7 +78,7 @@ def imported_data(
         task = task.with_thresholds(outputs.values, truth)
         scored = task.evaluate(outputs, truth)
         if not rows.settings.force:
-            check_scores(scored, outputs.values, truth, task, path)
+            check_scores(scored, outputs, truth, task, path)
         tokens = token_digest(encodings)
         metrics["dev"] = scored.metrics().model_copy(update={"tokens": tokens})
     if rows.settings.calibrate and scale is None:
@@ -99,7 +99,7 @@ def imported_data(
 
 def check_scores(
     scored: Evaluation,
-    logits_NC: NDArray[np.float32],
+    outputs: Outputs,
     truth: NDArray[np.generic],
     task: Task,
     path: Path,
@@ -116,7 +116,7 @@ def check_scores(
     """
     rows = ScoredRows(
         split="dev",
-        outputs=Outputs.of(logits_NC),
+        outputs=outputs,
         truth=truth,
         task=task,
         leaked_N=np.zeros(len(truth), np.bool_),

@@ -60,7 +60,7 @@ def open_copy(task: Task, form: Input, folder: Path) -> ImportedModel:
         encoder=TextEncoder.open(
             folder / TOKENIZER, max_length=form.max_length, type_ids=form.type_ids
         ),
-        engine=CheckpointEngine(model, padding=Padding.of(form)),
+        engine=CheckpointEngine(model, padding=Padding.of(form), row_offsets=task.row_offsets),
         has_bias=model.has_bias,
     )
 

@@ -14,7 +14,9 @@ from pipework.tasks.registry import TASKS, kind_of, task_type
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.task import Task
+from pipework.tasks.tokens import TokenTask
 from pipework.train.config.data import TaskSettings
+from pipework.train.model.classifier import is_per_token
 from pipework.train.model.families import output_activation
 
 
@@ -40,12 +42,14 @@ def source_task(
     Raises:
         ConfigError: the kind of task, the labels and the number of logits do not match.
     """
-    kinds = {task.problem_type: task for task in TASKS if task.predicts}
+    kinds = {task.problem_type: task for task in TASKS if task.problem_type}
     default = RegressionTask if config.num_labels == 1 else SingleLabelTask
     if config.problem_type not in (*kinds, None):
         message = f"{name!r} has the problem_type {config.problem_type!r}"
         raise ConfigError(message, f"expected in config.json: {', '.join(kinds)}")
     task = kinds.get(config.problem_type, default)
+    if is_per_token(*(config.architectures or ())):
+        task = TokenTask
     if "kind" in settings.model_fields_set:
         task = task_type(settings.kind)
     kind = kind_of(task)

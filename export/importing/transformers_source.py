@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from pipework.errors import ConfigError
 from pipework.export.config import ImportSettings
@@ -34,9 +34,20 @@ from pipework.export.importing.unused_parts import check_unused
 from pipework.run_folder.engine_record import Precision
 from pipework.run_folder.manifest import SourceKind
 from pipework.train.config.model import HeadSettings
-from pipework.train.model.classifier import Classifier, padding_of, silence_transformers
+from pipework.train.model.classifier import (
+    Classifier,
+    is_per_token,
+    padding_of,
+    silence_transformers,
+)
 from pipework.train.model.encoder_configs import read_config
-from pipework.train.model.pretrained import LabelNames, check_vocabulary, load, opening
+from pipework.train.model.pretrained import (
+    LabelNames,
+    check_vocabulary,
+    linear_model_class,
+    load,
+    opening,
+)
 from pipework.train.model.tensorflow_weights import find_index, label_count
 
 CLASSIFIER = "ForSequenceClassification"
@@ -164,9 +175,9 @@ def _load(
     name: str, config: PreTrainedConfig, prefix: str = ""
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     with opening(name):
-        model, loading = load(AutoModelForSequenceClassification, name, config, **_without(prefix))
+        model, loading = load(_model_class(config), name, config, **_without(prefix))
     if prefix:  # transformers would add the prefix again where it saves this model
-        new = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+        new = _model_class(config).from_config(config, dtype=torch.float32)
         new.load_state_dict(model.state_dict())
         return new, loading
     return model, loading
@@ -187,7 +198,7 @@ def _reopen(
             config = read_config(name, family)
             if adapter is not None:  # the base may have no head, or another
                 config.num_labels = adapter.labels
-            model = AutoModelForSequenceClassification.from_pretrained(
+            model = _model_class(config).from_pretrained(
                 name,
                 config=config,
                 dtype=torch.float32,
@@ -199,10 +210,14 @@ def _reopen(
         return model if adapter is None else adapter.apply(model)
 
 
+def _model_class(config: PreTrainedConfig) -> type[Any]:
+    return linear_model_class(per_token=is_per_token(*(config.architectures or ())))
+
+
 def _check_architecture(name: str, config: PreTrainedConfig) -> None:
     architecture = (config.architectures or [CLASSIFIER])[0]
-    if not architecture.endswith(CLASSIFIER):
-        message = f"{name!r} is a {architecture}, expected a sequence classifier"
+    if not architecture.endswith(CLASSIFIER) and not is_per_token(architecture):
+        message = f"{name!r} is a {architecture}, expected a sequence or token classifier"
         hint = f"train a head first: pipe train CONFIG --set model.name={name}"
         if not hasattr(transformers, architecture):
             hint = "if its modules and weights are those of BERT: --as bert; or " + hint

@@ -5,7 +5,7 @@ Shapes: N inputs, C classes.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -24,6 +24,7 @@ L = TypeVar("L", bound="SingleLabel")
 LABEL = "predicted_label"
 SCORE = "predicted_score"
 LOW, HIGH = "predicted_low", "predicted_high"
+SPANS = "predicted_spans"
 SPAN_COLUMNS = {name: f"predicted_{name}" for name in ("start", "end", "text")}
 TRUNCATED, WINDOWS = "truncated", "windows"
 LABEL_SCORE = "score_{}"  # the column of the score of a label
@@ -158,10 +159,7 @@ class Spans:
 
     def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
         """Return the spans as a list of JSON."""
-        spans = [
-            {"start": span.start, "end": span.end, "label": span.label, "text": span.text}
-            for span in self.spans
-        ]
+        spans = [asdict(span) | {"score": round(span.score, 4)} for span in self.spans]
         return (json.dumps(spans, ensure_ascii=False),)
 
 

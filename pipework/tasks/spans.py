@@ -138,6 +138,8 @@ class TagScheme:
         may_begin_C, may_end_C: whether a tag may be the first or the last of a text.
         may_follow_CC: whether the second tag may follow the first.
         begins_C: whether a tag begins a span after any tag.
+        tags_by_place: the first, inner and last tag of a longer span by type, and the tag of a span
+            of one token.
     """
 
     types: tuple[str, ...]
@@ -146,6 +148,7 @@ class TagScheme:
     may_end_C: Flags
     may_follow_CC: Flags
     begins_C: Flags
+    tags_by_place: Mapping[str, tuple[int, int, int, int]]
 
     @classmethod
     def of(cls, tags: Sequence[str]) -> "TagScheme":
@@ -172,7 +175,13 @@ class TagScheme:
             may_end_C=~open_C,
             may_follow_CC=extends_CC | (~open_C[:, None] & may_begin_C),
             begins_C=begins_C | alone_C,
+            tags_by_place={name: _tags_by_place(parsed, name) for name in types},
         )
+
+    def tags_of(self, name: str, length: int) -> list[int]:
+        """Return the tags of a span of a type with a number of tokens."""
+        first, inner, last, alone = self.tags_by_place[name]
+        return [alone] if length == 1 else [first, *[inner] * (length - 2), last]
 
     def best(self, scores_RC: NDArray[np.floating], inputs_R: Tags) -> Tags:
         """Return the tags of each input with the highest sum of scores that may follow each other.
@@ -234,6 +243,19 @@ def _prefix_and_type(tag: str) -> tuple[str, str]:
     if not dash:
         prefix, dash, name = tag.partition("_")
     return (prefix, name) if dash and name and prefix in PREFIXES else ("", tag)
+
+
+def _tags_by_place(tags: Sequence[tuple[str, str]], name: str) -> tuple[int, int, int, int]:
+    own = {prefix: index for index, (prefix, known) in enumerate(tags) if known == name}
+
+    def tag(*groups: frozenset[str]) -> int:
+        return next(own[prefix] for group in groups for prefix in own if prefix in group)
+
+    plain = frozenset({""})
+    inner = tag(CONTINUES, plain, BEGINS, ENDS, ALONE)
+    first = own.get("B", inner)
+    last = tag(ENDS, CONTINUES, plain, BEGINS, ALONE)
+    return first, inner, last, tag(ALONE, BEGINS, plain, CONTINUES, ENDS)
 
 
 def bio_tags(types: Sequence[str]) -> tuple[str, ...]:

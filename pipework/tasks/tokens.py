@@ -5,10 +5,11 @@ Shapes: N inputs, R rows of all inputs (one for each token), T tokens of an inpu
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import model_validator
 
 from pipework.errors import DataError
 from pipework.progress import counted
@@ -50,6 +51,13 @@ class TokenTask(SingleLabelTask):
     baseline: ClassVar[str] = ""
     problem_type: ClassVar[str] = ""
     change_columns: ClassVar[tuple[str, ...]] = ("tags", "prob.")
+
+    @model_validator(mode="after")
+    def _has_outside(self) -> Self:
+        if OUTSIDE not in self.labels:
+            message = f"expected a tag {OUTSIDE!r} outside of spans, found {', '.join(self.labels)}"
+            raise ValueError(message)
+        return self
 
     @property
     def truth_shape(self) -> tuple[int, ...]:
@@ -98,10 +106,10 @@ class TokenTask(SingleLabelTask):
         types = {name: index for index, name in enumerate(self.scheme.types)}
         truth = np.full((len(rows), width + len(types)), NO_LABEL, np.int16)
         truth[:, width:] = 0
-        tags = {tag: index for index, tag in enumerate(self.labels)}
+        outside = self.labels.index(OUTSIDE)
         for (at, spans), places_T2, row in zip(rows, places, truth, strict=True):
             tags_T, lost_K = row[: len(places_T2)], row[width:]
-            tags_T[places_T2[:, 0] != NO_PLACE] = tags[OUTSIDE]
+            tags_T[places_T2[:, 0] != NO_PLACE] = outside
             # The longest of overlapping spans counts.
             for span in sorted(_spans(at, spans), key=lambda span: (span.start - span.end, span)):
                 if span.label not in types:
@@ -110,12 +118,11 @@ class TokenTask(SingleLabelTask):
                 first, last = tokens_of(span, places_T2)
                 inside_T = tags_T[first:last]
                 exact = first < last and (places_T2[first, 0], places_T2[last - 1, 1]) == span[:2]
-                if exact and (inside_T == tags[OUTSIDE]).all():
-                    inside_T[:] = tags[f"I-{span.label}"]
-                    inside_T[0] = tags[f"B-{span.label}"]
+                if exact and (inside_T == outside).all():
+                    inside_T[:] = self.scheme.tags_of(span.label, last - first)
                     continue
                 lost_K[types[span.label]] += 1
-                inside_T[inside_T == tags[OUTSIDE]] = UNLABELLED
+                inside_T[inside_T == outside] = UNLABELLED
         return truth
 
     def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:

@@ -184,14 +184,26 @@ class Config(Settings):
         if self.task.type.has_values and weighted:
             message = "train.class_weights and train.label_smoothing do not apply to a regression"
             raise ValueError(message)
-        if self.task.type.rows_per_token and self.model.head is not Head.LINEAR:
-            message = f"model.head {self.model.head} has no logits for each token: use linear"
-            raise ValueError(message)
         if self.model.head is Head.ENTITY and not self.data.entities:
             message = (
                 "model.head entity needs data with entities: set data.marked, "
                 "data.columns.entities or data.format semeval"
             )
+            raise ValueError(message)
+        return self
+
+    @model_validator(mode="after")
+    def _fit_for_tokens(self) -> Self:
+        if not self.task.type.rows_per_token:
+            return self
+        if self.train.teacher:
+            message = "train.teacher needs a task with one prediction for each text"
+            raise ValueError(message)
+        if (*self.data.fields,) != ("text",):
+            message = "spans are those of single texts: remove text_pair and entities"
+            raise ValueError(message)
+        if self.model.head is not Head.LINEAR:
+            message = f"model.head {self.model.head} has no logits for each token: use linear"
             raise ValueError(message)
         return self
 

@@ -193,6 +193,7 @@ def check_config(
     sources = config.sources()
     labels = class_labels(config.task.labels, sources["train"])
     check_labels(labels, sources, configured=config.task.labels is not None)
+    labels = sources["train"].task.data_names(labels)
     tokenizer = make_tokenizer(config.model, sources["train"])
     # Pretraining splits long texts instead of truncating them.
     length = config.model.max_length if task_type(config.task.kind).predicts else UNLIMITED

@@ -18,6 +18,7 @@ from pipework.progress import Progress
 from pipework.run_folder.manifest import read_manifest
 from pipework.scoring.bootstrap import TaskOutputs, paired_runs_interval
 from pipework.scoring.evaluation import label_array
+from pipework.text.encoding import open_encoder
 from pipework.train.config.run_config import Config
 from pipework.train.loop.determinism import exact_float32
 from pipework.train.loop.distributed import World
@@ -134,7 +135,8 @@ def compare(
     """Score the runs of the unchanged and of the best config on a split, paired by their seeds."""
     examples = list(source.rows())
     before, after = ([_infer(run, examples, progress) for run in config] for config in runs)
-    truth = label_array(examples, before[0].task, str(source.path))
+    encoder = open_encoder(runs[0][0], read_manifest(runs[0][0]))
+    truth = label_array(examples, before[0].task, str(source.path), encoder)
     interval = paired_runs_interval(before, after, truth)
     return SplitComparison(
         split=split,

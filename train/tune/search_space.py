@@ -202,6 +202,9 @@ def _checked(config: Config, name: str, overrides: Sequence[str], key: str, valu
         message = f"tune.{key}: the value {value} changes the task, or the rows of dev or test"
         raise ConfigError(message, "trials are compared by the same scores on the same rows")
     task = task_type(config.task.kind)
+    if task.rows_per_token and not key.startswith("train."):
+        message = f"tune.{key} may change the tokens, and the spans of trials are those of tokens"
+        raise ConfigError(message, "search settings of [train] only")
     unfixed = config.task.labels is None and task.fixed_labels is None
     if key.startswith("data.") and unfixed:
         message = f"tune.{key} needs task.labels: other train rows may have other labels"
