@@ -86,7 +86,8 @@ def imported_data(
     if rows.sources:
         # The rows of the calibration are not scored: those that are also in dev do no harm.
         dev = {"dev": rows.sources["dev"]}
-        report = data_report(dev, imported.encoder, task.labels, progress)
+        names = task.data_names(task.labels)
+        report = data_report(dev, imported.encoder, names, progress)
         findings += report.findings
     data = Data(
         reading=rows.reading(task.kind),

@@ -13,6 +13,7 @@ from pipework.progress import counted
 from pipework.tasks.registry import TASKS, kind_of, task_type
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.spans import OUTSIDE
 from pipework.tasks.task import Task
 from pipework.tasks.tokens import TokenTask
 from pipework.train.config.data import TaskSettings
@@ -67,6 +68,9 @@ def source_task(
     found = (config.id2label[index] for index in range(config.num_labels))
     names = tuple("" if name is None else str(name) for name in found)
     labels = task.fixed_labels or named_labels(settings, names)
+    if task is TokenTask and OUTSIDE not in labels:
+        message = f"{name!r} has no tag {OUTSIDE!r} outside of spans: {', '.join(labels)}"
+        raise ConfigError(message, 'name its tags: --set \'task.labels=["O", "B-PER", "I-PER"]\'')
     read = task(
         labels=labels,
         metric=settings.metric_for(labels),

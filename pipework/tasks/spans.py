@@ -137,7 +137,7 @@ class TagScheme:
         type_C: the index of the type of each tag; -1 outside.
         may_begin_C, may_end_C: whether a tag may be the first or the last of a text.
         may_follow_CC: whether the second tag may follow the first.
-        begins_C: whether a tag begins a span after any tag.
+        extends_CC: whether the second tag continues a span after the first.
         tags_by_place: the first, inner and last tag of a longer span by type, and the tag of a span
             of one token.
     """
@@ -147,7 +147,7 @@ class TagScheme:
     may_begin_C: Flags
     may_end_C: Flags
     may_follow_CC: Flags
-    begins_C: Flags
+    extends_CC: Flags
     tags_by_place: Mapping[str, tuple[int, int, int, int]]
 
     @classmethod
@@ -174,7 +174,7 @@ class TagScheme:
             may_begin_C=may_begin_C,
             may_end_C=~open_C,
             may_follow_CC=extends_CC | (~open_C[:, None] & may_begin_C),
-            begins_C=begins_C | alone_C,
+            extends_CC=extends_CC,
             tags_by_place={name: _tags_by_place(parsed, name) for name in types},
         )
 
@@ -228,8 +228,7 @@ class TagScheme:
             nothing = np.empty(0, np.int64)
             return TokenSpans(nothing, nothing, nothing, self.types)
         same_R = (type_R[1:] == type_R[:-1]) & (inputs_R[1:] == inputs_R[:-1])
-        joins_R = np.concatenate(([False], same_R & self.may_follow_CC[tags_R[:-1], tags_R[1:]]))
-        joins_R &= ~self.begins_C[tags_R]
+        joins_R = np.concatenate(([False], same_R & self.extends_CC[tags_R[:-1], tags_R[1:]]))
         first = np.flatnonzero((type_R >= 0) & ~joins_R)
         ends_R = np.concatenate((~joins_R[1:], [True])) & (type_R >= 0)
         return TokenSpans(first, np.flatnonzero(ends_R), type_R[first], self.types)

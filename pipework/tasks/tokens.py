@@ -117,8 +117,10 @@ class TokenTask(SingleLabelTask):
                     raise DataError(message, f"known labels: {', '.join(types)}")
                 first, last = tokens_of(span, places_T2)
                 inside_T = tags_T[first:last]
-                exact = first < last and (places_T2[first, 0], places_T2[last - 1, 1]) == span[:2]
-                if exact and (inside_T == outside).all():
+                within = first < last and (
+                    span.start <= places_T2[first, 0] and places_T2[last - 1, 1] <= span.end
+                )
+                if within and (inside_T == outside).all():
                     inside_T[:] = self.scheme.tags_of(span.label, last - first)
                     continue
                 lost_K[types[span.label]] += 1

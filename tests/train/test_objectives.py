@@ -8,9 +8,11 @@ from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.tokens import TokenTask
 from pipework.train.objectives import OBJECTIVES, class_weights
 
 SINGLE = SingleLabelTask(labels=("a", "b", "c"), metric=Metric.ACCURACY)
+TOKENS = TokenTask(labels=("O", "B-X", "I-X"), metric=Metric.MICRO_F1)
 MULTI = MultiLabelTask(labels=("a", "b", "c"), metric=Metric.MICRO_F1)
 single_losses = OBJECTIVES[SingleLabelTask].of_labels
 multi_losses = OBJECTIVES[MultiLabelTask].of_labels
@@ -29,6 +31,22 @@ def test_the_mean_over_rows_is_the_usual_loss():
     values_B = torch.randn(5)
     squared = OBJECTIVES[RegressionTask].of_labels(logits_BC[:, :1], values_B, 0.0, None)
     torch.testing.assert_close(squared.mean(), functional.mse_loss(logits_BC[:, 0], values_B))
+
+
+def test_tokens_without_a_tag_have_no_loss():
+    torch.manual_seed(0)
+    logits_RC, truth_R = torch.randn(5, 5), torch.tensor([-1, 0, -2, 3, 4])
+    losses_R = OBJECTIVES[TokenTask].of_labels(logits_RC, truth_R, 0.0, None)
+    labelled = truth_R >= 0
+    expected = functional.cross_entropy(logits_RC, truth_R.clamp(min=0), reduction="none")
+    torch.testing.assert_close(losses_R, expected * labelled)
+
+
+def test_the_weights_of_tags_count_tokens():
+    truth_NW = np.array([[-1, 0, 0, 1, -1, 9], [-1, 0, 2, -2, -1, 0]], np.int16)
+    weights_C = class_weights("balanced", truth_NW, TOKENS)
+    parts = weights_C * torch.tensor([3, 1, 1])
+    torch.testing.assert_close(parts, torch.full((3,), 5 / 3))
 
 
 def test_half_precision_logits_give_a_loss_in_float32():

@@ -239,6 +239,77 @@ MULTI = {
         {"format": "fasttext"},
     ),
 }
+PLACES = [(0, 3, "PER"), (8, 11, "PER")]
+OBJECTS = [{"start": start, "end": end, "label": label} for start, end, label in PLACES]
+SPANS = {
+    "CoNLL": ("f.conll", "Ana\tB-PER\nmet\tO\nBob\tB-PER\n\t\nhi\tO\n", {}),
+    "CoNLL with other columns": (
+        "f.txt",
+        "-DOCSTART- -X- O\n\nAna NNP S-PER\nmet VBD O\nBob NNP U-PER\n\nhi UH O\n",
+        {"format": "conll"},
+    ),
+    "objects in jsonl": (
+        "f.jsonl",
+        rows([{"text": "Ana met Bob", "label": OBJECTS}, {"text": "hi", "label": []}]),
+        {},
+    ),
+    "JSON in csv": (
+        "f.csv",
+        'text,label\nAna met Bob,"[[0, 3, ""PER""], [8, 11, ""PER""]]"\nhi,[]\n',
+        {},
+    ),
+    "presidio": (
+        "f.json",
+        json.dumps(
+            [
+                {
+                    "full_text": "Ana met Bob",
+                    "spans": [
+                        {"entity_type": label, "start_position": start, "end_position": end}
+                        for start, end, label in PLACES
+                    ],
+                },
+                {"full_text": "hi", "spans": []},
+            ]
+        ),
+        {"columns": {"text": "full_text", "label": "spans"}},
+    ),
+    "spans of Label Studio": (
+        "f.json",
+        json.dumps(
+            [
+                {
+                    "data": {"text": text},
+                    "annotations": [
+                        {
+                            "result": [
+                                {"value": {"start": start, "end": end, "labels": [label]}}
+                                for start, end, label in places
+                            ]
+                        }
+                    ],
+                }
+                for text, places in [("Ana met Bob", PLACES), ("hi", [])]
+            ]
+        ),
+        {"columns": {"text": "data.text", "label": "annotations.*.result"}},
+    ),
+    "spans of doccano": (
+        "f.jsonl",
+        rows([{"text": "Ana met Bob", "label": PLACES}, {"text": "hi", "label": []}]),
+        {},
+    ),
+    "spans of Prodigy": (
+        "f.jsonl",
+        rows([{"text": "Ana met Bob", "spans": OBJECTS}, {"text": "hi", "spans": []}]),
+        {"columns": {"label": "spans"}},
+    ),
+    "spans of spaCy": (
+        "f.jsonl",
+        rows([["Ana met Bob", {"entities": PLACES}], ["hi", {"entities": []}]]),
+        {"columns": {"text": 0, "label": 1}},
+    ),
+}
 # Also the words of the message or of the hint.
 REFUSED = {
     "semicolons without a setting": ("f.csv", CSV.replace(",", ";"), 'set data.delimiter = ";"'),
@@ -308,6 +379,29 @@ def test_a_form_with_several_labels_is_taken(tmp_path, form):
     assert read(tmp_path, *MULTI[form], "multi_label") == SEVERAL
 
 
+@pytest.mark.parametrize("form", SPANS)
+def test_a_form_with_spans_is_taken(tmp_path, form):
+    expected = [("Ana met Bob", tuple(map(tuple, PLACES))), ("hi", ())]
+    assert read(tmp_path, *SPANS[form], "tokens") == expected
+
+
+def test_the_characters_of_a_script_without_blanks_are_joined(tmp_path):
+    content = "王 B-NAME\n明 E-NAME\n1 O\n年 O\n\n安 S-X\n\na O\nb O\n"
+    found = read(tmp_path, "f.bmes", content, {"format": "conll"}, "tokens")
+    assert found == [("王明1年", ((0, 2, "NAME"),)), ("安", ((0, 1, "X"),)), ("a b", ())]
+
+
+def test_a_line_of_conll_without_a_tag_is_an_error(tmp_path):
+    with pytest.raises(PipeError, match=r"f\.conll:2: expected a token and its tag, found 'met'"):
+        read(tmp_path, "f.conll", "Ana B-PER\nmet\n", {}, "tokens")
+
+
+def test_a_span_outside_of_its_text_is_an_error(tmp_path):
+    content = rows([{"text": "Ana", "label": [[0, 4, "PER"]]}])
+    with pytest.raises(PipeError, match=r"f\.jsonl:1: expected a span within the text"):
+        read(tmp_path, "f.jsonl", content, {}, "tokens")
+
+
 @pytest.mark.parametrize("form", REFUSED)
 def test_a_form_is_refused_with_the_next_step(tmp_path, form):
     name, content, words = REFUSED[form]
@@ -322,4 +416,4 @@ def test_the_table_of_the_documents_has_each_form():
     section = README.read_text().partition("### Forms of data files")[2].partition("\n## ")[0]
     forms = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")]
     encodings = [f"`{name}`" for name in ENCODED]
-    assert forms[1:] == [*TAKEN, *encodings, *MULTI, *REFUSED]
+    assert forms[1:] == [*TAKEN, *encodings, *MULTI, *SPANS, *REFUSED]

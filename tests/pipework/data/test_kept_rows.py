@@ -6,6 +6,7 @@ from pipework.data.examples import Example
 from pipework.data.kept_rows import keep_rows, kept_source, sample_evenly, spread
 from pipework.errors import ChangedFileError
 from pipework.run_folder.manifest import read_manifest
+from pipework.tasks.spans import Span
 
 ROWS = {
     "text": (("text",), "single_label", Example(text='a\t"b"\u2028 é\n雨', label="3")),
@@ -21,6 +22,11 @@ ROWS = {
     ),
     "labels": (("text",), "multi_label", Example(text="a", label=("x", "a, b"))),
     "no labels": (("text",), "multi_label", Example(text="a", label=())),
+    "spans": (
+        ("text",),
+        "tokens",
+        Example(text="Ana met 雨", label=(Span(0, 3, "PER"), Span(8, 9, "X Y"))),
+    ),
     "number": (("text",), "regression", Example(text="a", label="-4.250")),
 }
 

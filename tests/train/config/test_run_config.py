@@ -83,6 +83,20 @@ def test_a_max_length_without_room_for_text_is_rejected(tmp_path):
     assert config(tmp_path, overrides=["model.max_length=4"]).model.max_length == 4
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.teacher=other", "needs a task with one prediction for each text"),
+        ("data.columns.text_pair=b", "spans are those of single texts"),
+        ("model.head=cnn", "has no logits for each token"),
+    ],
+)
+def test_spans_need_single_texts_and_a_row_of_logits_for_each_token(tmp_path, override, message):
+    with pytest.raises(ConfigError, match=message):
+        config(tmp_path, overrides=["task.kind=tokens", override])
+    assert config(tmp_path, overrides=["task.kind=tokens"]).task.type.rows_per_token
+
+
 FOREIGN = {
     "num_train_epochs": 3,
     "per_gpu_train_batch_size": 8,

@@ -155,6 +155,13 @@ def test_a_wrong_range_is_reported_in_one_line(space, lines, message, hint):
     assert hint in caught.value.hint
 
 
+def test_a_search_with_spans_has_settings_that_keep_the_tokens(space):
+    base = BASE + '[task]\nkind = "tokens"\n'
+    assert space("train.epochs = [1, 2]\n", base=base)
+    with pytest.raises(ConfigError, match="may change the tokens"):
+        space("model.max_length = [8, 16]\n", base=base)
+
+
 def test_a_search_needs_labelled_rows_and_seeds_of_its_own(space):
     base = BASE.replace("[model]", 'format = "text"\n[model]') + '[task]\nkind = "pretrain"\n'
     with pytest.raises(ConfigError, match=r"found task\.kind = pretrain"):

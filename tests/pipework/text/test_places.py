@@ -1,0 +1,153 @@
+"""The characters of tokens, for tokenizers of each kind and characters of many kinds."""
+
+import random
+
+import numpy as np
+import pytest
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from pipework.data.examples import Example
+from pipework.tasks.kinds import Metric
+from pipework.tasks.outputs import NO_PLACE
+from pipework.tasks.spans import Span, bio_tags
+from pipework.tasks.tokens import TokenTask
+from pipework.text.encoding import TextEncoder
+
+TASK = TokenTask(labels=bio_tags(("X",)), metric=Metric.MICRO_F1)
+WORDS = (
+    *(
+        "Ana",
+        "Zürich",
+        "naïve",
+        "e\u0301te\u0301",
+        "東京",
+        "大学",
+        "กรุงเทพ",
+        "हिन्दी",
+        "Việt",
+        "ﬁne",
+    ),
+    *(
+        "👩\u200d👩\u200d👧",
+        "❤\ufe0f",
+        "😀",
+        "🇩🇪",
+        "a\u200bb",
+        "x\u00adyz",
+        "½",
+        "İstanbul",
+        "ǅ",
+        "שָׁלוֹם",
+    ),
+)
+BLANKS = (" ", "  ", "\t", "\r\n", "\u00a0", "\u3000", "\n\n")
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+
+
+def trained(model, trainer, normalizer, pre_tokenizer, decoder=None):
+    tokenizer = Tokenizer(model)
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    tokenizer.train_from_iterator([" ".join(WORDS)] * 3, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer
+
+
+def wordpiece():
+    return trained(
+        models.WordPiece(unk_token="[UNK]"),
+        trainers.WordPieceTrainer(vocab_size=200, special_tokens=SPECIAL, show_progress=False),
+        normalizers.BertNormalizer(lowercase=True),
+        pre_tokenizers.BertPreTokenizer(),
+    )
+
+
+def byte_level():
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    return trained(
+        models.BPE(),
+        trainers.BpeTrainer(
+            vocab_size=300, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        ),
+        None,
+        pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False),
+    )
+
+
+def unigram():
+    return trained(
+        models.Unigram(),
+        trainers.UnigramTrainer(
+            vocab_size=200, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False
+        ),
+        normalizers.NFKC(),
+        pre_tokenizers.Metaspace(),
+        decoders.Metaspace(),
+    )
+
+
+KINDS = {"wordpiece": wordpiece, "byte level": byte_level, "unigram": unigram}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def encoder(request):
+    return TextEncoder(KINDS[request.param](), max_length=64, type_ids=False)
+
+
+def texts(rows):
+    """Return random texts with the places of their words."""
+    generator = random.Random(0)
+    for number in range(rows):
+        text, places = "\ufeff" if number % 5 == 0 else "", []
+        for word in generator.choices(WORDS, k=generator.randint(1, 6)):
+            places.append((len(text), len(text) + len(word)))
+            text += word + generator.choice(BLANKS)
+        yield text, places
+
+
+def test_the_tokens_are_those_of_the_encoding(encoder):
+    examples = [Example(text=text) for text, _ in texts(200)]
+    for encoding, places_T2 in zip(encoder.encode(examples), encoder.places(examples), strict=True):
+        assert len(encoding) == len(places_T2)
+        assert (places_T2[[0, -1], 0] == NO_PLACE).all()
+        assert (np.diff(places_T2[1:-1, 0]) >= 0).all()
+
+
+def test_the_span_of_each_word_is_found(encoder):
+    lost = words = 0
+    for text, places in texts(200):
+        spans = tuple(Span(start, end, "X") for start, end in places)
+        (places_T2,) = encoder.places([Example(text=text)])
+        (row,) = TASK.token_truth([("f:1", spans)], [places_T2], 64)
+        lost += int(row[-1])
+        words += len(spans)
+        tags = TASK.scheme.spans(
+            row[: len(places_T2)].astype(np.int64), np.zeros(len(places_T2), int)
+        )
+        for first, last in zip(tags.first, tags.last, strict=True):
+            found = text[places_T2[first, 0] : places_T2[last, 1]]
+            assert found == found.strip()
+            assert any(found in text[start:end] for start, end in places)
+    assert lost == 0
+    assert words > 500
+
+
+def test_a_truncated_text_and_an_empty_text(encoder):
+    short = encoder.with_max_length(4)
+    examples = [Example(text=" ".join(WORDS)), Example(text="")]
+    for encoding, places_T2 in zip(short.encode(examples), short.places(examples), strict=True):
+        assert len(encoding) == len(places_T2)

@@ -1,0 +1,153 @@
+"""Token classification, from data to answers: each span is the text between its ends."""
+
+import json
+import random
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from pyarrow import parquet
+
+from pipework.client import Client
+from pipework.data.examples import Example
+from pipework.export.config import ExportSettings
+from pipework.export.inference import evaluate_run, predict_run
+from pipework.export.run import export
+from pipework.progress import NullProgress
+from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
+from pipework.run_folder.manifest import read_manifest
+from pipework.serve.bulk.job import BulkOptions, score_files
+from pipework.train.config.run_config import load_config
+from pipework.train.run import train
+
+NAMES = ("Ana", "Zoë", "José", "Øyvind", "Lê", "王明", "Anna")
+CITIES = ("Zürich", "東京", "Łódź", "Oslo", "Hà Nội")
+OTHERS = ("met", "in", "and", "saw", "😀", "👩\u200d👧", "e\u0301te\u0301", "then", "near")
+BLANKS = (" ", "  ", "\r\n", "\u00a0")
+CONFIG = """
+[task]
+kind = "tokens"
+[data]
+train = "train.jsonl"
+dev = "dev.jsonl"
+columns = { label = "spans" }
+[model]
+preset = "tiny"
+max_length = 48
+[train]
+epochs = 8
+batch_size = 16
+learning_rate = 3e-3
+precision = "fp32"
+class_weights = "balanced"
+"""
+VARIANTS = [
+    Variant(format="onnx", precision=Precision.FP32, layout=Layout.PADDED),
+    Variant(format="onnx", precision=Precision.INT8, layout=Layout.PACKED, scaling=Scaling.DYNAMIC),
+    Variant(format="openvino", precision=Precision.FP32, layout=Layout.PACKED),
+]
+
+
+def rows(count, seed):
+    generator = random.Random(seed)
+    for number in range(count):
+        text, spans = "\ufeff" if number % 7 == 0 else "", []
+        for _ in range(generator.randint(1, 9)):
+            kind, words = generator.choice([("PER", NAMES), ("LOC", CITIES), ("", OTHERS)])
+            word = generator.choice(words)
+            if kind:
+                spans.append({"start": len(text), "end": len(text) + len(word), "label": kind})
+            text += word + generator.choice(BLANKS)
+        yield {"text": text, "spans": spans}
+
+
+def write(path, found):
+    path.write_text("".join(json.dumps(row) + "\n" for row in found))
+
+
+TESTED = [*rows(60, seed=2), {"text": "", "spans": []}]
+TEXTS = [row["text"] for row in TESTED]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("spans")
+    write(folder / "train.jsonl", rows(400, seed=0))
+    write(folder / "dev.jsonl", rows(100, seed=1))
+    (folder / "config.toml").write_text(CONFIG)
+    run = folder / "run"
+    train(load_config(str(folder / "config.toml"), []), run, NullProgress())
+    export(run, NullProgress(), VARIANTS, settings=ExportSettings(speed_s=0.1))
+    return run
+
+
+@pytest.fixture(scope="module")
+def expected(run):
+    """The spans of each text by the first engine: start, end, label and text."""
+    found = predict_run(run, [Example(text=text) for text in TEXTS])
+    return [
+        [(span.start, span.end, span.label, span.text) for span in prediction.spans]
+        for _, prediction in found
+    ]
+
+
+def as_tuples(spans):
+    return [(span["start"], span["end"], span["label"], span["text"]) for span in spans]
+
+
+def test_the_task_is_learned_and_the_engines_are_proven(run, expected):
+    manifest = read_manifest(run)
+    assert manifest.task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    scores = manifest.data.metrics["dev"].scores
+    assert scores["micro_f1"] > 0.9
+    assert {engine.name for engine in manifest.engines if engine.proven} >= {
+        "onnx-fp32",
+        "openvino-fp32-packed",
+    }
+    true = [{(one["start"], one["end"], one["label"]) for one in row["spans"]} for row in TESTED]
+    found = [{span[:3] for span in spans} for spans in expected]
+    right = sum(len(a & b) for a, b in zip(true, found, strict=True))
+    assert 2 * right / sum(len(a) + len(b) for a, b in zip(true, found, strict=True)) > 0.9
+    for spans, text in zip(expected, TEXTS, strict=True):
+        assert all(text[start:end] == part == part.strip() for start, end, _, part in spans)
+
+
+def test_each_engine_has_the_score_and_the_spans_of_the_checkpoint(run, expected):
+    checkpoint = evaluate_run(run, None, "dev", None, NullProgress())
+    assert checkpoint.score == read_manifest(run).data.metrics["dev"].scores["micro_f1"]
+    for engine in ("onnx-fp32", "openvino-fp32-packed"):
+        assert evaluate_run(run, None, "dev", engine, NullProgress()).score == checkpoint.score
+        predictions = predict_run(run, [Example(text=text) for text in TEXTS], engine)
+        found = [[(s.start, s.end, s.label, s.text) for s in one.spans] for _, one in predictions]
+        assert found == expected
+
+
+@pytest.mark.parametrize("settings", [(), ("cache.bytes=1MB",)])
+def test_a_server_answers_over_http_and_grpc(run, launch, expected, settings):
+    http, *_, grpc = launch(run, settings=settings).first_line().split()
+    for _ in range(2):  # the second time from the cache
+        answer = httpx.post(f"{http}/v1/predict", json={"texts": TEXTS}, timeout=60).json()
+        assert [as_tuples(one["spans"]) for one in answer["predictions"]] == expected
+    with Client(http) as client:
+        predictions = client.predict(TEXTS)
+    assert [[span.text for span in one.spans] for one in predictions] == [
+        [span[3] for span in spans] for spans in expected
+    ]
+    client = triton.InferenceServerClient(grpc)
+    tensor = triton.InferInput("text", [len(TEXTS), 1], "BYTES")
+    tensor.set_data_from_numpy(np.array([[text.encode()] for text in TEXTS], np.object_))
+    labels = client.infer("run", [tensor]).as_numpy("label")[:, 0]
+    assert [as_tuples(json.loads(label)) for label in labels] == expected
+
+
+def test_a_bulk_job_writes_lists_of_spans(run, tmp_path, expected):
+    write(tmp_path / "in.jsonl", ({"text": text} for text in TEXTS))
+    score_files(
+        run, BulkOptions(pattern=f"{tmp_path}/in.jsonl", out=tmp_path / "out"), NullProgress()
+    )
+    (part,) = (tmp_path / "out").rglob("*.parquet")
+    names = ("start", "end", "label", "text")
+    columns = parquet.read_table(part).select([f"predicted_{name}" for name in names]).to_pydict()
+    found = [[*zip(*row, strict=True)] for row in zip(*columns.values(), strict=True)]
+    assert found == expected
