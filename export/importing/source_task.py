@@ -4,6 +4,7 @@ The settings of an import replace what the config says.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import PreTrainedConfig
@@ -43,28 +44,12 @@ def source_task(
     Raises:
         ConfigError: the kind of task, the labels and the number of logits do not match.
     """
-    kinds = {task.problem_type: task for task in TASKS if task.problem_type}
-    default = RegressionTask if config.num_labels == 1 else SingleLabelTask
-    if config.problem_type not in (*kinds, None):
-        message = f"{name!r} has the problem_type {config.problem_type!r}"
-        raise ConfigError(message, f"expected in config.json: {', '.join(kinds)}")
-    task = kinds.get(config.problem_type, default)
-    if is_per_token(*(config.architectures or ())):
-        task = TokenTask
-    if "kind" in settings.model_fields_set:
-        task = task_type(settings.kind)
-    kind = kind_of(task)
-    few = config.num_labels < task.fewest_labels
-    if not task.predicts or few or (task.has_values and config.num_labels > 1):
-        logits = counted(config.num_labels, "logit")
-        message = f"{name!r} has {logits}, which does not fit the task {kind}"
-        known = map(kind_of, kinds.values())
-        raise ConfigError(message, "set task.kind: " + ", ".join(known))
+    task = _kind(name, config, settings)
     if output_activation(config) is not None and not task.has_values:
         message = f"{name!r} applies an activation to its logits, expected this for one score only"
         raise ConfigError(message, "remove activation_fn from config.json")
     changed = settings.model_fields_set
-    settings = settings.model_copy(update={"kind": kind})  # for the metric
+    settings = settings.model_copy(update={"kind": kind_of(task)})  # for the metric
     found = (config.id2label[index] for index in range(config.num_labels))
     names = tuple("" if name is None else str(name) for name in found)
     labels = task.fixed_labels or named_labels(settings, names)
@@ -82,6 +67,31 @@ def source_task(
     chosen = ("min_scores", "fallback_label", "interval")
     without = {key: getattr(read, key) for key in chosen if hasattr(read, key)}
     return published.model_copy(update=without | {key: getattr(read, key) for key in changed})
+
+
+def _kind(name: str, config: PreTrainedConfig, settings: TaskSettings) -> type[Task]:
+    """Return the class of the task, from the settings or the config."""
+    kinds = {task.problem_type: task for task in TASKS if task.problem_type}
+    default = RegressionTask if config.num_labels == 1 else SingleLabelTask
+    if config.problem_type not in (*kinds, None):
+        message = f"{name!r} has the problem_type {config.problem_type!r}"
+        raise ConfigError(message, f"expected in config.json: {', '.join(kinds)}")
+    task, per_token = kinds.get(config.problem_type, default), is_per_token(*_classes(config))
+    if per_token:
+        kinds, task = {"": TokenTask}, TokenTask
+    if "kind" in settings.model_fields_set:
+        task = task_type(settings.kind)
+    few = config.num_labels < task.fewest_labels or task.rows_per_token is not per_token
+    if not task.predicts or few or (task.has_values and config.num_labels > 1):
+        logits = counted(config.num_labels, "logit") + " for each token" * per_token
+        message = f"{name!r} has {logits}, which does not fit the task {kind_of(task)}"
+        known = map(kind_of, kinds.values())
+        raise ConfigError(message, "set task.kind: " + ", ".join(known))
+    return task
+
+
+def _classes(config: PreTrainedConfig) -> Sequence[str]:
+    return config.architectures or ()
 
 
 def _is_label(name: str) -> bool:

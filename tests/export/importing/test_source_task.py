@@ -43,6 +43,12 @@ def test_the_decision_of_a_published_model_is_dropped():
     [
         ({"problem_type": "ranking"}, {}, "has the problem_type 'ranking'"),
         ({}, {"kind": "regression"}, "has 2 logits, which does not fit the task regression"),
+        ({}, {"kind": "tokens"}, "has 2 logits, which does not fit the task tokens"),
+        (
+            {"architectures": ["BertForTokenClassification"]},
+            {"kind": "single_label"},
+            "has 2 logits for each token, which does not fit the task single_label",
+        ),
         ({}, {"labels": ("a", "b", "c")}, "expected task.labels to be a list of 2 labels"),
     ],
 )
