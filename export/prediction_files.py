@@ -170,6 +170,21 @@ def _text_names(example: Example) -> list[str]:
     return ["text"] if example.text_pair is None else ["text", "text_pair"]
 
 
+def redacted(example: Example, prediction: Prediction) -> str:
+    """Return a text with its spans replaced by their types, such as [PER], in one line.
+
+    Raises:
+        ConfigError: the model does not predict spans.
+    """
+    if not isinstance(prediction, Spans):
+        message = "--redact needs a model that finds spans"
+        raise ConfigError(message, 'train one with task.kind = "tokens"')
+    text = example.text
+    for span in reversed(prediction.spans):
+        text = f"{text[: span.start]}[{span.label}]{text[span.end :]}"
+    return LINE_BREAKS.sub(" ", text)
+
+
 def format_prediction(
     example: Example,
     prediction: Prediction,

@@ -31,6 +31,9 @@ RawCsv = Annotated[
 Scores = Annotated[
     bool, typer.Option("--scores", help="add a column of the scores of each label: score_LABEL")
 ]
+Redact = Annotated[
+    bool, typer.Option("--redact", help="print the texts with [TYPE] in place of their spans")
+]
 On = Annotated[
     str | None, typer.Option(help="cluster for the work of --in: ray, or ray://HOST[:PORT]")
 ]
@@ -71,6 +74,7 @@ def predict(
     shard: Shard = None,
     raw_csv: RawCsv = False,
     scores: Scores = False,
+    redact: Redact = False,
     on: On = None,
     allow_skipped: AllowSkipped = False,
     max_rejects: MaxRejects = None,
@@ -86,6 +90,7 @@ def predict(
         _check_without_in(out, {**bulk, **{name: True for name, given in flags.items() if given}})
     else:
         others = {"--file": file, "--url": url, "--raw-csv": raw_csv or None}
+        others |= {"--redact": redact or None}
         run, out = _check_with_in(words or [], out, others)
         from pipework.serve.bulk.job import BulkOptions
 
@@ -105,13 +110,16 @@ def predict(
         return
     from pipework import console
     from pipework.export.predict import label_order, predict_inputs
-    from pipework.export.prediction_files import format_prediction, write_predictions
+    from pipework.export.prediction_files import format_prediction, redacted, write_predictions
 
     with console.progress() as progress:
         rows, source = predict_inputs(
             words or [], file, url=url, columns=columns, engine=engine, progress=progress
         )
-        if out is None:
+        if redact:
+            _check_redacted(out, scores=scores)
+            _print(redacted(*pair) for pair in rows)
+        elif out is None:
             _print(format_prediction(*pair) for pair in rows)
         else:
             labels = label_order(words or [], url) if scores else None
@@ -123,6 +131,13 @@ def _print(lines: Iterable[str]) -> None:
 
     for line in lines:
         sys.stdout.write((printable(line) if sys.stdout.isatty() else line) + "\n")
+
+
+def _check_redacted(out: str | None, *, scores: bool) -> None:
+    """Check that no option was given that --redact has no output for."""
+    if out is not None or scores:
+        message = f"--redact prints texts: expected no {'--scores' if out is None else '--out'}"
+        raise ConfigError(message, "write them to a file: pipe predict RUN --redact > FILE")
 
 
 def _check_without_in(out: str | None, options: Mapping[str, object]) -> None:

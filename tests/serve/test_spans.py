@@ -7,19 +7,26 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from playwright.sync_api import expect
 from pyarrow import parquet
 
 from pipework.client import Client
 from pipework.data.examples import Example
 from pipework.export.config import ExportSettings
 from pipework.export.inference import evaluate_run, predict_run
+from pipework.export.prediction_files import write_predictions
 from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
+from pipework.serve.app import build_app
 from pipework.serve.bulk.job import BulkOptions, score_files
+from pipework.serve.models.open_models import open_predictor
+from pipework.serve.models.registry import Models
 from pipework.train.config.run_config import load_config
 from pipework.train.run import train
+from tests.commands import pipe
+from tests.serve.servers import server_in_thread
 
 NAMES = ("Ana", "Zoë", "José", "Øyvind", "Lê", "王明", "Anna")
 CITIES = ("Zürich", "東京", "Łódź", "Oslo", "Hà Nội")
@@ -139,6 +146,47 @@ def test_a_server_answers_over_http_and_grpc(run, launch, expected, settings):
     tensor.set_data_from_numpy(np.array([[text.encode()] for text in TEXTS], np.object_))
     labels = client.infer("run", [tensor]).as_numpy("label")[:, 0]
     assert [as_tuples(json.loads(label)) for label in labels] == expected
+
+
+def test_the_page_marks_the_spans(run, browser, expected):
+    row = max(
+        range(len(TEXTS)), key=lambda index: (TEXTS[index][:1] == "\ufeff", len(expected[index]))
+    )
+    with Models([open_predictor(run)]) as models, server_in_thread(build_app(models)) as url:
+        page = browser.new_page()
+        page.goto(url)
+        expect(page.locator("#ask-head")).to_have_text("Find spans in a text")
+        page.locator("#text").fill("👩\u200d👧 " + TEXTS[row])
+        page.locator("#text").press("Enter")
+        expect(page.locator("#marked")).to_be_visible()
+        marks = page.locator("#marked mark").evaluate_all("all => all.map(m => m.firstChild.data)")
+        answer = httpx.post(
+            f"{url}/v1/predict", json={"texts": [page.locator("#text").input_value()]}
+        )
+        assert marks == [span["text"] for span in answer.json()["predictions"][0]["spans"]]
+        assert len(marks) > 1
+        expect(page.locator("#send")).to_have_text("Find spans")
+        page.locator("#text").fill("and")
+        page.locator("#text").press("Enter")
+        expect(page.locator("#prediction")).to_have_text("No span")
+        page.close()
+
+
+def test_spans_are_replaced_by_their_types(run, tmp_path, trained_run):
+    done = pipe("predict", run, "Ana met Zoë\nin Oslo 😀", "--redact")
+    assert done.stdout == "[PER] met [PER] in [LOC] 😀\n"
+    refused = pipe("predict", run, "Ana", "--redact", "--out", tmp_path / "a.tsv")
+    assert (refused.returncode, "expected no --out" in refused.stderr) == (2, True)
+    other = pipe("predict", trained_run, "Ana", "--redact")
+    assert (other.returncode, "needs a model that finds spans" in other.stderr) == (2, True)
+
+
+def test_tables_have_a_column_of_spans(run, tmp_path):
+    predictions = predict_run(run, [Example(text="Ana met Bob")])
+    write_predictions(predictions, tmp_path / "out.csv", NullProgress())
+    header, line = (tmp_path / "out.csv").read_text().splitlines()
+    assert header == "text,predicted_spans"
+    assert '""label"": ""PER""' in line
 
 
 def test_a_bulk_job_writes_lists_of_spans(run, tmp_path, expected):

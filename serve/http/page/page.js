@@ -86,13 +86,12 @@ function showChoices() {
   $("pair-field").hidden = !pair;
   $("text-label").textContent = pair ? "First text" : "Text";
   $("marks").hidden = !version.entities;
-  const verb = verb_of(version);
-  $("ask-head").textContent = `${verb} a ${pair ? "pair" : "text"}`;
-  $("send").textContent = verb;
+  $("ask-head").textContent = `${verb(version)}${version?.kind === "tokens" ? " in" : ""} a ${pair ? "pair" : "text"}`;
+  $("send").textContent = verb(version);
 }
 
-function verb_of(version) {
-  return version?.kind === "regression" ? "Score" : "Classify";
+function verb(version) {
+  return { regression: "Score", tokens: "Find spans" }[version?.kind] ?? "Classify";
 }
 
 // ---------------------------------------------------------------- request
@@ -117,7 +116,7 @@ async function classify() {
     const result = await response.json();
     const elapsed = performance.now() - start;
     if (number !== latest) return;
-    if (response.ok) showResult(result, response.headers.get("Server-Timing"), elapsed);
+    if (response.ok) showResult(input.text, result, response.headers.get("Server-Timing"), elapsed);
     else showError(response, result.error);
   } catch {
     if (number === latest) showMessage("The server cannot be reached. Check that it is running.");
@@ -128,7 +127,7 @@ async function classify() {
 
 function busy(yes) {
   $("send").setAttribute("aria-busy", yes);
-  $("send").textContent = yes ? "Classifying…" : "Classify";
+  $("send").textContent = yes ? "Waiting…" : verb(chosenVersion());
 }
 
 function showMessage(text) {
@@ -163,7 +162,7 @@ function showKeyField() {
 
 // ---------------------------------------------------------------- result
 
-function showResult(result, timing, elapsed) {
+function showResult(text, result, timing, elapsed) {
   showMessage("");
   const model = models.find(({ name }) => name === result.model);
   const version = model?.versions.find(({ version: name }) => name === result.version);
@@ -176,11 +175,12 @@ function showResult(result, timing, elapsed) {
   $("answer").hidden = false;
   $("prediction").replaceChildren(...parts.map((part, index) => element(index ? "small" : "span", "", part)));
   $("spoken").textContent = parts.join(", ");
+  showSpans(text, prediction.spans);
   showBars(prediction.scores, new Set(predicted), version?.thresholds);
   const by = [["model ", result.model], ["version ", cut(result.version)]];
   if (version) by.push(["engine ", version.engine]);
   $("by").replaceChildren(
-    version?.kind === "regression" ? "Scored by " : "Classified by ",
+    version?.kind === "regression" ? "Scored by " : version?.kind === "tokens" ? "Found by " : "Classified by ",
     ...by.flatMap(([kind, name], index) => [index ? ", " : "", kind, element("b", "", name)]),
   );
   showTimes(timing, elapsed);
@@ -189,12 +189,27 @@ function showResult(result, timing, elapsed) {
 function summary(prediction) {
   if (prediction.abstained)
     return [prediction.label ?? "No label", `the best score, ${percent(prediction.score)}, is too low`];
+  if (prediction.spans) return [prediction.spans.length ? count(prediction.spans.length, "span") : "No span"];
   if (prediction.label !== undefined) return [prediction.label, percent(prediction.score)];
   if (prediction.low !== undefined)
     return [prediction.score.toFixed(4), `from ${prediction.low.toFixed(4)} to ${prediction.high.toFixed(4)}`];
   if (prediction.labels === undefined) return [prediction.score.toFixed(4), "predicted value"];
   if (!prediction.labels.length) return ["No label", "no score reaches its threshold"];
   return [prediction.labels.join(", "), count(prediction.labels.length, "label")];
+}
+
+function showSpans(text, spans) {
+  const points = [...text]; // the server counts code points
+  const parts = [];
+  let end = 0;
+  for (const span of spans ?? []) {
+    const mark = element("mark", "", points.slice(span.start, span.end).join(""));
+    mark.append(element("small", "", `${span.label} ${percent(span.score)}`));
+    parts.push(points.slice(end, span.start).join(""), mark);
+    end = span.end;
+  }
+  $("marked").hidden = !parts.length;
+  $("marked").replaceChildren(...parts, points.slice(end).join(""));
 }
 
 function showBars(scores = {}, predicted, thresholds, all = false) {
