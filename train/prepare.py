@@ -10,7 +10,6 @@ from tokenizers import Tokenizer
 from pipework.data.examples import Source
 from pipework.errors import ConfigError
 from pipework.progress import Progress
-from pipework.tasks.registry import task_type
 from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import Config
@@ -70,8 +69,7 @@ def prepare(config: Config, progress: Progress) -> PreparedRun:
     labels = _labels(config, source, progress)
     check_labels(labels, config.sources(), configured=config.task.labels is not None)
     kind = config.task.kind
-    metric, positive = config.task.metric_for(labels), config.task.positive_for(labels)
-    task = task_type(kind)(labels=labels, metric=metric, positive=positive)
+    task = config.task.task_for(labels)
     tokenizer = _tokenizer(config, source, progress)
     teachers = open_teachers(config.train.teacher, task, config.data.fields)
     files |= {f"the teacher {teacher.name}": teacher.digest for teacher in teachers}

@@ -56,11 +56,7 @@ def source_task(
     if task is TokenTask and OUTSIDE not in labels:
         message = f"{name!r} has no tag {OUTSIDE!r} outside of spans: {', '.join(labels)}"
         raise ConfigError(message, 'name its tags: --set \'task.labels=["O", "B-PER", "I-PER"]\'')
-    read = task(
-        labels=labels,
-        metric=settings.metric_for(labels),
-        positive=settings.positive_for(labels),
-    )
+    read = settings.task_for(labels)
     if published is None or labels != published.labels:
         return read
     # Rows of this import have not shown the limits of the published model.

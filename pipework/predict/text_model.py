@@ -110,7 +110,8 @@ class TextCodec:
             return outputs
         places = np.full((len(outputs.values), 2), NO_PLACE, np.int32)
         rows = np.flatnonzero(self.task.has_spans(outputs)).tolist()
-        found = self.encoder.places([examples[row] for row in rows])
+        located = [examples[row] for row in rows]
+        found = self.encoder.places(located, whole_words=self.task.one_tag_per_word)
         for row, places_T2 in zip(rows, found, strict=True):
             places[outputs.offsets[row] : outputs.offsets[row + 1]] = places_T2
         texts = [example.text for example in examples]

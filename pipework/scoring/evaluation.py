@@ -87,5 +87,6 @@ def label_array(
         for example in examples
     ]
     if task.rows_per_token and encoder is not None:
-        return task.token_truth(rows, encoder.places(examples), encoder.max_length)
+        places = encoder.places(examples, whole_words=task.one_tag_per_word)
+        return task.token_truth(rows, places, encoder.max_length)
     return task.truth(rows)

@@ -108,6 +108,11 @@ class Task(Record):
         return ()
 
     @property
+    def one_tag_per_word(self) -> bool:
+        """Whether only the first token of a word has a label, see `TextEncoder.places`."""
+        return False
+
+    @property
     def label_thresholds(self) -> dict[str, float] | None:
         """The threshold of each label; None for a kind without thresholds."""
         return None

@@ -39,12 +39,14 @@ UNLABELLED = NO_LABEL - 1  # a token of a span that does not begin and end with 
 class TokenTask(SingleLabelTask):
     """The best valid sequence of tags of each text; a span of tokens with its tags is a prediction.
 
-    Special tokens have no tag. The truth of an input is the tag of each token, and then the number
+    Special tokens have no tag, and with `whole_words` only the first token of each word has one, so
+    that spans begin and end with words. The truth of an input is the tag of each token, and then the number
     of spans of each type that no sequence of tags finds: beyond the end of a truncated text, inside
     of a token, or overlapping another span.
     """
 
     kind: Literal["tokens"] = "tokens"  # type: ignore[assignment]
+    whole_words: bool = True
     fewest_labels: ClassVar[int] = 1
     rows_per_token: ClassVar[bool] = True
     truth_type: ClassVar[type[np.generic]] = np.int16
@@ -63,6 +65,11 @@ class TokenTask(SingleLabelTask):
     def truth_shape(self) -> tuple[int, ...]:
         """A tag for each token that an input may have, and a number for each type."""
         return (-1,)
+
+    @property
+    def one_tag_per_word(self) -> bool:
+        """Whether spans begin and end with words; see `Task`."""
+        return self.whole_words
 
     @cached_property
     def scheme(self) -> TagScheme:

@@ -4,9 +4,11 @@ Shapes: T tokens of one input, special tokens included.
 """
 
 import hashlib
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -197,10 +199,11 @@ class TextEncoder:
             encodings.append(replace(first, others=tuple(others)) if others else first)
         return encodings
 
-    def places(self, examples: Sequence[Example]) -> list[Places]:
+    def places(self, examples: Sequence[Example], *, whole_words: bool = False) -> list[Places]:
         """Return the characters of each token of single texts, without white space at the start.
 
-        The tokens are those of `encode`; a special token has NO_PLACE.
+        The tokens are those of `encode`; a special token has NO_PLACE. With `whole_words`, the
+        first token of a word has its characters, and its other tokens have NO_PLACE.
         """
         texts = [example.text for example in examples]
         with _UnicodeCheck():
@@ -213,7 +216,7 @@ class TextEncoder:
                 places_T2[inner_T, 0] += 1
             special_T = np.array(tokens.special_tokens_mask or [1], np.bool_)
             places_T2[special_T] = NO_PLACE
-            found.append(places_T2)
+            found.append(first_of_words(places_T2, text) if whole_words else places_T2)
         return found
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
@@ -339,6 +342,38 @@ class TextEncoder:
         copy.no_truncation()
         copy.encode_special_tokens = True
         return copy
+
+
+def first_of_words(places_T2: Places, text: str) -> Places:
+    """Return the places of tokens with those of words at their first tokens.
+
+    A word is a run of letters, digits and marks. Each letter of a script without blanks between
+    words, such as Chinese or Thai, is a word.
+    """
+    inner = np.array(
+        [
+            _in_word(before) and (_in_word(after) or unicodedata.category(after)[0] == "M")
+            for before, after in pairwise(f" {text} ")
+        ],
+        np.bool_,
+    )
+    starts_T, ends_T = places_T2.T
+    continues_T = inner[starts_T] & (starts_T > 0)
+    continues_T[0] = False
+    words_T2 = np.where(continues_T[:, None], NO_PLACE, places_T2).astype(np.int32)
+    first_T = np.maximum.accumulate(np.where(continues_T, 0, np.arange(len(places_T2))))
+    np.maximum.at(words_T2[:, 1], first_T[continues_T], ends_T[continues_T])
+    return words_T2
+
+
+def _in_word(character: str) -> bool:
+    """Return whether a character may be in the middle of a word."""
+    if character < "\u0e00":  # the scripts up to Thai have blanks
+        return character.isalnum() or unicodedata.category(character)[0] == "M"
+    unspaced = "\u0e00" <= character < "\u10a0" or "\u1780" <= character < "\u1800"
+    return (
+        character.isalnum() and not unspaced and unicodedata.east_asian_width(character) not in "WF"
+    )
 
 
 class _UnicodeCheck:

@@ -39,12 +39,16 @@ class TaskSettings(Settings):
 
     `positive` is the label whose F1 the metric f1 is, by name or by its number in the order of the
     labels; without it, the second of the two labels.
+
+    `whole_words` is for the kind `tokens`: spans begin and end with words, and the tokens of a word
+    have the tag of its first token.
     """
 
     kind: Kind = DEFAULT_KIND
     labels: tuple[str, ...] | Path | None = None
     metric: Metric | None = None
     positive: str | int | None = None
+    whole_words: bool = True
 
     @model_validator(mode="after")
     def _labels_fit(self) -> Self:
@@ -72,6 +76,22 @@ class TaskSettings(Settings):
         metric = self.metric or self.type.applicable_metrics(labels)[0]
         self.type.check_metric(metric, labels)
         return metric
+
+    def task_for(self, labels: tuple[str, ...]) -> Task:
+        """Return the task with these labels.
+
+        Raises:
+            ConfigError: the metric or the positive label does not fit them.
+        """
+        fields = (
+            {"whole_words": self.whole_words} if "whole_words" in self.type.model_fields else {}
+        )
+        return self.type(
+            labels=labels,
+            metric=self.metric_for(labels),
+            positive=self.positive_for(labels),
+            **fields,
+        )
 
     def positive_for(self, labels: tuple[str, ...]) -> str | None:
         """Return the configured positive label, or None.

@@ -141,7 +141,7 @@ def open_token_cache(
         version("tokenizers"),
         (source_content(source), tokenizer),
         (encoder.max_length, encoder.has_type_ids),
-        None if task is None else (task.kind, task.labels),
+        None if task is None else (task.kind, task.labels, task.one_tag_per_word),
         *([] if windows is None else [windows.stride]),
     )
     with cache_entry(cache_key(parts), CACHE_RATIO * source.path.stat().st_size) as folder:

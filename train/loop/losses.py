@@ -27,9 +27,11 @@ def label_losses(
 ) -> Losses:
     """Return the losses with respect to the labels of all rows, a `label_array`.
 
-    With `lengths_N`, the tokens of each row, logits and labels have a row for each token, and the
-    loss of a row is the mean over its tokens with a label.
+    With `lengths_N`, the tokens of each row, logits and labels have a row for each token. The loss
+    of a row is the sum over its tokens with a label, divided by the mean number of these in all
+    rows: each token has the same weight.
     """
+    per_row = 1.0 if lengths_N is None else _labelled(truth, lengths_N) / len(truth)
 
     def losses(logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
         chosen = truth[rows_B]
@@ -41,21 +43,23 @@ def label_losses(
         wanted = np.int64 if truth.dtype in {np.dtype(np.int16), np.dtype(np.int32)} else np.float32
         truth_B = to_device(torch.from_numpy(chosen.astype(wanted)), logits_BC.device)
         found = objective.of_labels(logits_BC, truth_B, smoothing, weights_C)
-        return found if lengths_N is None else _means(found, truth_B, lengths_N[rows_B])
+        return found if lengths_N is None else _sums(found, lengths_N[rows_B]) / per_row
 
     return losses
 
 
-def _means(
-    losses_T: torch.Tensor, truth_T: torch.Tensor, lengths_B: NDArray[np.int64]
-) -> torch.Tensor:
-    """Return the mean over the labelled tokens of each row."""
-    device = losses_T.device
-    row_T = torch.repeat_interleave(torch.from_numpy(lengths_B)).to(device)
-    labelled_T = (truth_T >= 0).to(losses_T.dtype)
-    zeros_B = torch.zeros(len(lengths_B), dtype=losses_T.dtype, device=device)
-    total_B = zeros_B.index_add(0, row_T, losses_T * labelled_T)
-    return total_B / zeros_B.index_add(0, row_T, labelled_T).clamp(min=1)
+def _labelled(truth: NDArray[np.generic], lengths_N: NDArray[np.int64]) -> int:
+    """Return the number of tokens with a label, at least one."""
+    labelled = np.asarray(truth, np.int64)[:, : int(lengths_N.max())] >= 0
+    inside = np.arange(labelled.shape[1]) < lengths_N[:, None]
+    return max(1, int((labelled & inside).sum()))
+
+
+def _sums(losses_T: torch.Tensor, lengths_B: NDArray[np.int64]) -> torch.Tensor:
+    """Return the sum over the tokens of each row; a token without a label has the loss 0."""
+    row_T = torch.repeat_interleave(torch.from_numpy(lengths_B)).to(losses_T.device)
+    zeros_B = torch.zeros(len(lengths_B), dtype=losses_T.dtype, device=losses_T.device)
+    return zeros_B.index_add(0, row_T, losses_T)
 
 
 def standardised(losses: Losses, scale: TargetScale) -> Losses:
