@@ -68,7 +68,6 @@ def prepare(config: Config, progress: Progress) -> PreparedRun:
     files = {f"the {name} file": data_file_digest(file.path) for name, file in read.items()}
     labels = _labels(config, source, progress)
     check_labels(labels, config.sources(), configured=config.task.labels is not None)
-    kind = config.task.kind
     task = config.task.task_for(labels)
     tokenizer = _tokenizer(config, source, progress)
     teachers = open_teachers(config.train.teacher, task, config.data.fields)

@@ -40,9 +40,9 @@ class TokenTask(SingleLabelTask):
     """The best valid sequence of tags of each text; a span of tokens with its tags is a prediction.
 
     Special tokens have no tag, and with `whole_words` only the first token of each word has one, so
-    that spans begin and end with words. The truth of an input is the tag of each token, and then the number
-    of spans of each type that no sequence of tags finds: beyond the end of a truncated text, inside
-    of a token, or overlapping another span.
+    that spans begin and end with words. The truth of an input is the tag of each token, and then
+    the number of spans of each type that no sequence of tags finds: beyond the end of a truncated
+    text, inside of a token, or overlapping another span.
     """
 
     kind: Literal["tokens"] = "tokens"  # type: ignore[assignment]

@@ -358,8 +358,8 @@ def first_of_words(places_T2: Places, text: str) -> Places:
         np.bool_,
     )
     starts_T, ends_T = places_T2.T
-    continues_T = inner[starts_T] & (starts_T > 0)
-    continues_T[0] = False
+    same_T = np.diff(starts_T, prepend=NO_PLACE) == 0  # as the bytes of a character
+    continues_T = (starts_T != NO_PLACE) & (same_T | (inner[starts_T] & (starts_T > 0)))
     words_T2 = np.where(continues_T[:, None], NO_PLACE, places_T2).astype(np.int32)
     first_T = np.maximum.accumulate(np.where(continues_T, 0, np.arange(len(places_T2))))
     np.maximum.at(words_T2[:, 1], first_T[continues_T], ends_T[continues_T])

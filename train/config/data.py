@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -83,9 +83,9 @@ class TaskSettings(Settings):
         Raises:
             ConfigError: the metric or the positive label does not fit them.
         """
-        fields = (
-            {"whole_words": self.whole_words} if "whole_words" in self.type.model_fields else {}
-        )
+        fields: dict[str, Any] = {}
+        if "whole_words" in self.type.model_fields:
+            fields["whole_words"] = self.whole_words
         return self.type(
             labels=labels,
             metric=self.metric_for(labels),

@@ -30,8 +30,9 @@ ROWS = "Ana\tB-PER\nmet\tO\nBob\tB-PER\n\nrain\tO\nin\tO\nOslo\tB-LOC\n" * 4
 BIO = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
-def imported(folder, out, *files, force=True):
-    options = load_settings(ImportSettings, None, [f"force={json.dumps(force)}"])
+def imported(folder, out, *files, words=True):
+    settings = ["force=true", f"task.whole_words={json.dumps(words)}"]
+    options = load_settings(ImportSettings, None, settings)
     return import_source(str(folder), out, files, options, NullProgress())
 
 
@@ -55,13 +56,14 @@ def saved(classifier_folder, tmp_path):
     return save
 
 
-def test_the_spans_are_those_of_the_pipeline(saved, tmp_path):
+@pytest.mark.parametrize(("words", "strategy"), [(False, "simple"), (True, "first")])
+def test_the_spans_are_those_of_the_pipeline(saved, tmp_path, words, strategy):
     source, run = saved(("O", "PER", "LOC")), tmp_path / "run"
-    imported(source, run)
+    imported(source, run, words=words)
     variant = Variant(format="onnx", precision=Precision.FP32, layout=Layout.PACKED)
     export(run, NullProgress(), [variant], settings=ExportSettings(speed_s=0))
     found = [one.spans for _, one in predict_run(run, [Example(text=text) for text in TEXTS])]
-    reference = pipeline("token-classification", str(source), aggregation_strategy="simple")
+    reference = pipeline("token-classification", str(source), aggregation_strategy=strategy)
     expected = [reference(text) if text else [] for text in TEXTS]
     assert sum(map(len, expected)) > 4
     for text, spans, others in zip(TEXTS, found, expected, strict=True):

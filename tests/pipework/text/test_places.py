@@ -146,6 +146,20 @@ def test_the_span_of_each_word_is_found(encoder):
     assert words > 500
 
 
+def test_the_first_token_of_a_word_has_its_characters(encoder):
+    text = "Zürich-Anna's e\u0301te\u0301, 東京 กรุ İstanbul2"
+    places = [encoder.places([Example(text=text)], whole_words=whole)[0] for whole in (False, True)]
+    tokens, words = ([(a, b) for a, b in one.tolist() if a != NO_PLACE] for one in places)
+    found = [text[start:end] for start, end in words]
+    assert len(words) < len(tokens)
+    assert found[0] == "Zürich"
+    assert "Anna" in found
+    assert any(word.startswith("İstanbul") for word in found)
+    assert not any("東京" in word and len(word) > 2 for word in found)
+    # All characters of all tokens are still in the place of a token.
+    assert {*"".join(text[a:b] for a, b in tokens)} <= {*"".join(found)}
+
+
 def test_a_truncated_text_and_an_empty_text(encoder):
     short = encoder.with_max_length(4)
     examples = [Example(text=" ".join(WORDS)), Example(text="")]

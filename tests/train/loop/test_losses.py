@@ -12,7 +12,7 @@ def of_tokens(logits_TC, truth_T, smoothing, weights_C):
     return functional.cross_entropy(logits_TC, truth_T, ignore_index=NO_LABEL, reduction="none")
 
 
-def test_the_loss_of_a_row_is_the_mean_over_its_labelled_tokens():
+def test_each_labelled_token_has_the_same_weight():
     truth = np.array([[-1, 0, 1, 1], [-1, 1, -1, -1], [-1, -1, -1, -1]], np.int32)
     lengths = np.array([3, 4, 2])  # the first row is truncated
     losses = label_losses(
@@ -20,6 +20,7 @@ def test_the_loss_of_a_row_is_the_mean_over_its_labelled_tokens():
     )
     logits_TC = torch.randn(2 + 3, 2, generator=torch.Generator().manual_seed(0))
     without, first = losses(logits_TC, np.array([2, 0]))
-    expected = functional.cross_entropy(logits_TC[3:], torch.tensor([0, 1]))
+    # Three labelled tokens in three rows: one each.
+    expected = functional.cross_entropy(logits_TC[3:], torch.tensor([0, 1]), reduction="sum")
     torch.testing.assert_close(first, expected)
     assert without == 0
