@@ -122,16 +122,12 @@ class TokenTask(SingleLabelTask):
                 if span.label not in types:
                     message = f"{at} has a span {span.label!r}, which the model lacks"
                     raise DataError(message, f"known labels: {', '.join(types)}")
-                first, last = tokens_of(span, places_T2)
-                inside_T = tags_T[first:last]
-                within = first < last and (
-                    span.start <= places_T2[first, 0] and places_T2[last - 1, 1] <= span.end
-                )
-                if within and (inside_T == outside).all():
-                    inside_T[:] = self.scheme.tags_of(span.label, last - first)
+                touched = tokens_of(span, places_T2)
+                if span_fits(span, places_T2[touched]) and (tags_T[touched] == outside).all():
+                    tags_T[touched] = self.scheme.tags_of(span.label, len(touched))
                     continue
                 lost_K[types[span.label]] += 1
-                inside_T[inside_T == outside] = UNLABELLED
+                tags_T[touched[tags_T[touched] == outside]] = UNLABELLED
         return truth
 
     def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
@@ -260,11 +256,16 @@ def _spans(at: str, label: Label | None) -> list[Span]:
     return [span for span in label if isinstance(span, Span)]
 
 
-def tokens_of(span: Span, places_T2: Places) -> tuple[int, int]:
-    """Return the tokens [first, last) that share characters with a span."""
+def tokens_of(span: Span, places_T2: Places) -> NDArray[np.intp]:
+    """Return the tokens with a place that share characters with a span."""
     starts, ends = places_T2.T
-    touched = np.flatnonzero((starts < span.end) & (ends > span.start) & (starts != NO_PLACE))
-    return (int(touched[0]), int(touched[-1]) + 1) if len(touched) else (0, 0)
+    return np.flatnonzero((starts < span.end) & (ends > span.start) & (starts != NO_PLACE))
+
+
+def span_fits(span: Span, places_S2: Places) -> bool:
+    """Return whether the tokens that a span touches are all within it, at least one."""
+    starts, ends = places_S2.T
+    return bool(len(starts) and starts[0] >= span.start and ends[-1] <= span.end)
 
 
 def _tally(counts: NDArray[np.int64]) -> Tally:

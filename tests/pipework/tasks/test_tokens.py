@@ -30,6 +30,13 @@ def test_a_tag_for_each_token_and_none_for_special_tokens():
     assert truth(Span(0, 7, "PER")) == (expected, [0, 0])
 
 
+def test_the_first_tokens_of_words_have_the_tags():
+    # "Zürich Anna x", in the tokens Zü rich An na x
+    places = np.array([[0, 6], [-1, -1], [7, 11], [-1, -1], [12, 13]], np.int32)
+    (row,) = TASK.token_truth([("f:1", (Span(0, 11, "PER"),))], [places], WIDTH)
+    assert row.tolist() == [B_PER, NO_LABEL, I_PER, NO_LABEL, 0, NO_LABEL, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("spans", "tags", "lost"),
     [
