@@ -34,17 +34,11 @@ from pipework.export.importing.unused_parts import check_unused
 from pipework.run_folder.engine_record import Precision
 from pipework.run_folder.manifest import SourceKind
 from pipework.train.config.model import HeadSettings
-from pipework.train.model.classifier import (
-    Classifier,
-    is_per_token,
-    padding_of,
-    silence_transformers,
-)
+from pipework.train.model import classifier as models
 from pipework.train.model.encoder_configs import read_config
 from pipework.train.model.pretrained import (
     LabelNames,
     check_vocabulary,
-    linear_model_class,
     load,
     opening,
 )
@@ -70,7 +64,7 @@ def open_source(
         ConfigError: the source cannot be opened, has no classification head, its config, weights
             and tokenizer do not match, or a part of its encoder is ignored.
     """
-    silence_transformers()
+    models.silence_transformers()
     with opening(name):
         adapter = Adapter.of(name, settings.adapter_base)
         return _open(name, adapter, settings, trust_remote_code)
@@ -108,7 +102,7 @@ def _open(
     files = TokenizerFiles.open(tokenizer_name)
     check_vocabulary(name, files.tokenizer, int(config.vocab_size))
     LabelNames.of(task).write(model.config)
-    classifier = Classifier(model.eval(), HeadSettings())
+    classifier = models.Classifier(model.eval(), HeadSettings())
     return SourceModel(
         kind=_kind(weights, config, adapter, graph),
         name=name,
@@ -120,7 +114,7 @@ def _open(
         task=task,
         type_ids=(
             files.type_ids
-            and padding_of(classifier).type_ids
+            and models.padding_of(classifier).type_ids
             and (graph is None or "token_type_ids" in graph.inputs)
         ),
         longest=longest_input(classifier, files.limit),
@@ -175,9 +169,9 @@ def _load(
     name: str, config: PreTrainedConfig, prefix: str = ""
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     with opening(name):
-        model, loading = load(_model_class(config), name, config, **_without(prefix))
+        model, loading = load(models.model_class(config), name, config, **_without(prefix))
     if prefix:  # transformers would add the prefix again where it saves this model
-        new = _model_class(config).from_config(config, dtype=torch.float32)
+        new = models.model_class(config).from_config(config, dtype=torch.float32)
         new.load_state_dict(model.state_dict())
         return new, loading
     return model, loading
@@ -198,7 +192,7 @@ def _reopen(
             config = read_config(name, family)
             if adapter is not None:  # the base may have no head, or another
                 config.num_labels = adapter.labels
-            model = _model_class(config).from_pretrained(
+            model = models.model_class(config).from_pretrained(
                 name,
                 config=config,
                 dtype=torch.float32,
@@ -210,13 +204,9 @@ def _reopen(
         return model if adapter is None else adapter.apply(model)
 
 
-def _model_class(config: PreTrainedConfig) -> type[Any]:
-    return linear_model_class(per_token=is_per_token(*(config.architectures or ())))
-
-
 def _check_architecture(name: str, config: PreTrainedConfig) -> None:
     architecture = (config.architectures or [CLASSIFIER])[0]
-    if not architecture.endswith(CLASSIFIER) and not is_per_token(architecture):
+    if not architecture.endswith(CLASSIFIER) and not models.is_per_token(architecture):
         message = f"{name!r} is a {architecture}, expected a sequence or token classifier"
         hint = f"train a head first: pipe train CONFIG --set model.name={name}"
         if not hasattr(transformers, architecture):

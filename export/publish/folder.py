@@ -219,6 +219,9 @@ def _check_form(run: Path, manifest: Manifest) -> None:
     if manifest.input.marked:
         message = f"{run} reads texts with marked entities, which transformers does not mark"
         raise ConfigError(message, "pipe publish RUN --to oci:DIR keeps the run folder")
+    if manifest.task.rows_per_token:
+        message = f"{run} finds spans: its engines have no padding, which other programs expect"
+        raise ConfigError(message, "pipe publish RUN --to oci:DIR keeps the run folder")
     if not manifest.model.checkpoint:
         message = f"{run} has no checkpoint, as in a container image"
         raise ConfigError(message, "publish the run folder from which the image was made")

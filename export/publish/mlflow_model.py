@@ -101,8 +101,10 @@ def publish_mlflow(run: Path, name: str, progress: Progress) -> str:
     Raises:
         PipeError: as `publish_oci`; or the run reads texts with marked entities.
     """
-    if read_classifier(run).input.marked:
-        message = f"{run} reads texts with marked entities, which are not columns of a frame"
+    manifest = read_classifier(run)
+    if manifest.input.marked or manifest.task.rows_per_token:
+        what = "reads texts with marked entities" if manifest.input.marked else "finds spans"
+        message = f"{run} {what}, which are not columns of a frame"
         raise ConfigError(message, "pipe publish RUN --to oci:DIR")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     with tempfile.TemporaryDirectory(prefix="pipework-mlflow-") as temporary:

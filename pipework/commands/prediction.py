@@ -86,21 +86,19 @@ def predict(
     """
     if inputs is None:
         bulk = {"--keep": keep, "--shard": shard, "--on": on, "--max-rejects": max_rejects}
-        flags = {"--allow-skipped": allow_skipped, "--scores": scores and out is None}
-        _check_without_in(out, {**bulk, **{name: True for name, given in flags.items() if given}})
+        bulk |= {"--allow-skipped": allow_skipped or None}
+        _check_without_in(out, bulk | {"--scores": (scores and out is None and not redact) or None})
     else:
-        others = {"--file": file, "--url": url, "--raw-csv": raw_csv or None}
-        others |= {"--redact": redact or None}
-        run, out = _check_with_in(words or [], out, others)
+        flags = {"--raw-csv": raw_csv or None, "--redact": redact or None}
+        run, out = _check_with_in(words or [], out, {"--file": file, "--url": url, **flags})
         from pipework.serve.bulk.job import BulkOptions
 
-        kept = None if keep is None else [name for name in keep.split(",") if name]
         options = BulkOptions(
             pattern=inputs,
             out=out,
             engine=engine,
             columns=columns,
-            keep=kept,
+            keep=None if keep is None else [*filter(None, keep.split(","))],
             shard=shard,
             on=on,
             allow_skipped=allow_skipped,
@@ -112,15 +110,13 @@ def predict(
     from pipework.export.predict import label_order, predict_inputs
     from pipework.export.prediction_files import format_prediction, redacted, write_predictions
 
+    _check_redacted(redact and out is not None, scores=redact and scores)
     with console.progress() as progress:
         rows, source = predict_inputs(
             words or [], file, url=url, columns=columns, engine=engine, progress=progress
         )
-        if redact:
-            _check_redacted(out, scores=scores)
-            _print(redacted(*pair) for pair in rows)
-        elif out is None:
-            _print(format_prediction(*pair) for pair in rows)
+        if out is None:
+            _print((redacted if redact else format_prediction)(*pair) for pair in rows)
         else:
             labels = label_order(words or [], url) if scores else None
             write_predictions(rows, Path(out), progress, source, raw=raw_csv, scores=labels)
@@ -133,10 +129,10 @@ def _print(lines: Iterable[str]) -> None:
         sys.stdout.write((printable(line) if sys.stdout.isatty() else line) + "\n")
 
 
-def _check_redacted(out: str | None, *, scores: bool) -> None:
+def _check_redacted(out: bool, *, scores: bool) -> None:
     """Check that no option was given that --redact has no output for."""
-    if out is not None or scores:
-        message = f"--redact prints texts: expected no {'--scores' if out is None else '--out'}"
+    if out or scores:
+        message = f"--redact prints texts: expected no {'--out' if out else '--scores'}"
         raise ConfigError(message, "write them to a file: pipe predict RUN --redact > FILE")
 
 

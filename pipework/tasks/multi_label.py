@@ -21,7 +21,6 @@ from pipework.tasks.labels import (
     class_index,
     flagged,
     is_vector,
-    label_names,
     parse_list,
     parse_name,
 )
@@ -110,7 +109,7 @@ class MultiLabelTask(Task):
             raise DataError(message, f"known labels: {', '.join(self.labels)}")
         index = {name: position for position, name in enumerate(self.labels)}
         true_C = np.zeros(len(self.labels), np.int8)
-        true_C[[class_index(at, name, index) for name in label_names(label)]] = 1
+        true_C[[class_index(at, str(name), index) for name in label]] = 1
         return true_C
 
     def probabilities(self, logits_NC: Logits) -> Logits:

@@ -25,7 +25,9 @@ LABEL = "predicted_label"
 SCORE = "predicted_score"
 LOW, HIGH = "predicted_low", "predicted_high"
 SPANS = "predicted_spans"
-SPAN_COLUMNS = {name: f"predicted_{name}" for name in ("start", "end", "text")}
+SPAN_COLUMNS = {"label": LABEL, "score": SCORE} | {
+    name: f"predicted_{name}" for name in ("start", "end", "text")
+}
 TRUNCATED, WINDOWS = "truncated", "windows"
 LABEL_SCORE = "score_{}"  # the column of the score of a label
 SEPARATOR = ", "
@@ -200,6 +202,20 @@ class PredictedColumn:
 
 
 PredictedColumns = dict[str, PredictedColumn]
+
+
+def span_columns(predictions: Iterable["Prediction"]) -> PredictedColumns:
+    """Return lists of the spans of each input: label, score, start, end and text."""
+    rows = [one.spans for one in predictions if isinstance(one, Spans)]
+    types = {"text": ColumnType.TEXT, "label": ColumnType.TEXT, "score": ColumnType.NUMBER}
+    return {
+        column: PredictedColumn(
+            type=types.get(name, ColumnType.COUNT),
+            many=True,
+            values=[[getattr(span, name) for span in row] for row in rows],
+        )
+        for name, column in SPAN_COLUMNS.items()
+    }
 
 
 def softmax(logits_NC: Scores) -> Scores:

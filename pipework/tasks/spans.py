@@ -2,8 +2,8 @@
 
 A tag is a prefix and a type, such as B-PER, or O outside of spans. The prefixes are those of BIO
 (Ramshaw and Marcus 1995, https://aclanthology.org/W95-0107), BIOES and BMES: B begins a span of
-several tokens, I and M continue it, E and L end it, S and U are a span of one token. In a scheme
-without E, B may be a span of one token. A tag without a prefix continues a span of its type, or
+several tokens, I and M continue it, E and L end it, S and U are a span with a single token. In a
+scheme without E, B may be such a span. A tag without a prefix continues a span of its type, or
 begins one.
 
 Shapes: R tokens of all inputs, N inputs, T tokens of the longest input, C tags, S spans.
@@ -139,7 +139,7 @@ class TagScheme:
         may_follow_CC: whether the second tag may follow the first.
         extends_CC: whether the second tag continues a span after the first.
         tags_by_place: the first, inner and last tag of a longer span by type, and the tag of a span
-            of one token.
+            with a single token.
     """
 
     types: tuple[str, ...]

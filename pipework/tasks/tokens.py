@@ -19,15 +19,11 @@ from pipework.tasks.labels import NO_LABEL, Label
 from pipework.tasks.metrics import Tally
 from pipework.tasks.outputs import NO_PLACE, LocatedOutputs, Outputs, Places
 from pipework.tasks.predictions import (
-    LABEL,
-    SCORE,
-    SPAN_COLUMNS,
-    ColumnType,
     FoundSpan,
-    PredictedColumn,
     PredictedColumns,
     Prediction,
     Spans,
+    span_columns,
 )
 from pipework.tasks.single_label import CERTAIN, SingleLabelTask
 from pipework.tasks.spans import OUTSIDE, Span, TagScheme, TokenSpans, bio_tags, parse_spans
@@ -177,17 +173,7 @@ class TokenTask(SingleLabelTask):
 
     def columns(self, outputs: Outputs) -> PredictedColumns:
         """Return lists of the spans of each input, in the order of the text; see `Task`."""
-        rows = [one.spans for one in self.decode(outputs) if isinstance(one, Spans)]
-        types = {"text": ColumnType.TEXT, "label": ColumnType.TEXT, "score": ColumnType.NUMBER}
-        names = {"label": LABEL, "score": SCORE, **SPAN_COLUMNS}
-        return {
-            column: PredictedColumn(
-                type=types.get(name, ColumnType.COUNT),
-                many=True,
-                values=[[getattr(span, name) for span in row] for row in rows],
-            )
-            for name, column in names.items()
-        }
+        return span_columns(self.decode(outputs))
 
     def _counts(self, outputs: Outputs, truth: Truth) -> NDArray[np.int64]:
         """Return right, true and predicted spans of each input by type, [3, N, K]."""

@@ -181,6 +181,23 @@ def test_spans_are_replaced_by_their_types(run, tmp_path, trained_run):
     assert (other.returncode, "needs a model that finds spans" in other.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("publish", "RUN", "--to", "folder:OUT"), "its engines have no padding"),
+        (("export", "RUN", "--to", "triton", "--repository", "OUT"), "a row for each text"),
+        (("export", "RUN", "--to", "onnx", "--set", "windows.stride=8"), "windows are not"),
+        (("export", "RUN", "--to", "cascade"), "cannot be in a cascade"),
+    ],
+)
+def test_unsupported_uses_are_refused_in_one_line(run, tmp_path, words, message):
+    places = {"RUN": str(run), "folder:OUT": f"folder:{tmp_path}/out", "OUT": f"{tmp_path}/out"}
+    done = pipe(*(places.get(word, word) for word in words))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_tables_have_a_column_of_spans(run, tmp_path):
     predictions = predict_run(run, [Example(text="Ana met Bob")])
     write_predictions(predictions, tmp_path / "out.csv", NullProgress())

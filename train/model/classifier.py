@@ -6,13 +6,14 @@ Shapes: B rows, T tokens, H width of the encoder, C classes.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from pipework.errors import RunFolderError
@@ -290,8 +291,7 @@ def open_checkpoint(folder: Path, attention: str | None = None) -> Classifier:
     settings = _head_settings(folder / HEAD_FILE)
     linear = settings.head is Head.LINEAR
     config = AutoConfig.from_pretrained(folder)
-    per_token = is_per_token(*(config.architectures or ()))
-    kind = linear_model_class(per_token=per_token) if linear else AutoModel
+    kind = model_class(config) if linear else AutoModel
     model = kind.from_pretrained(
         folder,
         dtype=torch.float32,
@@ -304,6 +304,11 @@ def open_checkpoint(folder: Path, attention: str | None = None) -> Classifier:
     if classifier.head is not None:
         classifier.head.load_state_dict(load_file(folder / HEAD_WEIGHTS))
     return classifier.eval()
+
+
+def model_class(config: PreTrainedConfig) -> type[Any]:
+    """Return the class of transformers for a config with a linear head."""
+    return linear_model_class(per_token=is_per_token(*(config.architectures or ())))
 
 
 def is_per_token(*architectures: str) -> bool:
