@@ -6,7 +6,8 @@ several tokens, I and M continue it, E and L end it, S and U are a span with a s
 scheme without E, B may be such a span. A tag without a prefix continues a span of its type, or
 begins one.
 
-Shapes: R tokens of all inputs, N inputs, T tokens of the longest input, C tags, S spans.
+Shapes: R tokens of all inputs, N inputs, B inputs that are decoded together, T tokens of the
+longest of these, C tags, S spans.
 """
 
 import json
@@ -26,6 +27,7 @@ STARTS = ("start", "start_position", "start_offset")
 STOPS = ("end", "end_position", "end_offset")
 TYPES = ("label", "entity_type", "labels", "tag", "type")
 FORMS = 'expected spans as [{"start": 0, "end": 5, "label": "NAME"}]'
+CHUNK = 256  # inputs that are decoded together
 Tags = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
@@ -190,10 +192,16 @@ class TagScheme:
         the tokens, in order.
         """
         tags_R: Tags = scores_RC.argmax(axis=1)
-        wrong_R = ~self._fits(tags_R, inputs_R)
-        for number in np.unique(inputs_R[wrong_R]):
-            rows = slice(*np.searchsorted(inputs_R, [number, number + 1]))
-            tags_R[rows] = self._viterbi(scores_RC[rows])
+        starts_N = np.flatnonzero(np.diff(inputs_R, prepend=-1))
+        lengths_N = np.diff(starts_N, append=len(inputs_R))
+        wrong_N = np.flatnonzero(np.add.reduceat(~self._fits(tags_R, inputs_R), starts_N))
+        for start in range(0, len(wrong_N), CHUNK):
+            chosen_B = wrong_N[start : start + CHUNK]
+            steps_T = np.arange(lengths_N[chosen_B].max())
+            inside_BT = steps_T < lengths_N[chosen_B][:, None]
+            rows_BT = np.where(inside_BT, starts_N[chosen_B][:, None] + steps_T, 0)
+            found_BT = self._viterbi(scores_RC[rows_BT].astype(np.float64), lengths_N[chosen_B])
+            tags_R[rows_BT[inside_BT]] = found_BT[inside_BT]
         return tags_R
 
     def _fits(self, tags_R: Tags, inputs_R: Tags) -> Flags:
@@ -207,19 +215,22 @@ class TagScheme:
         ends_R = np.concatenate((~joined_R, [True]))
         return np.asarray(fits_R & (~ends_R | self.may_end_C[tags_R]))
 
-    def _viterbi(self, scores_TC: NDArray[np.floating]) -> Tags:
+    def _viterbi(self, scores_BTC: NDArray[np.float64], lengths_B: Tags) -> Tags:
         barred_CC = np.where(self.may_follow_CC, 0, -np.inf)
-        best_C = np.where(self.may_begin_C, scores_TC[0].astype(np.float64), -np.inf)
-        before_TC = np.zeros(scores_TC.shape, np.int64)
-        for position in range(1, len(scores_TC)):
-            paths_CC = best_C[:, None] + barred_CC
-            before_TC[position] = paths_CC.argmax(axis=0)
-            best_C = paths_CC.max(axis=0) + scores_TC[position]
-        tags_T = np.empty(len(scores_TC), np.int64)
-        tags_T[-1] = np.where(self.may_end_C, best_C, -np.inf).argmax()
-        for position in range(len(scores_TC) - 1, 0, -1):
-            tags_T[position - 1] = before_TC[position, tags_T[position]]
-        return tags_T
+        best_BC = np.where(self.may_begin_C, scores_BTC[:, 0], -np.inf)
+        before_BTC = np.zeros(scores_BTC.shape, np.int16)
+        for step in range(1, scores_BTC.shape[1]):
+            paths_BCC = best_BC[:, :, None] + barred_CC
+            before_BTC[:, step] = paths_BCC.argmax(axis=1)
+            reached_BC = paths_BCC.max(axis=1) + scores_BTC[:, step]
+            best_BC = np.where((step < lengths_B)[:, None], reached_BC, best_BC)
+        last_B = np.where(self.may_end_C, best_BC, -np.inf).argmax(axis=1)
+        tags_BT = np.empty(scores_BTC.shape[:2], np.int64)
+        rows_B, tag_B = np.arange(len(last_B)), last_B
+        for step in range(scores_BTC.shape[1] - 1, -1, -1):
+            tags_BT[:, step] = tag_B
+            tag_B = np.where(step < lengths_B, before_BTC[rows_B, step, tag_B], last_B)
+        return tags_BT
 
     def spans(self, tags_R: Tags, inputs_R: Tags) -> TokenSpans:
         """Return the spans of tags, which may be any sequence; negative tags are outside."""

@@ -125,11 +125,15 @@ def test_the_best_valid_sequence_is_found(name):
             and all(scheme.may_follow_CC[pair] for pair in itertools.pairwise(sequence))
         ]
         best = max(valid, key=lambda sequence: scores[range(4), sequence].sum())
-        # Two texts at a time, the second of which is valid as it is.
+        # Several texts at a time: of other lengths, and valid as they are.
+        outside = SCHEMES[name].index("O")
         plain = np.zeros((2, tags))
-        plain[:, SCHEMES[name].index("O")] = 1
-        found = scheme.best(np.concatenate((scores, plain)), np.array([0] * 4 + [1] * 2))
-        assert found.tolist() == [*best, *[SCHEMES[name].index("O")] * 2]
+        plain[:, outside] = 1
+        parts = (plain, scores, scores[:1], scores, plain)
+        inputs = np.repeat([3, 5, 6, 7, 9], [len(part) for part in parts])
+        found = scheme.best(np.concatenate(parts), inputs).tolist()
+        (one,) = scheme.best(scores[:1], np.zeros(1, np.int64))
+        assert found == [outside, outside, *best, one, *best, outside, outside]
 
 
 def test_the_valid_sequences_of_each_scheme():
