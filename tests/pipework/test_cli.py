@@ -20,7 +20,7 @@ FROZEN = {
     "eval": "run file columns split engine as_json",
     "export": "run to precision layout repository first overrides",
     "import": "source out data overrides trust_remote_code force allow_unused family",
-    "predict": "words file inputs out url columns engine keep shard raw_csv scores on "
+    "predict": "words file inputs out url columns engine keep shard raw_csv scores redact on "
     "allow_skipped max_rejects",
     "publish": "run to",
     "serve": "target backend host port grpc_port engine workers overrides",

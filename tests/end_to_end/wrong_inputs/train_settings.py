@@ -126,8 +126,8 @@ SETTINGS = {
     ),
     "an unknown kind": settings(
         "task.kind=clustering",
-        "--set task.kind: expected one of single_label, multi_label, regression, pretrain, found "
-        "'clustering'",
+        "--set task.kind: expected one of single_label, multi_label, regression, tokens, pretrain, "
+        "found 'clustering'",
     ),
     "an unknown metric": outside(
         "task.metric=auc",
@@ -241,7 +241,7 @@ SETTINGS = {
     "an unknown format": outside(
         "data.format=xml",
         "'csv', 'tsv', 'jsonl', 'json', 'parquet', 'arrow', 'fasttext', 'folder', "
-        "'semeval', 'text' or 'documents'",
+        "'semeval', 'conll', 'text' or 'documents'",
     ),
     "texts without labels": settings(
         "data.format=text",

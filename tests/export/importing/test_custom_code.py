@@ -216,6 +216,6 @@ def test_the_option_is_named_for_a_class_without_code(classifier_folder, tmp_pat
     edit_json(folder / "config.json", architectures=["OwnModel"])
     refused = pipe("import", folder, "--out", tmp_path / "run")
     assert refused.returncode == 2
-    assert "is a OwnModel, expected a sequence classifier\nhint: " in refused.stderr
+    assert "is a OwnModel, expected a sequence or token classifier\nhint: " in refused.stderr
     assert "--as bert" in refused.stderr
     assert pipe("import", folder, "--out", tmp_path / "run", "--as", "bert").returncode == 0

@@ -44,7 +44,7 @@ def test_the_minimum_of_the_loss_is_the_mean_of_the_teachers(kind):
         LOSSES[kind](student_BC, teacher_KBC, 2.0).sum().backward()
         optimizer.step()
     match kind:
-        case "single_label":
+        case "single_label" | "tokens":
             student, expected = (student_BC / 2).softmax(1), (teacher_KBC / 2).softmax(2).mean(0)
         case "multi_label":
             student, expected = (student_BC / 2).sigmoid(), (teacher_KBC / 2).sigmoid().mean(0)

@@ -38,7 +38,8 @@ def test_a_reference_without_memory_continues_on_the_cpu(trained_run, encodings,
     engine = failing_once(open_reference(trained_run, manifest, spare=CPU))
     found_NC = engine.infer(encodings).values
     assert np.array_equal(found_NC, expected_NC)
-    (record,) = caplog.records
+    # An exporter of an earlier test may log in its thread.
+    (record,) = [one for one in caplog.records if one.name.startswith("pipework")]
     assert record.message == "cpu has too little memory; the checkpoint continues on cpu"
 
 
