@@ -40,6 +40,8 @@ def decide(locked: LockedRun, settings: DecisionSettings, progress: Progress) ->
         CheckFailedError: the rows cannot show that the limit holds.
     """
     task = locked.manifest.task
+    if task.rows_per_token:
+        raise _not_applicable(task)
     if isinstance(task, SingleLabelTask):
         task = task.model_copy(update={"fallback_label": settings.fallback_label})
     elif settings.fallback_label is not None:

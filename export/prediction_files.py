@@ -18,7 +18,7 @@ from pipework.data.readers import (
     table_has_quotes,
 )
 from pipework.data.text_files import file_head
-from pipework.errors import ConfigError
+from pipework.errors import CheckFailedError, ConfigError
 from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.read_options import Format
@@ -174,11 +174,15 @@ def redacted(example: Example, prediction: Prediction) -> str:
     """Return a text with its spans replaced by their types, such as [PER], in one line.
 
     Raises:
+        CheckFailedError: the text was truncated.
         ConfigError: the model does not predict spans.
     """
     if not isinstance(prediction, Spans):
         message = "--redact needs a model that finds spans"
         raise ConfigError(message, 'train one with task.kind = "tokens"')
+    if prediction.truncated:
+        message = f"a text is longer than the model reads, so spans may be left: {example.text:.40}"
+        raise CheckFailedError(message, "split the text; the texts before it were printed")
     text = example.text
     for span in reversed(prediction.spans):
         text = f"{text[: span.start]}[{span.label}]{text[span.end :]}"

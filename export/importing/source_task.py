@@ -57,6 +57,8 @@ def source_task(
         message = f"{name!r} has no tag {OUTSIDE!r} outside of spans: {', '.join(labels)}"
         raise ConfigError(message, 'name its tags: --set \'task.labels=["O", "B-PER", "I-PER"]\'')
     read = settings.task_for(labels)
+    if isinstance(read, TokenTask):
+        read = read.model_copy(update={"inner_begins": True})
     if published is None or labels != published.labels:
         return read
     # Rows of this import have not shown the limits of the published model.

@@ -187,7 +187,8 @@ class Source:
             return any(map(self._skips, label.values()))
         text = "" if label is None else str(label).strip()
         # An empty cell or list of a multi-label row is a row without any of the labels.
-        empty = text in ("", "nan", "[]") and not self.task.many_labels
+        blanks = ("", "nan") if self.task.rows_per_token else ("", "nan", "[]")
+        empty = text in blanks and not self.task.many_labels
         if text in self.reading.no_label:
             return True
         return self.reading.skip_unlabelled and (label is None or empty)

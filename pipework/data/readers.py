@@ -71,6 +71,7 @@ REFUSED = {
     ".sqlite": CONVERT,
     ".db": CONVERT,
 }
+BLANKS = re.compile(r"[ \t]+")
 FASTTEXT_LABEL = re.compile(r"(?<!\S)__label__(\S+)\s*")
 
 
@@ -371,7 +372,7 @@ def _conll_record(path: Path, lines: Sequence[tuple[int, str]], *, labelled: boo
     Tokens are joined by blanks; in a text of single characters of a script without blanks, such as
     Chinese, by nothing.
     """
-    words = [text.split() for _, text in lines]
+    words = [BLANKS.split(text.strip(" \t")) for _, text in lines]
     for (line, text), cells in zip(lines, words, strict=True):
         if len(cells) < 1 + labelled:
             message = f"{path}:{line}: expected a token and its tag, found {text[:40]!r}"

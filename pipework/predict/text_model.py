@@ -199,7 +199,7 @@ class EngineModel(Closeable):
         flags_N[list(found.truncated)] = True
         truncated = PredictedColumn(type=ColumnType.FLAG, values=flags_N.tolist())
         columns = task.columns(found.outputs)
-        if scores and not task.has_values:
+        if scores and not (task.has_values or task.rows_per_token):
             scores_CN = task.probabilities(found.outputs.values).T.tolist()
             for label, values in zip(task.labels, scores_CN, strict=True):
                 name = LABEL_SCORE.format(label)

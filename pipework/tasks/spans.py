@@ -74,7 +74,12 @@ def parse_spans(value: object) -> tuple[Span, ...]:
     if not isinstance(value, list):
         message = f"{FORMS}, found {'null' if value is None else type(value).__name__}"
         raise InputError(message, "write a row without spans as an empty list, []")
-    return tuple(sorted(map(_span, value)))
+    return tuple(sorted({_span(item) for item in value if not _is_relation(item)}))
+
+
+def _is_relation(item: object) -> bool:
+    """Return whether an item of Label Studio joins two spans."""
+    return isinstance(item, Mapping) and item.get("type") == "relation"
 
 
 def _span(item: object) -> Span:
@@ -153,8 +158,11 @@ class TagScheme:
     tags_by_place: Mapping[str, tuple[int, int, int, int]]
 
     @classmethod
-    def of(cls, tags: Sequence[str]) -> "TagScheme":
-        """Return the scheme of tags by their names."""
+    def of(cls, tags: Sequence[str], *, inner_begins: bool = False) -> "TagScheme":
+        """Return the scheme of tags by their names.
+
+        With `inner_begins`, I may begin a span in a scheme without E, as in IOB1.
+        """
         parsed = [_prefix_and_type(tag) for tag in tags]
         types = tuple(dict.fromkeys(name for _, name in parsed if name))
         type_C = np.array([types.index(name) if name else -1 for _, name in parsed], np.int64)
@@ -166,7 +174,10 @@ class TagScheme:
         )
         inner_C = continues_C | ends_C
         has_begin = {name for prefix, name in parsed if prefix in BEGINS}
-        may_begin_C = ~inner_C | np.array([name not in has_begin for _, name in parsed], np.bool_)
+        loose_C = continues_C & inner_begins & (not closed)
+        may_begin_C = (
+            ~inner_C | loose_C | np.array([name not in has_begin for _, name in parsed], np.bool_)
+        )
         open_C = (begins_C | continues_C) & closed
         same_CC = (type_C[:, None] == type_C) & (type_C >= 0)
         extends_CC = same_CC & ~(ends_C | alone_C)[:, None] & ~(begins_C | alone_C)

@@ -35,14 +35,16 @@ UNLABELLED = NO_LABEL - 1  # a token of a span that does not begin and end with 
 class TokenTask(SingleLabelTask):
     """The best valid sequence of tags of each text; a span of tokens with its tags is a prediction.
 
-    Special tokens have no tag, and with `whole_words` only the first token of each word has one, so
-    that spans begin and end with words. The truth of an input is the tag of each token, and then
+    With `inner_begins`, which imported models have, I-PER may begin a span, as in IOB1. Special
+    tokens have no tag, and with `whole_words` only the first token of each word has one, so that
+    spans begin and end with words. The truth of an input is the tag of each token, and then
     the number of spans of each type that no sequence of tags finds: beyond the end of a truncated
     text, inside of a token, or overlapping another span.
     """
 
     kind: Literal["tokens"] = "tokens"  # type: ignore[assignment]
     whole_words: bool = True
+    inner_begins: bool = False
     fewest_labels: ClassVar[int] = 1
     rows_per_token: ClassVar[bool] = True
     truth_type: ClassVar[type[np.generic]] = np.int16
@@ -70,7 +72,7 @@ class TokenTask(SingleLabelTask):
     @cached_property
     def scheme(self) -> TagScheme:
         """The tags."""
-        return TagScheme.of(self.labels)
+        return TagScheme.of(self.labels, inner_begins=self.inner_begins)
 
     @classmethod
     def logit_names(cls, names: Sequence[str]) -> tuple[str, ...]:
@@ -119,7 +121,9 @@ class TokenTask(SingleLabelTask):
                     message = f"{at} has a span {span.label!r}, which the model lacks"
                     raise DataError(message, f"known labels: {', '.join(types)}")
                 touched = tokens_of(span, places_T2)
-                if span_fits(span, places_T2[touched]) and (tags_T[touched] == outside).all():
+                cut = len(places_T2) == width and not is_read(span, places_T2)
+                fits = not cut and span_fits(span, places_T2[touched])
+                if fits and (tags_T[touched] == outside).all():
                     tags_T[touched] = self.scheme.tags_of(span.label, len(touched))
                     continue
                 lost_K[types[span.label]] += 1
@@ -246,6 +250,14 @@ def tokens_of(span: Span, places_T2: Places) -> NDArray[np.intp]:
     """Return the tokens with a place that share characters with a span."""
     starts, ends = places_T2.T
     return np.flatnonzero((starts < span.end) & (ends > span.start) & (starts != NO_PLACE))
+
+
+def is_read(span: Span, places_T2: Places) -> bool:
+    """Return whether no character of a span is before the first or after the last token."""
+    inside_T2 = places_T2[places_T2[:, 0] != NO_PLACE]
+    if not len(inside_T2):
+        return False
+    return bool(inside_T2[0, 0] <= span.start and span.end <= inside_T2[:, 1].max())
 
 
 def span_fits(span: Span, places_S2: Places) -> bool:

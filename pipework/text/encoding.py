@@ -5,7 +5,7 @@ Shapes: T tokens of one input, special tokens included.
 
 import hashlib
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -28,6 +28,7 @@ from pipework.text.word_cache import TextTemplate, WordCache, separable
 
 # The ids of an input without any token: some tokenizers add no special tokens (GPT-2).
 NO_TOKENS = np.zeros(1, np.int32)
+CHUNK = 256  # texts whose tokens have their places in memory
 MARKS = ("$", "#")  # around e1 and e2, as in R-BERT (https://arxiv.org/abs/1905.08284)
 
 
@@ -202,22 +203,28 @@ class TextEncoder:
     def places(self, examples: Sequence[Example], *, whole_words: bool = False) -> list[Places]:
         """Return the characters of each token of single texts, without white space at the start.
 
-        The tokens are those of `encode`; a special token has NO_PLACE. With `whole_words`, the
-        first token of a word has its characters, and its other tokens have NO_PLACE.
+        The tokens are those of `encode`; special tokens and white space have NO_PLACE. With
+        `whole_words`, the first token of a word has its characters, and the others have NO_PLACE.
         """
-        texts = [example.text for example in examples]
-        with _UnicodeCheck():
-            batch = self._tokenizer.encode_batch(texts) if texts else []  # the fast call has none
         found = list[Places]()
-        for text, tokens in zip(texts, batch, strict=True):
+        for text, tokens in self._all_tokens([example.text for example in examples]):
             places_T2 = np.array(tokens.offsets or [(0, 0)], np.int32)
             spaces = np.array([character.isspace() for character in text] + [False], np.bool_)
             while (inner_T := spaces[places_T2[:, 0]] & (places_T2[:, 0] < places_T2[:, 1])).any():
                 places_T2[inner_T, 0] += 1
             special_T = np.array(tokens.special_tokens_mask or [1], np.bool_)
+            special_T |= places_T2[:, 0] == places_T2[:, 1]  # only white space
             places_T2[special_T] = NO_PLACE
             found.append(first_of_words(places_T2, text) if whole_words else places_T2)
         return found
+
+    def _all_tokens(self, texts: Sequence[str]) -> Iterator[tuple[str, Tokens]]:
+        """Yield texts with their tokens, which the fast call of the library leaves out."""
+        for start in range(0, len(texts), CHUNK):
+            chunk = texts[start : start + CHUNK]
+            with _UnicodeCheck():
+                batch = self._tokenizer.encode_batch(chunk)
+            yield from zip(chunk, batch, strict=True)
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
         if (cache := self._word_cache) is not None and (template := self._text_template):

@@ -177,6 +177,9 @@ def test_spans_are_replaced_by_their_types(run, tmp_path, trained_run):
     assert done.stdout == "[PER] met [PER] in [LOC] 😀\n"
     refused = pipe("predict", run, "Ana", "--redact", "--out", tmp_path / "a.tsv")
     assert (refused.returncode, "expected no --out" in refused.stderr) == (2, True)
+    longer = pipe("predict", run, "Ana met " * 40, "--redact")
+    assert (longer.returncode, longer.stdout) == (3, "")
+    assert "longer than the model reads, so spans may be left" in longer.stderr
     other = pipe("predict", trained_run, "Ana", "--redact")
     assert (other.returncode, "needs a model that finds spans" in other.stderr) == (2, True)
 
@@ -188,6 +191,7 @@ def test_spans_are_replaced_by_their_types(run, tmp_path, trained_run):
         (("export", "RUN", "--to", "triton", "--repository", "OUT"), "a row for each text"),
         (("export", "RUN", "--to", "onnx", "--set", "windows.stride=8"), "windows are not"),
         (("export", "RUN", "--to", "cascade"), "cannot be in a cascade"),
+        (("export", "RUN", "--to", "onnx", "--set", "decision.min_score=0.5"), "decision"),
     ],
 )
 def test_unsupported_uses_are_refused_in_one_line(run, tmp_path, words, message):
@@ -208,9 +212,8 @@ def test_tables_have_a_column_of_spans(run, tmp_path):
 
 def test_a_bulk_job_writes_lists_of_spans(run, tmp_path, expected):
     write(tmp_path / "in.jsonl", ({"text": text} for text in TEXTS))
-    score_files(
-        run, BulkOptions(pattern=f"{tmp_path}/in.jsonl", out=tmp_path / "out"), NullProgress()
-    )
+    options = BulkOptions(pattern=f"{tmp_path}/in.jsonl", out=tmp_path / "out", scores=True)
+    score_files(run, options, NullProgress())
     (part,) = (tmp_path / "out").rglob("*.parquet")
     names = ("start", "end", "label", "text")
     columns = parquet.read_table(part).select([f"predicted_{name}" for name in names]).to_pydict()

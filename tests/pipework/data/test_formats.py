@@ -391,6 +391,17 @@ def test_the_characters_of_a_script_without_blanks_are_joined(tmp_path):
     assert found == [("王明1年", ((0, 2, "NAME"),)), ("安", ((0, 1, "X"),)), ("a b", ())]
 
 
+def test_rows_without_spans_are_kept_and_rows_without_annotations_left_out(tmp_path):
+    content = rows([{"text": "a", "label": []}, {"text": "b", "label": None}, {"text": "c"}])
+    settings = {"skip_unlabelled": True}
+    assert read(tmp_path, "f.jsonl", content, settings, "tokens") == [("a", ())]
+
+
+def test_a_token_of_conll_may_have_other_blanks(tmp_path):
+    found = read(tmp_path, "f.conll", "10\u00a0000\tB-NUM\nx\tO\n", {}, "tokens")
+    assert found == [("10\u00a0000 x", ((0, 6, "NUM"),))]
+
+
 def test_a_line_of_conll_without_a_tag_is_an_error(tmp_path):
     with pytest.raises(PipeError, match=r"f\.conll:2: expected a token and its tag, found 'met'"):
         read(tmp_path, "f.conll", "Ana B-PER\nmet\n", {}, "tokens")

@@ -47,6 +47,11 @@ def test_spans_are_read_in_the_forms_of_annotation_tools(value):
     assert parse_spans([]) == ()
 
 
+def test_equal_spans_count_once_and_relations_are_left_out():
+    relation = {"type": "relation", "from_id": "a", "to_id": "b"}
+    assert parse_spans([[0, 3, "PER"], [0, 3, "PER"], [8, 11, "PER"], relation]) == EXPECTED
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -134,6 +139,15 @@ def test_the_best_valid_sequence_is_found(name):
         found = scheme.best(np.concatenate(parts), inputs).tolist()
         (one,) = scheme.best(scores[:1], np.zeros(1, np.int64))
         assert found == [outside, outside, *best, one, *best, outside, outside]
+
+
+def test_a_span_of_iob1_begins_with_an_inner_tag():
+    scores = np.eye(len(BIO))[[BIO.index(tag) for tag in ("O", "I-A", "I-A", "B-A", "O")]]
+    inputs = np.zeros(5, np.int64)
+    strict, loose = (TagScheme.of(BIO, inner_begins=begins) for begins in (False, True))
+    assert loose.best(scores, inputs).tolist() == scores.argmax(axis=1).tolist()
+    assert strict.best(scores, inputs).tolist() != scores.argmax(axis=1).tolist()
+    assert TagScheme.of(SCHEMES["BIOES"], inner_begins=True).may_begin_C.sum() == 5
 
 
 def test_the_valid_sequences_of_each_scheme():

@@ -49,6 +49,12 @@ def test_a_span_that_no_tags_find_is_counted(spans, tags, lost):
     assert truth(*spans) == ([NO_LABEL, *tags, NO_LABEL, NO_LABEL], lost)
 
 
+def test_a_span_that_a_truncated_text_cuts_is_lost():
+    spans = (Span(8, 20, "PER"),)  # "Bobby Tables", of which "Bob" is read
+    (row,) = TASK.token_truth([("f:1", spans)], [PLACES], len(PLACES))
+    assert row.tolist() == [NO_LABEL, 0, 0, UNLABELLED, NO_LABEL, 0, 1]
+
+
 def test_an_unknown_type_is_an_error_with_its_place():
     with pytest.raises(DataError, match="f:1 has a span 'ORG', which the model lacks"):
         truth(Span(0, 3, "ORG"))
