@@ -4,7 +4,6 @@ The settings of an import replace what the config says.
 """
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import PreTrainedConfig
@@ -74,22 +73,21 @@ def _kind(name: str, config: PreTrainedConfig, settings: TaskSettings) -> type[T
     if config.problem_type not in (*kinds, None):
         message = f"{name!r} has the problem_type {config.problem_type!r}"
         raise ConfigError(message, f"expected in config.json: {', '.join(kinds)}")
-    task, per_token = kinds.get(config.problem_type, default), is_per_token(*_classes(config))
+    task = kinds.get(config.problem_type, default)
+    per_token = is_per_token(*(config.architectures or ()))
     if per_token:
-        kinds, task = {"": TokenTask}, TokenTask
+        task = TokenTask
+        kinds = {"": TokenTask}
     if "kind" in settings.model_fields_set:
         task = task_type(settings.kind)
-    few = config.num_labels < task.fewest_labels or task.rows_per_token is not per_token
-    if not task.predicts or few or (task.has_values and config.num_labels > 1):
+    few = config.num_labels < task.fewest_labels
+    many = task.has_values and config.num_labels > 1
+    if not task.predicts or few or many or task.rows_per_token is not per_token:
         logits = counted(config.num_labels, "logit") + " for each token" * per_token
         message = f"{name!r} has {logits}, which does not fit the task {kind_of(task)}"
         known = map(kind_of, kinds.values())
         raise ConfigError(message, "set task.kind: " + ", ".join(known))
     return task
-
-
-def _classes(config: PreTrainedConfig) -> Sequence[str]:
-    return config.architectures or ()
 
 
 def _is_label(name: str) -> bool:

@@ -36,12 +36,7 @@ from pipework.run_folder.manifest import SourceKind
 from pipework.train.config.model import HeadSettings
 from pipework.train.model import classifier as models
 from pipework.train.model.encoder_configs import read_config
-from pipework.train.model.pretrained import (
-    LabelNames,
-    check_vocabulary,
-    load,
-    opening,
-)
+from pipework.train.model.pretrained import LabelNames, check_vocabulary, load, opening
 from pipework.train.model.tensorflow_weights import find_index, label_count
 
 CLASSIFIER = "ForSequenceClassification"

@@ -38,8 +38,12 @@ MAX_SEGMENTS = 1000  # per document, to bound memory; a longer document is split
 HINT = "a record of SemEval-2010 task 8 is a sentence, a relation, a comment and a blank line"
 FIELDS = ("text", "text_pair", "label", "entities")
 WITHOUT_COLUMNS = (
-    *(Format.FASTTEXT, Format.FOLDER, Format.SEMEVAL, Format.CONLL),
-    *(Format.TEXT, Format.DOCUMENTS),
+    Format.FASTTEXT,
+    Format.FOLDER,
+    Format.SEMEVAL,
+    Format.CONLL,
+    Format.TEXT,
+    Format.DOCUMENTS,
 )
 TABLES = (Format.CSV, Format.TSV)
 SUFFIXES = {

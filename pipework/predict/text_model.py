@@ -106,7 +106,7 @@ class TextCodec:
 
         Only texts that may have spans are tokenized again: engines need no places.
         """
-        if not (self.task.rows_per_token and isinstance(self.task, TokenTask)):
+        if not isinstance(self.task, TokenTask):
             return outputs
         places = np.full((len(outputs.values), 2), NO_PLACE, np.int32)
         rows = np.flatnonzero(self.task.has_spans(outputs)).tolist()

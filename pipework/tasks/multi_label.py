@@ -16,14 +16,7 @@ from pipework.progress import counted
 from pipework.tasks import metrics
 from pipework.tasks.evaluation import Evaluation, class_reports
 from pipework.tasks.kinds import Metric
-from pipework.tasks.labels import (
-    Label,
-    class_index,
-    flagged,
-    is_vector,
-    parse_list,
-    parse_name,
-)
+from pipework.tasks.labels import Label, class_index, flagged, is_vector, parse_list, parse_name
 from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.predictions import (

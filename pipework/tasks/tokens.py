@@ -26,7 +26,7 @@ from pipework.tasks.predictions import (
     span_columns,
 )
 from pipework.tasks.single_label import CERTAIN, SingleLabelTask
-from pipework.tasks.spans import OUTSIDE, Span, TagScheme, TokenSpans, bio_tags, parse_spans
+from pipework.tasks.spans import OUTSIDE, Span, TagScheme, bio_tags, parse_spans
 from pipework.tasks.task import Floats, Scorer, Truth
 
 UNLABELLED = NO_LABEL - 1  # a token of a span that does not begin and end with tokens
@@ -133,14 +133,19 @@ class TokenTask(SingleLabelTask):
     def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
         """Return the spans of each input; see `Task`."""
         found: list[list[FoundSpan]] = [[] for _ in range(len(outputs))]
-        rows, spans = self._found(outputs)
         located = outputs if isinstance(outputs, LocatedOutputs) else None
+        rows = np.arange(len(outputs.values))
+        if located is not None:
+            rows = np.flatnonzero(located.places[:, 0] != NO_PLACE)
+        tags = self._tags(outputs, rows)
+        inputs = outputs.inputs
+        spans = self.scheme.spans(tags, inputs[rows])
         ends = np.stack((rows[spans.first], rows[spans.last]), axis=1)
-        totals_R = np.concatenate(([0.0], np.cumsum(self._best_scores(outputs, rows))))
+        scores = self.probabilities(outputs.values[rows])[np.arange(len(rows)), tags]
+        totals_R = np.concatenate(([0.0], np.cumsum(scores, dtype=np.float64)))
         means_S = (totals_R[spans.last + 1] - totals_R[spans.first]) / (
             spans.last + 1 - spans.first
         )
-        inputs = outputs.inputs
         for (first, last), label, score in zip(
             ends.tolist(), spans.labels, means_S.tolist(), strict=True
         ):
@@ -153,22 +158,10 @@ class TokenTask(SingleLabelTask):
             found[row].append(FoundSpan(start=start, end=end, label=label, score=score, text=text))
         return [Spans(spans=tuple(row)) for row in found]
 
-    def _best_scores(self, outputs: Outputs, rows: NDArray[np.intp]) -> Floats:
-        """Return the probability of the decoded tag of each of some rows."""
-        scores = self.probabilities(outputs.values[rows])
-        return scores[np.arange(len(rows)), self._tags(outputs, rows)].astype(np.float64)
-
     def _tags(self, outputs: Outputs, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         logits = np.nan_to_num(outputs.values[rows].astype(np.float64))
         scores = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
         return self.scheme.best(scores, outputs.inputs[rows])
-
-    def _found(self, outputs: Outputs) -> tuple[NDArray[np.intp], TokenSpans]:
-        """Return the rows that are no special tokens, and the spans of these rows."""
-        rows = np.arange(len(outputs.values))
-        if isinstance(outputs, LocatedOutputs):
-            rows = np.flatnonzero(outputs.places[:, 0] != NO_PLACE)
-        return rows, self.scheme.spans(self._tags(outputs, rows), outputs.inputs[rows])
 
     def has_spans(self, outputs: Outputs) -> NDArray[np.bool_]:
         """Return which inputs may have spans, [N]: a token is not best outside of all."""
