@@ -16,7 +16,7 @@ from types import FrameType
 from pipework.client import Client
 from pipework.errors import NotReadyError, PipeError
 from pipework.run_folder.manifest import read_manifest
-from pipework.train.report.linear_baseline import better_run
+from pipework.train.report.baseline import better_run
 
 PIPE = Path(sys.executable).with_name("pipe")
 START_S, STOP_S = 60.0, 30.0

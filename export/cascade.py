@@ -25,7 +25,7 @@ from pipework.run_folder.cascade import FOLDER, CascadeRecord
 from pipework.run_folder.manifest import LockedRun, Manifest, read_classifier
 from pipework.scoring.abstention import CONFIDENCE
 from pipework.scoring.agreement import lowest_score, rows_needed, smallest_limit
-from pipework.train.report.linear_baseline import FOLDER as LINEAR
+from pipework.train.report.baseline import FOLDER as LINEAR
 
 
 def export_cascade(

@@ -56,7 +56,7 @@ def evaluate_run(
             source = source.with_columns(columns, (*TEXTS, "label"))
     examples = list(source.rows())
     encoder = open_encoder(run, manifest)
-    labels_N = label_array(examples, manifest.task, str(source.path), encoder)
+    labels_N = label_array(examples, manifest.task, str(source.path), encoder, manifest.windows)
     chosen = open_model(run, manifest, engine, checkpoint=engine is None)
     with EngineModel.open(run, manifest, chosen) as model:
         outputs = model.infer(examples, progress).outputs

@@ -182,7 +182,8 @@ def redacted(example: Example, prediction: Prediction) -> str:
         raise ConfigError(message, 'train one with task.kind = "tokens"')
     if prediction.truncated:
         message = f"a text is longer than the model reads, so spans may be left: {example.text:.40}"
-        raise CheckFailedError(message, "split the text; the texts before it were printed")
+        hint = "read whole texts: pipe export RUN --to auto --set windows.stride=64"
+        raise CheckFailedError(message, hint)
     text = example.text
     for span in reversed(prediction.spans):
         text = f"{text[: span.start]}[{span.label}]{text[span.end :]}"

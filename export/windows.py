@@ -43,6 +43,9 @@ def set_windows(locked: LockedRun, settings: ExportSettings, progress: Progress)
         message = "the scores that give a label were chosen without these windows"
         hint = "set decision.* again in the same command, or decision.min_score=0"
         raise ConfigError(message, hint)
+    if manifest.task.rows_per_token and "join" in chosen.model_fields_set and windows is not None:
+        message = f"windows.join={chosen.join} is for one label of each text, not for spans"
+        raise ConfigError(message, "leave it out: each token has its tag from one window")
     if windows is not None:
         _compare(locked.folder, manifest, windows, settings.dev_rows, progress)
     locked.set_windows(windows)
@@ -78,24 +81,24 @@ def _compare(
         f"{longer_N.mean():.1f} windows each on average, {counts_N.mean():.2f} for all texts"
     )
     if manifest.data.reading.label is not None:
-        truth_N = label_array(examples, manifest.task, str(source.path))
+        task, where = manifest.task, str(source.path)
+        truth_N = label_array(examples, task, where, encoder)
+        whole_N = label_array(examples, task, where, encoder, windows)
         with open_model(run, manifest, checkpoint=True) as checkpoint:
             outputs = infer_all(checkpoint, inputs, progress, "windows")
-        whole = windows.joined(Outputs(outputs.values, offsets), manifest.task)
-        read_N = offsets[1:] - 1 if encoder.keeps_end else offsets[:-1]
-        truncated = Outputs.of(outputs.values[read_N])
-        line += f"; {_score_change(manifest.task, truncated, whole, truth_N)}"
+        whole = windows.joined(outputs.grouped(offsets), task)
+        truncated = outputs.take(offsets[1:] - 1 if encoder.keeps_end else offsets[:-1])
+        line += (
+            f"; {task.metric} {task.evaluate(truncated, truth_N).score:.4f} with truncated texts, "
+            f"{task.evaluate(whole, whole_N).score:.4f} with windows"
+        )
+        if not task.rows_per_token:  # tokens have other labels in windows
+            line += f" ({_change(task, truncated, whole, truth_N)})"
     progress.note(line)
 
 
-def _score_change(
-    task: Task, truncated: Outputs, whole: Outputs, truth_N: NDArray[np.generic]
-) -> str:
-    """Return the scores of truncated and of whole texts, as text."""
-    before = TaskOutputs(outputs=truncated, task=task)
-    interval = paired_interval(before, TaskOutputs(outputs=whole, task=task), truth_N)
-    return (
-        f"{task.metric} {task.evaluate(truncated, truth_N).score:.4f} with truncated texts, "
-        f"{task.evaluate(whole, truth_N).score:.4f} with windows "
-        f"(change {interval.low:+.4f} to {interval.high:+.4f})"
-    )
+def _change(task: Task, truncated: Outputs, whole: Outputs, truth_N: NDArray[np.generic]) -> str:
+    """Return the interval of the change of the score, as text."""
+    before, after = (TaskOutputs(outputs=one, task=task) for one in (truncated, whole))
+    interval = paired_interval(before, after, truth_N)
+    return f"change {interval.low:+.4f} to {interval.high:+.4f}"

@@ -25,7 +25,7 @@ from pipework.tasks.kinds import Metric, Score, metric_in_words
 from pipework.tasks.task import Task
 from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import tables
-from pipework.train.report.linear_baseline import FOLDER, better_run
+from pipework.train.report.baseline import FOLDER, better_run
 
 DEFAULTS = EngineSettings()
 MAX_CLASSES = 30  # of the tables of an evaluation

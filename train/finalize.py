@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from pipework.errors import PipeError
-from pipework.run_folder.manifest import BaselineRecord, Data, Manifest
+from pipework.run_folder.manifest import Data, Manifest
 from pipework.run_folder.teacher_record import TeacherRecord
 from pipework.scoring.abstention import RiskCoverage
 from pipework.scoring.calibration import both_calibrations
@@ -11,10 +11,10 @@ from pipework.train.distill.non_inferiority import compare_with_teachers
 from pipework.train.loop.resume import FOLDER as STATE
 from pipework.train.model.classifier import Classifier, open_checkpoint
 from pipework.train.objectives import target_scale
-from pipework.train.report.linear_baseline import LinearBaseline
+from pipework.train.report.baseline import Baseline
 from pipework.train.report.page import RunPage, write_page
+from pipework.train.report.spans import errors_on_dev, span_baseline
 from pipework.train.report.verdict import TrainingHistory, Verdict, judge
-from pipework.train.report.wrong_predictions import worst_errors
 from pipework.train.run_folder import CONFIG
 from pipework.train.run_record import (
     best_weights,
@@ -24,7 +24,12 @@ from pipework.train.run_record import (
     promote,
     split_records,
 )
-from pipework.train.scored_checkpoint import ScoredCheckpoint, TrainedRun, score, shorter_limit
+from pipework.train.scored_checkpoint import (
+    ScoredCheckpoint,
+    TrainedRun,
+    score,
+    shorter_limit,
+)
 
 CALIBRATED = "calibrated"  # folder of the calibrated weights, until they are RUN/checkpoint
 
@@ -37,7 +42,7 @@ class FinishedRun:
     scored: ScoredCheckpoint
 
 
-def finalize(trained: TrainedRun, baseline: LinearBaseline | None) -> FinishedRun:
+def finalize(trained: TrainedRun, baseline: Baseline | None) -> FinishedRun:
     """Promote the best weights to the checkpoint, score them, and write the manifest last."""
     run = trained.run
     best_step = trained.state.best_step
@@ -48,6 +53,7 @@ def finalize(trained: TrainedRun, baseline: LinearBaseline | None) -> FinishedRu
         weights = run.out / STATE / CALIBRATED
         model.save(weights)
     promote(run, weights, trained.data.vocabulary.padding)
+    baseline = span_baseline(trained, scored) or baseline
     verdict = judge(scored.judged, baseline, _history(trained))
     if verdict.constant.low > 0 and (shorter := shorter_limit(trained, model, scored)):
         verdict = replace(verdict, findings=(*verdict.findings, shorter))
@@ -59,7 +65,7 @@ def finalize(trained: TrainedRun, baseline: LinearBaseline | None) -> FinishedRu
     for line in (best, *lines):
         run.logger.log_text(line)
     manifest = _manifest(trained, scored, model, baseline, verdict, teacher)
-    if run.config.train.report and trained.task.baseline:
+    if run.config.train.report:
         run.logger.confusion(best_step, scored.evaluation)
         _write_page(trained, scored, manifest, baseline, verdict)
     finish(run, manifest)
@@ -101,7 +107,7 @@ def _write_page(
     trained: TrainedRun,
     scored: ScoredCheckpoint,
     manifest: Manifest,
-    baseline: LinearBaseline | None,
+    baseline: Baseline | None,
     verdict: Verdict,
 ) -> None:
     out = trained.run.out
@@ -121,7 +127,7 @@ def _write_page(
         truth=truth,
         baseline=baseline,
         verdict=verdict,
-        worst_errors=worst_errors(examples, scored.outputs.values, truth, scored.task),
+        worst_errors=errors_on_dev(trained, scored, examples),
     )
     write_page(out, page)
 
@@ -130,7 +136,7 @@ def _manifest(
     trained: TrainedRun,
     scored: ScoredCheckpoint,
     model: Classifier,
-    baseline: LinearBaseline | None,
+    baseline: Baseline | None,
     verdict: Verdict,
     teacher: TeacherRecord | None,
 ) -> Manifest:
@@ -142,6 +148,7 @@ def _manifest(
         "calibration": scored.calibration,
     }
     record = model_record(run, model, family=family, head=head).model_copy(update=scales)
+    linear = verdict.linear
     data = Data(
         reading=config.sources()["train"].read_options(),
         splits=split_records(run, trained.report, keep=config.data.keep_rows),
@@ -149,20 +156,7 @@ def _manifest(
         verdict=verdict.sentence,
         failures=(verdict.sentence, *verdict.findings) if verdict.failed else (),
         metrics=scored.metrics,
-        baseline=_baseline_record(baseline, verdict),
+        baseline=None if linear is None or baseline is None else baseline.record(*linear.interval),
         teacher=teacher,
     )
     return new_manifest(run, scored.task, trained.data.vocabulary.padding, record, data)
-
-
-def _baseline_record(baseline: LinearBaseline | None, verdict: Verdict) -> BaselineRecord | None:
-    if baseline is None or verdict.linear is None:
-        return None
-    return BaselineRecord(
-        name=baseline.name,
-        rows=baseline.rows,
-        split=baseline.split,
-        scores=baseline.evaluation.scores,
-        low=verdict.linear.low,
-        high=verdict.linear.high,
-    )

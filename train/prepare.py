@@ -10,8 +10,11 @@ from tokenizers import Tokenizer
 from pipework.data.examples import Source
 from pipework.errors import ConfigError
 from pipework.progress import Progress
+from pipework.tasks.kinds import Words
 from pipework.tasks.task import Task
+from pipework.tasks.tokens import TokenTask
 from pipework.text.encoding import TextEncoder
+from pipework.text.words import words_of_spans
 from pipework.train.config.run_config import Config
 from pipework.train.data.disk_cache import (
     cache_key,
@@ -68,7 +71,7 @@ def prepare(config: Config, progress: Progress) -> PreparedRun:
     files = {f"the {name} file": data_file_digest(file.path) for name, file in read.items()}
     labels = _labels(config, source, progress)
     check_labels(labels, config.sources(), configured=config.task.labels is not None)
-    task = config.task.task_for(labels)
+    task = _task(config, source, labels, progress)
     tokenizer = _tokenizer(config, source, progress)
     teachers = open_teachers(config.train.teacher, task, config.data.fields)
     files |= {f"the teacher {teacher.name}": teacher.digest for teacher in teachers}
@@ -88,6 +91,19 @@ def _labels(config: Config, source: Source, progress: Progress) -> tuple[str, ..
         return json.dumps(class_labels(config.task.labels, source))
 
     return tuple(json.loads(cached_text(cache_key(parts), make)))
+
+
+def _task(config: Config, source: Source, labels: tuple[str, ...], progress: Progress) -> Task:
+    task = config.task.task_for(labels)
+    if not isinstance(task, TokenTask) or config.task.words is not None:
+        return task
+
+    def make() -> str:
+        return json.dumps(words_of_spans(source.rows()))
+
+    words, lost = json.loads(cached_text(cache_key(("words", source_content(source))), make))
+    progress.note(f"task.words = {words}: {lost:.1%} of the spans do not begin and end with words")
+    return task.model_copy(update={"words": Words(words)})
 
 
 def _tokenizer(config: Config, source: Source, progress: Progress) -> str:

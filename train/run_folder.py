@@ -14,13 +14,13 @@ from pipework.train.config.run_config import Config, run_config
 from pipework.train.loop.resume import FOLDER as STATE
 from pipework.train.loop.resume import Snapshot, latest
 from pipework.train.model import checkpoint
-from pipework.train.report import linear_baseline
+from pipework.train.report import baseline
 from pipework.train.report.curves import LOG, PAGE, last_line
 from pipework.train.report.run_log import TRAIN_LOG
 
 CONFIG, TOKENIZER = "config.toml", "tokenizer.json"
 PARTIAL = tuple(f"{name}.partial" for name in (MANIFEST_FILE, CONFIG, PAGE, LOG))
-FOLDERS = (checkpoint.FOLDER, checkpoint.STEPS, linear_baseline.FOLDER, ROWS, STATE)
+FOLDERS = (checkpoint.FOLDER, checkpoint.STEPS, baseline.FOLDER, ROWS, STATE)
 OWN = (TRAIN_LOG, CONFIG, TOKENIZER, LOG, PAGE, *FOLDERS, *PARTIAL)
 # These settings may change when a run is resumed: they do not affect the weights.
 NOT_LEARNED = {"keep", "keep_every", "save_every", "save_minutes", "histograms", "report"}

@@ -85,7 +85,7 @@ def shorter_limit(trained: TrainedRun, model: Classifier, scored: ScoredCheckpoi
     """
     return shorter_inputs(
         [*trained.run.config.sources()["dev"].rows()],
-        _encoder(trained),
+        encoder_of(trained),
         lambda encodings: _infer(trained, model, encodings),
         TaskOutputs(outputs=scored.outputs, task=scored.task),
         trained.data.dev.truth,
@@ -153,13 +153,14 @@ def _infer_labelled(
     trained: TrainedRun, model: Classifier, split: str, rows: Sequence[Example]
 ) -> tuple[Outputs, NDArray[np.generic]]:
     """Return the outputs and the labels of the rows of a split."""
-    encoder = _encoder(trained)
+    encoder = encoder_of(trained)
     outputs = _infer(trained, model, encoder.encode(rows))
     path = trained.run.config.sources()[split].path
     return outputs, label_array(rows, trained.task, str(path), encoder)
 
 
-def _encoder(trained: TrainedRun) -> TextEncoder:
+def encoder_of(trained: TrainedRun) -> TextEncoder:
+    """Return the encoder of a run that has its tokenizer."""
     return TextEncoder.open(
         trained.run.out / TOKENIZER,
         max_length=trained.run.config.model.max_length,

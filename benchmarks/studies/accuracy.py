@@ -25,8 +25,8 @@ from pipework.tasks.kinds import metric_in_words
 from pipework.train.config.run_config import run_config
 from pipework.train.config.train import TrainSettings
 from pipework.train.distill.teacher import runs_of
+from pipework.train.report.baseline import FOLDER
 from pipework.train.report.curves import last_line
-from pipework.train.report.linear_baseline import FOLDER
 
 
 @report_errors

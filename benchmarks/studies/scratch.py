@@ -27,7 +27,7 @@ from pipework.run_folder.manifest import read_manifest
 from pipework.tasks.kinds import metric_in_words
 from pipework.train.config.run_config import run_config
 from pipework.train.distill.teacher import runs_of
-from pipework.train.report.linear_baseline import FOLDER
+from pipework.train.report.baseline import FOLDER
 
 KNOWN = {"SVM on TF-IDF of 1 to 3 characters": 90.36}
 SHOWN = {"preset", "vocab_size", "ngrams", "max_length", "dropout", "head"}

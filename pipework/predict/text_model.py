@@ -5,7 +5,7 @@ Shapes: N inputs, C classes.
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -111,7 +111,10 @@ class TextCodec:
         places = np.full((len(outputs.values), 2), NO_PLACE, np.int32)
         rows = np.flatnonzero(self.task.has_spans(outputs)).tolist()
         located = [examples[row] for row in rows]
-        found = self.encoder.places(located, whole_words=self.task.one_tag_per_word)
+        if self.windows is None:
+            found = self.encoder.places(located, self.task.tagged)
+        else:
+            found = self.encoder.window_places(located, self.task.tagged, self.windows)
         for row, places_T2 in zip(rows, found, strict=True):
             places[outputs.offsets[row] : outputs.offsets[row + 1]] = places_T2
         texts = [example.text for example in examples]
@@ -124,7 +127,10 @@ class TextCodec:
         """
         if self.windows is None:
             return outputs, ()
-        return self.windows.joined(outputs, self.task), tuple(outputs.counts.tolist())
+        counts_N = outputs.counts
+        if self.task.rows_per_token:  # the windows of longer texts are full
+            counts_N = -(-counts_N // self.input.max_length)
+        return self.windows.joined(outputs, self.task), tuple(counts_N.tolist())
 
     def predictions(
         self,
@@ -169,11 +175,14 @@ class EngineModel(Closeable):
     def infer(self, examples: Sequence[Example], progress: Progress | None = None) -> ModelOutputs:
         """Return the outputs for examples that fit the model; memory is bounded."""
         if self.codec.windows is None:
-            return self._infer(examples, progress)
-        parts = [self._infer(part, progress) for part in _parts(examples)]
-        counts = chain.from_iterable(part.windows for part in parts)
-        outputs = Outputs.concatenate([part.outputs for part in parts])
-        return ModelOutputs(outputs=outputs, windows=tuple(counts))
+            found = self._infer(examples, progress)
+        else:
+            parts = [self._infer(part, progress) for part in _parts(examples)]
+            found = ModelOutputs(
+                outputs=Outputs.concatenate([part.outputs for part in parts]),
+                windows=tuple(chain.from_iterable(part.windows for part in parts)),
+            )
+        return replace(found, outputs=self.codec.located(found.outputs, examples))
 
     def _infer(self, examples: Sequence[Example], progress: Progress | None) -> ModelOutputs:
         encodings = self.codec.encode(examples)
@@ -182,9 +191,8 @@ class EngineModel(Closeable):
         with self._lock:
             outputs = infer_all(self.engine, inputs, progress or NullProgress(), unit)
         if offsets is not None:
-            outputs = Outputs(outputs.values, offsets)
+            outputs = outputs.grouped(offsets)
         outputs, windows = self.codec.joined(outputs)
-        outputs = self.codec.located(outputs, examples)
         return ModelOutputs(outputs=outputs, truncated=truncated_rows(encodings), windows=windows)
 
     def predict(self, examples: Sequence[Example], *, top_k: int | None = None) -> list[Prediction]:

@@ -254,8 +254,8 @@ class Manifest(Record):
 
     @property
     def may_have_windows(self) -> bool:
-        """Whether an input is a single text with one answer, so that it can be read in windows."""
-        return not (self.input.pair or self.input.marked or self.task.rows_per_token)
+        """Whether an input is a single text, so that it can be read in windows."""
+        return not (self.input.pair or self.input.marked)
 
     @model_validator(mode="after")
     def _windows_of_single_texts(self) -> Self:

@@ -15,6 +15,7 @@ from pipework.progress import Progress
 from pipework.tasks.evaluation import LeakedRows
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
+from pipework.tasks.windows import Windows
 from pipework.text.encoding import Encoding, TextEncoder
 
 CHUNK = 2048
@@ -67,11 +68,15 @@ def infer_all(
 
 
 def label_array(
-    examples: Sequence[Example], task: Task, where: str, encoder: TextEncoder | None = None
+    examples: Sequence[Example],
+    task: Task,
+    where: str,
+    encoder: TextEncoder | None = None,
+    windows: Windows | None = None,
 ) -> NDArray[np.generic]:
     """Return the labels of examples as `Task.truth` does; `where` is their file, for errors.
 
-    With the encoder of the model, the task may have labels of tokens.
+    With the encoder of the model, and its windows, the task may have labels of tokens.
 
     Raises:
         DataError: a row has no label, or a label that the model does not have.
@@ -87,6 +92,9 @@ def label_array(
         for example in examples
     ]
     if task.rows_per_token and encoder is not None:
-        places = encoder.places(examples, whole_words=task.one_tag_per_word)
-        return task.token_truth(rows, places, encoder.max_length)
+        if windows is None:
+            places = encoder.places(examples, task.tagged)
+            return task.token_truth(rows, places, encoder.max_length)
+        places = encoder.window_places(examples, task.tagged, windows)
+        return task.token_truth(rows, places, 1 + max(map(len, places)))  # nothing is truncated
     return task.truth(rows)

@@ -1,4 +1,4 @@
-"""The names of scores and of losses, as in configs and manifests. No NumPy."""
+"""The names of scores, losses and words, as in configs and manifests. No NumPy."""
 
 from enum import StrEnum
 
@@ -46,6 +46,14 @@ def metric_in_words(metric: Score) -> str:
         return metric.capitalize()
     name = metric.replace("roc_auc", "ROC AUC").replace("f1", "F1")
     return name.replace("_", " " if metric is Reported.MEAN_ABSOLUTE_ERROR else "-")
+
+
+class Words(StrEnum):
+    """The units of a text that have a tag: words, by their first tokens, or tokens."""
+
+    WHITESPACE = "whitespace"
+    LETTERS = "letters"
+    TOKENS = "tokens"
 
 
 class Loss(StrEnum):

@@ -15,6 +15,11 @@ ADJACENT = re.compile(r"""['"]\s+['"]""")  # the items of an array of texts in n
 WHOLE_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
+def spans_of(label: Label | None) -> list[Span]:
+    """Return the spans of the label of a row."""
+    return [one for one in label or () if isinstance(one, Span)]
+
+
 def label_names(label: Label | None) -> tuple[str, ...]:
     """Return the distinct names in the label of a row; of spans, their types."""
     if isinstance(label, str):

@@ -83,6 +83,10 @@ class Outputs:
             return Outputs.of(self.values[chosen])
         return Outputs(self.values[rows_of(self.offsets, chosen)], offsets_of(self.counts[chosen]))
 
+    def grouped(self, offsets: Indices) -> "Outputs":
+        """Return outputs whose input i has the rows of the inputs offsets[i] to offsets[i + 1]."""
+        return Outputs(self.values, self.offsets[offsets])
+
     def finite(self) -> "Outputs":
         """Return the outputs with 0 for NaN, and large numbers for infinity."""
         return Outputs(np.nan_to_num(self.values), self.offsets)

@@ -11,7 +11,7 @@ longest of these, C tags, S spans.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ STARTS = ("start", "start_position", "start_offset")
 STOPS = ("end", "end_position", "end_offset")
 TYPES = ("label", "entity_type", "labels", "tag", "type")
 FORMS = 'expected spans as [{"start": 0, "end": 5, "label": "NAME"}]'
-CHUNK = 256  # inputs that are decoded together
+CHUNK = 65_536  # padded tokens that are decoded together
 Tags = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
@@ -206,8 +206,8 @@ class TagScheme:
         starts_N = np.flatnonzero(np.diff(inputs_R, prepend=-1))
         lengths_N = np.diff(starts_N, append=len(inputs_R))
         wrong_N = np.flatnonzero(np.add.reduceat(~self._fits(tags_R, inputs_R), starts_N))
-        for start in range(0, len(wrong_N), CHUNK):
-            chosen_B = wrong_N[start : start + CHUNK]
+        wrong_N = wrong_N[np.argsort(lengths_N[wrong_N], kind="stable")]
+        for chosen_B in _chunks(wrong_N, lengths_N):
             steps_T = np.arange(lengths_N[chosen_B].max())
             inside_BT = steps_T < lengths_N[chosen_B][:, None]
             rows_BT = np.where(inside_BT, starts_N[chosen_B][:, None] + steps_T, 0)
@@ -254,6 +254,16 @@ class TagScheme:
         first = np.flatnonzero((type_R >= 0) & ~joins_R)
         ends_R = np.concatenate((~joins_R[1:], [True])) & (type_R >= 0)
         return TokenSpans(first, np.flatnonzero(ends_R), type_R[first], self.types)
+
+
+def _chunks(inputs: Tags, lengths_N: Tags) -> Iterator[Tags]:
+    """Yield parts of inputs, shortest first, with at most CHUNK padded tokens or one input."""
+    start = 0
+    for stop in range(1, len(inputs) + 1):
+        full = stop == len(inputs) or (stop + 1 - start) * lengths_N[inputs[stop]] > CHUNK
+        if full:
+            yield inputs[start:stop]
+            start = stop
 
 
 def _prefix_and_type(tag: str) -> tuple[str, str]:

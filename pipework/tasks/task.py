@@ -17,7 +17,7 @@ from pipework.errors import ConfigError, RunFolderError
 from pipework.record import Record
 from pipework.tasks.change import PredictionChange
 from pipework.tasks.evaluation import Evaluation
-from pipework.tasks.kinds import DEFAULT_KIND, Metric
+from pipework.tasks.kinds import DEFAULT_KIND, Metric, Words
 from pipework.tasks.labels import Label
 from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.outputs import Indices, Outputs, Places, offsets_of, one_row_of
@@ -108,9 +108,9 @@ class Task(Record):
         return ()
 
     @property
-    def one_tag_per_word(self) -> bool:
-        """Whether only the first token of a word has a label, see `TextEncoder.places`."""
-        return False
+    def tagged(self) -> Words:
+        """The units that have a tag, see `TextEncoder.places`."""
+        return Words.TOKENS
 
     @property
     def label_thresholds(self) -> dict[str, float] | None:
@@ -230,6 +230,19 @@ class Task(Record):
             width: the largest number of tokens.
         """
         return self.truth(rows)
+
+    def window_truth(
+        self, truth: Truth, counts_N: Sequence[int], lengths_R: Sequence[int], width: int
+    ) -> Truth:
+        """Return the labels of windows from those of texts.
+
+        Args:
+            truth: the labels of texts; of a task with rows for each token, of all windows of each.
+            counts_N: the number of windows of each text.
+            lengths_R: the number of tokens of each window, at most `width`.
+            width: see `token_truth`.
+        """
+        return truth.repeat(counts_N, axis=0)
 
     def row_offsets(self, lengths_N: Sequence[int]) -> Indices:
         """Return the offsets of the rows of inputs with these numbers of tokens, see `Outputs`."""

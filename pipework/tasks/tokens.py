@@ -14,8 +14,8 @@ from pydantic import model_validator
 from pipework.errors import DataError
 from pipework.progress import counted
 from pipework.tasks.evaluation import Evaluation, class_reports
-from pipework.tasks.kinds import Metric
-from pipework.tasks.labels import NO_LABEL, Label
+from pipework.tasks.kinds import Metric, Words
+from pipework.tasks.labels import NO_LABEL, Label, spans_of
 from pipework.tasks.metrics import Tally
 from pipework.tasks.outputs import NO_PLACE, LocatedOutputs, Outputs, Places
 from pipework.tasks.predictions import (
@@ -36,14 +36,14 @@ class TokenTask(SingleLabelTask):
     """The best valid sequence of tags of each text; a span of tokens with its tags is a prediction.
 
     With `inner_begins`, which imported models have, I-PER may begin a span, as in IOB1. Special
-    tokens have no tag, and with `whole_words` only the first token of each word has one, so that
-    spans begin and end with words. The truth of an input is the tag of each token, and then
+    tokens have no tag, and only the first token of each of the `words` has one, so that spans
+    begin and end with words. The truth of an input is the tag of each token, and then
     the number of spans of each type that no sequence of tags finds: beyond the end of a truncated
     text, inside of a token, or overlapping another span.
     """
 
     kind: Literal["tokens"] = "tokens"  # type: ignore[assignment]
-    whole_words: bool = True
+    words: Words = Words.LETTERS
     inner_begins: bool = False
     fewest_labels: ClassVar[int] = 1
     rows_per_token: ClassVar[bool] = True
@@ -65,9 +65,9 @@ class TokenTask(SingleLabelTask):
         return (-1,)
 
     @property
-    def one_tag_per_word(self) -> bool:
-        """Whether spans begin and end with words; see `Task`."""
-        return self.whole_words
+    def tagged(self) -> Words:
+        """The words; see `Task`."""
+        return self.words
 
     @cached_property
     def scheme(self) -> TagScheme:
@@ -129,6 +129,21 @@ class TokenTask(SingleLabelTask):
                 lost_K[types[span.label]] += 1
                 tags_T[touched[tags_T[touched] == outside]] = UNLABELLED
         return truth
+
+    def window_truth(
+        self, truth: Truth, counts_N: Sequence[int], lengths_R: Sequence[int], width: int
+    ) -> Truth:
+        """Return the labels of windows; lost spans count in the first one. See `Task`."""
+        types, firsts_N = len(self.scheme.types), np.cumsum([0, *counts_N[:-1]])
+        windows = np.full((len(lengths_R), width + types), NO_LABEL, np.int16)
+        windows[:, width:] = 0
+        windows[firsts_N, width:] = truth[:, -types:]
+        tokens_N = np.add.reduceat(lengths_R, firsts_N)
+        inside_RW = np.arange(width) < np.array(lengths_R)[:, None]
+        windows[:, :width][inside_RW] = np.concatenate(
+            [row[:tokens] for row, tokens in zip(truth, tokens_N, strict=True)]
+        )
+        return windows
 
     def decode(self, outputs: Outputs, top_k: int | None = None) -> list[Prediction]:
         """Return the spans of each input; see `Task`."""
@@ -236,7 +251,7 @@ def _spans(at: str, label: Label | None) -> list[Span]:
     if not isinstance(label, tuple):
         message = f"{at}: expected spans, found {label!r}"
         raise DataError(message, "write a row without spans as an empty list, []")
-    return [span for span in label if isinstance(span, Span)]
+    return spans_of(label)
 
 
 def tokens_of(span: Span, places_T2: Places) -> NDArray[np.intp]:

@@ -3,7 +3,9 @@
 Shapes: N inputs, R windows of all inputs, C logits, D distributions of an input, V their values.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
@@ -52,12 +54,21 @@ class Windows(Record):
         steps = -(-rest // (room - self.stride))
         return [number * rest // max(1, steps) for number in range(steps + 1)]
 
+    def ends(self, starts: Sequence[int], room: int, tokens: int) -> list[int]:
+        """Return the end of the tokens of each window that are nearest to its middle.
+
+        Between two windows it is the middle of the tokens that they share.
+        """
+        middles = [(start + after + room) // 2 for start, after in pairwise(starts)]
+        return [*middles, tokens]
+
     def joined(self, outputs: Outputs, task: Task) -> Outputs:
         """Return one row of logits for each input from a row for each of its windows.
 
-        The row of an input with one window stays as it is.
+        The row of an input with one window stays as it is, and so do the rows of tokens: each has
+        its place in one window, see `TextEncoder.window_places`.
         """
-        if outputs.one_each:
+        if outputs.one_each or task.rows_per_token:
             return outputs
         join = _highest if self.join is Join.MAX else _mean
         with np.errstate(invalid="ignore"):  # NaN stays NaN

@@ -4,11 +4,9 @@ Shapes: T tokens of one input, special tokens included.
 """
 
 import hashlib
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +19,12 @@ from pipework.data.examples import Example
 from pipework.errors import ConfigError, InputError, RunFolderError
 from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import Manifest
+from pipework.tasks.kinds import Words
 from pipework.tasks.outputs import NO_PLACE, Indices, Places, offsets_of
 from pipework.tasks.windows import Windows
 from pipework.text.special_tokens import PairTemplate, truncated_lengths
 from pipework.text.word_cache import TextTemplate, WordCache, separable
+from pipework.text.words import first_of_words
 
 # The ids of an input without any token: some tokenizers add no special tokens (GPT-2).
 NO_TOKENS = np.zeros(1, np.int32)
@@ -200,30 +200,52 @@ class TextEncoder:
             encodings.append(replace(first, others=tuple(others)) if others else first)
         return encodings
 
-    def places(self, examples: Sequence[Example], *, whole_words: bool = False) -> list[Places]:
+    def places(self, examples: Sequence[Example], words: Words = Words.TOKENS) -> list[Places]:
         """Return the characters of each token of single texts, without white space at the start.
 
-        The tokens are those of `encode`; special tokens and white space have NO_PLACE. With
-        `whole_words`, the first token of a word has its characters, and the others have NO_PLACE.
+        The tokens are those of `encode`; special tokens and white space have NO_PLACE. The first
+        token of a word has the characters of the word, and the others have NO_PLACE.
         """
+        texts = [example.text for example in examples]
+        return [
+            _places(text, tokens, words) for text, tokens in self._all_tokens(texts, whole=False)
+        ]
+
+    def window_places(
+        self, examples: Sequence[Example], words: Words, windows: Windows
+    ) -> list[Places]:
+        """Return the characters of each token of all windows of single texts, in order.
+
+        A token of several windows has its characters where it is farther from the ends of the
+        window, and NO_PLACE in the others. The windows are those of `encode_windows`.
+        """
+        if (template := self._text_template) is None:
+            return self.places(examples, words)
+        room, (before, after) = template.room(self.max_length), map(len, template.type_ids)
         found = list[Places]()
-        for text, tokens in self._all_tokens([example.text for example in examples]):
-            places_T2 = np.array(tokens.offsets or [(0, 0)], np.int32)
-            spaces = np.array([character.isspace() for character in text] + [False], np.bool_)
-            while (inner_T := spaces[places_T2[:, 0]] & (places_T2[:, 0] < places_T2[:, 1])).any():
-                places_T2[inner_T, 0] += 1
-            special_T = np.array(tokens.special_tokens_mask or [1], np.bool_)
-            special_T |= places_T2[:, 0] == places_T2[:, 1]  # only white space
-            places_T2[special_T] = NO_PLACE
-            found.append(first_of_words(places_T2, text) if whole_words else places_T2)
+        for text, tokens in self._all_tokens([row.text for row in examples], whole=True):
+            places_T2 = _places(text, tokens, words)[: len(tokens)]
+            starts = windows.starts(len(tokens), room)
+            rows, first = list[Places](), 0
+            for start, end in zip(starts, windows.ends(starts, room, len(tokens)), strict=True):
+                size = before + min(room, len(tokens)) + after
+                window = np.full((max(1, size), 2), NO_PLACE, np.int32)
+                window[before + first - start : before + end - start] = places_T2[first:end]
+                rows.append(window)
+                first = end
+            found.append(np.concatenate(rows))
         return found
 
-    def _all_tokens(self, texts: Sequence[str]) -> Iterator[tuple[str, Tokens]]:
-        """Yield texts with their tokens, which the fast call of the library leaves out."""
+    def _all_tokens(self, texts: Sequence[str], *, whole: bool) -> Iterator[tuple[str, Tokens]]:
+        """Yield texts with their tokens, which the fast call of the library leaves out.
+
+        The tokens of the `whole` text are without special tokens.
+        """
+        tokenizer = self._untruncated if whole else self._tokenizer
         for start in range(0, len(texts), CHUNK):
             chunk = texts[start : start + CHUNK]
             with _UnicodeCheck():
-                batch = self._tokenizer.encode_batch(chunk)
+                batch = tokenizer.encode_batch(chunk, add_special_tokens=not whole)
             yield from zip(chunk, batch, strict=True)
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
@@ -351,36 +373,16 @@ class TextEncoder:
         return copy
 
 
-def first_of_words(places_T2: Places, text: str) -> Places:
-    """Return the places of tokens with those of words at their first tokens.
-
-    A word is a run of letters, digits and marks. Each letter of a script without blanks between
-    words, such as Chinese or Thai, is a word.
-    """
-    inner = np.array(
-        [
-            _in_word(before) and (_in_word(after) or unicodedata.category(after)[0] == "M")
-            for before, after in pairwise(f" {text} ")
-        ],
-        np.bool_,
-    )
-    starts_T, ends_T = places_T2.T
-    same_T = np.diff(starts_T, prepend=NO_PLACE) == 0  # as the bytes of a character
-    continues_T = (starts_T != NO_PLACE) & (same_T | (inner[starts_T] & (starts_T > 0)))
-    words_T2 = np.where(continues_T[:, None], NO_PLACE, places_T2).astype(np.int32)
-    first_T = np.maximum.accumulate(np.where(continues_T, 0, np.arange(len(places_T2))))
-    np.maximum.at(words_T2[:, 1], first_T[continues_T], ends_T[continues_T])
-    return words_T2
-
-
-def _in_word(character: str) -> bool:
-    """Return whether a character may be in the middle of a word."""
-    if character < "\u0e00":  # the scripts up to Thai have blanks
-        return character.isalnum() or unicodedata.category(character)[0] == "M"
-    unspaced = "\u0e00" <= character < "\u10a0" or "\u1780" <= character < "\u1800"
-    return (
-        character.isalnum() and not unspaced and unicodedata.east_asian_width(character) not in "WF"
-    )
+def _places(text: str, tokens: Tokens, words: Words) -> Places:
+    """Return the characters of the tokens of a text, see `TextEncoder.places`; at least one."""
+    places_T2 = np.array(tokens.offsets or [(0, 0)], np.int32)
+    spaces = np.array([character.isspace() for character in text] + [False], np.bool_)
+    while (inner_T := spaces[places_T2[:, 0]] & (places_T2[:, 0] < places_T2[:, 1])).any():
+        places_T2[inner_T, 0] += 1
+    special_T = np.array(tokens.special_tokens_mask or [1], np.bool_)
+    special_T |= places_T2[:, 0] == places_T2[:, 1]  # only white space
+    places_T2[special_T] = NO_PLACE
+    return places_T2 if words is Words.TOKENS else first_of_words(places_T2, text, words)
 
 
 class _UnicodeCheck:

@@ -135,7 +135,7 @@ class Job:
         took_s = infer_s if whole else covered_s(self.computed)
         outputs = Outputs.concatenate([self.parts[start] for start in sorted(self.parts)])
         if self.offsets is not None:
-            outputs = Outputs(outputs.values, self.offsets)
+            outputs = outputs.grouped(self.offsets)
         first, truncated = self.first, truncated_rows(self.encodings)
         if first is not None:
             outputs, truncated = first.with_rest(outputs), first.truncated

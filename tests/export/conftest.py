@@ -25,7 +25,7 @@ from pipework.tasks.task import Task
 from pipework.train.config.model import Head, ModelSettings
 from pipework.train.model import checkpoint
 from pipework.train.model.classifier import build, padding_of
-from pipework.train.report.linear_baseline import FOLDER
+from pipework.train.report.baseline import FOLDER
 
 PARTS = ("attention.self.query", "attention.self.key", "attention.self.value")
 PARTS += ("attention.output.dense", "intermediate.dense", "output.dense")

@@ -1,5 +1,6 @@
 """Token classification, from data to answers: each span is the text between its ends."""
 
+import asyncio
 import json
 import random
 
@@ -23,9 +24,11 @@ from pipework.serve.app import build_app
 from pipework.serve.bulk.job import BulkOptions, score_files
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
+from pipework.tasks.kinds import Words
 from pipework.train.config.run_config import load_config
 from pipework.train.run import train
 from tests.commands import pipe
+from tests.serve.conftest import with_windows
 from tests.serve.servers import server_in_thread
 
 NAMES = ("Ana", "Zoë", "José", "Øyvind", "Lê", "王明", "Anna")
@@ -49,6 +52,7 @@ learning_rate = 3e-3
 precision = "fp32"
 class_weights = "balanced"
 """
+WINDOWS = ("--set", "windows.stride=8", "--set")
 VARIANTS = [
     Variant(format="onnx", precision=Precision.FP32, layout=Layout.PADDED),
     Variant(format="onnx", precision=Precision.INT8, layout=Layout.PACKED, scaling=Scaling.DYNAMIC),
@@ -108,6 +112,9 @@ def test_the_task_is_learned_and_the_engines_are_proven(run, expected):
     assert manifest.task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
     scores = manifest.data.metrics["dev"].scores
     assert scores["micro_f1"] > 0.9
+    assert manifest.task.words is Words.WHITESPACE
+    assert manifest.data.baseline.name == "a dictionary of the train spans"
+    assert "Most confident errors" in (run / "report.html").read_text()
     assert {engine.name for engine in manifest.engines if engine.proven} >= {
         "onnx-fp32",
         "openvino-fp32-packed",
@@ -146,6 +153,58 @@ def test_a_server_answers_over_http_and_grpc(run, launch, expected, settings):
     tensor.set_data_from_numpy(np.array([[text.encode()] for text in TEXTS], np.object_))
     labels = client.infer("run", [tensor]).as_numpy("label")[:, 0]
     assert [as_tuples(json.loads(label)) for label in labels] == expected
+
+
+def test_windows_find_the_spans_of_longer_texts(run, launch, tmp_path):
+    folder = with_windows(run, tmp_path / "windows", stride=16)
+    # One short text in a long one, so that its tokens lie at each place of a window.
+    short = max(TEXTS, key=len)
+    fillings = ["and then " * count for count in range(0, 200, 9)]
+    texts = [filling + short + " and" + filling for filling in fillings]
+    with open_predictor(run) as model:
+        (alone,) = asyncio.run(model.predict([Example(text=short)]))
+    found = [
+        prediction.spans
+        for _, prediction in predict_run(folder, [Example(text=text) for text in texts])
+    ]
+    assert len(alone.spans) > 4
+    for filling, text, spans in zip(fillings, texts, found, strict=True):
+        assert [span.text for span in spans if span.start >= len(filling)] == [
+            span.text for span in alone.spans
+        ]
+        assert all(text[span.start : span.end] == span.text for span in spans)
+    http = launch(folder).first_line().split()[0]
+    answer = httpx.post(f"{http}/v1/predict", json={"texts": texts}, timeout=60).json()
+    served = answer["predictions"]
+    assert [as_tuples(one["spans"]) for one in served] == [
+        [(span.start, span.end, span.label, span.text) for span in spans] for spans in found
+    ]
+    assert served[0].get("windows", 1) < served[-1]["windows"]
+    assert not any(one["truncated"] for one in served)
+    done = pipe("predict", folder, texts[-1], "--redact")
+    assert done.returncode == 0
+    assert done.stdout.count("[") == len(found[-1])
+
+
+def test_windows_score_the_spans_that_truncation_loses(run, tmp_path):
+    folder = with_windows(run, tmp_path / "windows", stride=16)
+    long = [
+        {"text": "and " * 60 + row["text"], "spans": [moved(span, 240) for span in row["spans"]]}
+        for row in TESTED
+    ]
+    write(tmp_path / "long.jsonl", long)
+    truncated, whole = (
+        evaluate_run(one, tmp_path / "long.jsonl", "dev", None, NullProgress()).score
+        for one in (run, folder)
+    )
+    assert truncated == 0
+    assert whole > 0.9
+    done = pipe("export", folder, "--to", "onnx", "--set", "windows.stride=4")
+    assert "windows: no text of dev is longer than 48 tokens" in done.stderr
+
+
+def moved(span, by):
+    return span | {"start": span["start"] + by, "end": span["end"] + by}
 
 
 def test_the_page_marks_the_spans(run, browser, expected):
@@ -189,7 +248,7 @@ def test_spans_are_replaced_by_their_types(run, tmp_path, trained_run):
     [
         (("publish", "RUN", "--to", "folder:OUT"), "its engines have no padding"),
         (("export", "RUN", "--to", "triton", "--repository", "OUT"), "a row for each text"),
-        (("export", "RUN", "--to", "onnx", "--set", "windows.stride=8"), "windows are not"),
+        (("export", "RUN", "--to", "onnx", *WINDOWS, "windows.join=max"), "not for spans"),
         (("export", "RUN", "--to", "cascade"), "cannot be in a cascade"),
         (("export", "RUN", "--to", "onnx", "--set", "decision.min_score=0.5"), "decision"),
     ],

@@ -13,7 +13,7 @@ from pipework.errors import ConfigError
 from pipework.run_folder.manifest import Part
 from pipework.run_folder.read_options import Column, Dialect, Format, Reading
 from pipework.settings import Positive, Settings
-from pipework.tasks.kinds import DEFAULT_KIND, Metric
+from pipework.tasks.kinds import DEFAULT_KIND, Metric, Words
 from pipework.tasks.labels import resolve_label
 from pipework.tasks.registry import Kind, task_type
 from pipework.tasks.task import Task
@@ -40,15 +40,16 @@ class TaskSettings(Settings):
     `positive` is the label whose F1 the metric f1 is, by name or by its number in the order of the
     labels; without it, the second of the two labels.
 
-    `whole_words` is for the kind `tokens`: spans begin and end with words, and the tokens of a word
-    have the tag of its first token.
+    `words` is for the kind `tokens`: spans begin and end with such words, and the tokens of a word
+    have the tag of its first token. Without it they are the longest words that fit the spans of the
+    train file.
     """
 
     kind: Kind = DEFAULT_KIND
     labels: tuple[str, ...] | Path | None = None
     metric: Metric | None = None
     positive: str | int | None = None
-    whole_words: bool = True
+    words: Words | None = None
 
     @model_validator(mode="after")
     def _labels_fit(self) -> Self:
@@ -84,8 +85,8 @@ class TaskSettings(Settings):
             ConfigError: the metric or the positive label does not fit them.
         """
         fields: dict[str, Any] = {}
-        if "whole_words" in self.type.model_fields:
-            fields["whole_words"] = self.whole_words
+        if self.words is not None and self.type.rows_per_token:
+            fields["words"] = self.words
         return self.type(
             labels=labels,
             metric=self.metric_for(labels),

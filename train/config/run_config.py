@@ -176,7 +176,7 @@ class Config(Settings):
         if self.train.reinit_layers and (self.model.freeze or self.model.name is None):
             message = "train.reinit_layers needs a pretrained model.name that is not frozen"
             raise ValueError(message)
-        single = (*self.data.fields,) == ("text",) and not self.task.type.rows_per_token
+        single = (*self.data.fields,) == ("text",)
         if self.train.window_stride is not None and (self.train.teacher or not single):
             message = "train.window_stride is for single texts without a train.teacher"
             raise ValueError(message)

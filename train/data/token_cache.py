@@ -131,7 +131,8 @@ def open_token_cache(
 
     Memory use does not depend on the size of the file. An interrupted build starts again.
     `tokenizer` is the encoder's tokenizer as JSON. Without a task no labels are read. With
-    `windows`, each window of a longer text is a row with the label of the text.
+    `windows`, each window of a longer text is a row with the labels of the text, or of its
+    tokens.
 
     Raises:
         DataError: as `Source.rows`; or a label is unknown, the file has no rows, or the disk is
@@ -141,7 +142,7 @@ def open_token_cache(
         version("tokenizers"),
         (source_content(source), tokenizer),
         (encoder.max_length, encoder.has_type_ids),
-        None if task is None else (task.kind, task.labels, task.one_tag_per_word),
+        None if task is None else (task.kind, task.labels, task.tagged),
         *([] if windows is None else [windows.stride]),
     )
     with cache_entry(cache_key(parts), CACHE_RATIO * source.path.stat().st_size) as folder:
@@ -166,12 +167,16 @@ def _write(
             for chunk in chunks(source.rows(), CHUNK):
                 labels = NO_LABELS
                 if task is not None:
-                    labels = label_array(chunk, task, str(source.path), encoder)
+                    labels = label_array(chunk, task, str(source.path), encoder, windows)
                 if windows is None:
                     encodings: Sequence[Encoding] = encoder.encode(chunk)
                 else:
-                    encodings, offsets = all_windows(encoder.encode_windows(chunk, windows))
-                    labels = labels if offsets is None else labels.repeat(np.diff(offsets), axis=0)
+                    firsts = encoder.encode_windows(chunk, windows)
+                    encodings, _ = all_windows(firsts)
+                    counts_N = [1 + len(first.others) for first in firsts]
+                    if task is not None:
+                        lengths_R = [len(window) for window in encodings]
+                        labels = task.window_truth(labels, counts_N, lengths_R, encoder.max_length)
                 end = _write_chunk(streams, encodings, labels, end)
                 progress.advance(read := sum(map(row_bytes, chunk)))
                 rest -= read

@@ -21,7 +21,7 @@ from pipework.train.loop.loop import TrainingRun
 from pipework.train.loop.resume import CheckpointManager, TrainState
 from pipework.train.model.classifier import Classifier, padding_of
 from pipework.train.prepare import PreparedRun, checked_data_report
-from pipework.train.report.linear_baseline import FOLDER, LinearBaseline
+from pipework.train.report.baseline import FOLDER, Baseline
 from pipework.train.report.run_log import NullLogger
 from pipework.train.run_folder import TOKENIZER, run_folder
 from pipework.train.scored_checkpoint import TrainedRun
@@ -64,7 +64,7 @@ def linear_run(run: TrainingRun, prepared: PreparedRun) -> TrainedRun:
     return _fit(trained, model, run.progress).trained
 
 
-def linear_baseline(parent: TrainedRun, prepared: PreparedRun) -> LinearBaseline | None:
+def linear_baseline(parent: TrainedRun, prepared: PreparedRun) -> Baseline | None:
     """Fit a linear model to the tokens of another run, as a complete run in RUN/linear.
 
     Returns:
@@ -92,7 +92,7 @@ def linear_baseline(parent: TrainedRun, prepared: PreparedRun) -> LinearBaseline
         trained = replace(parent, run=run, data=data, state=TrainState(), per_epoch=0, teachers=())
         fitted = _fit(trained, model, progress)
         scored = finalize(fitted.trained, None).scored
-    return LinearBaseline(
+    return Baseline(
         name=f"{method(parent.task)} on tokens and token bigrams",
         split=scored.judged.split,
         evaluation=scored.task.evaluate(scored.judged.outputs, scored.judged.truth),

@@ -24,8 +24,8 @@ from pipework.tasks.metrics import MAX_RANKED
 from pipework.train.config.data import CALIBRATION
 from pipework.train.data_report.records import DataReport
 from pipework.train.data_report.tables import data_section
+from pipework.train.report.baseline import Baseline
 from pipework.train.report.curves import PAGE, Curves, read_curves
-from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.verdict import Verdict
 from pipework.train.report.wrong_predictions import ConfusionMatrix, WrongPrediction, most_confused
 
@@ -53,7 +53,7 @@ class RunPage:
         risk: the errors on the same rows if texts with low scores get no label.
         logits_NC: its logits for dev, float32.
         truth: labels of dev, from `pipework.scoring.evaluation.label_array`.
-        baseline: a linear model trained on the same rows; None for a linear model.
+        baseline: a simple model trained on the same rows; None for a linear model.
         verdict: on the model.
         worst_errors: the most confident wrong predictions on dev.
     """
@@ -66,7 +66,7 @@ class RunPage:
     risk: RiskCoverage | None
     logits_NC: NDArray[np.float32]
     truth: NDArray[np.generic]
-    baseline: LinearBaseline | None
+    baseline: Baseline | None
     verdict: Verdict
     worst_errors: Sequence[WrongPrediction]
 
@@ -127,7 +127,7 @@ def _significance(page: RunPage) -> str:
     lines = [figures, *([] if teacher is None else [f"{teacher}"]), *page.verdict.findings]
     if (baseline := page.baseline) is not None:
         rows = f"trained on {baseline.trained_on}, {baseline.seconds:.0f} s"
-        lines.append(f"Linear baseline: {baseline.name}, {rows}.")
+        lines.append(f"Baseline: {baseline.name}, {rows}.")
     details = "".join(f"<br>{escape(line[:1].upper() + line[1:])}" for line in lines)
     headline = f"<b>{escape(page.verdict.headline)}.</b>"
     return f'<p class="verdict {page.verdict.outcome}">{headline}{details}</p>'
@@ -273,7 +273,8 @@ def _classes(page: RunPage) -> str:
     if not classes:
         return ""
     several = task.many_labels
-    columns = ["label", "precision", "recall", "F1", "rows", *(["threshold"] if several else [])]
+    counted = "spans" if task.rows_per_token else "rows"
+    columns = ["label", "precision", "recall", "F1", counted, *(["threshold"] if several else [])]
     thresholds = [f"{threshold:.3f}" for threshold in task.thresholds] or ["0.5"] * len(classes)
     rows = (
         frame.cells(
@@ -296,7 +297,9 @@ def _worst_errors(page: RunPage) -> str:
     title = "Largest errors" if regression else "Most confident errors"
     if not page.worst_errors:
         return frame.section(title, "<p>No errors on dev.</p>")
-    columns = ("text", "true", "predicted", "error" if regression else "confidence")
+    spans = page.manifest.task.rows_per_token
+    labels = ("missing spans", "wrong spans") if spans else ("true", "predicted")
+    columns = ("text", *labels, "error" if regression else "confidence")
     shape = "{:+.3f}" if regression else "{:.1%}"
     rows = (
         f'<td class="text">{_text(error.example)}</td>'
@@ -304,7 +307,7 @@ def _worst_errors(page: RunPage) -> str:
         for error in page.worst_errors
     )
     note = "Dev rows. Some of these labels may be wrong: check them first."
-    table = frame.table(columns, rows, kind="texts")
+    table = frame.table(columns, rows, kind="texts spans" if spans else "texts")
     return frame.section(title, f'<p class="quiet">{note}</p>{table}')
 
 

@@ -18,7 +18,7 @@ from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Metric, metric_in_words
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
-from pipework.train.report.linear_baseline import LinearBaseline
+from pipework.train.report.baseline import Baseline
 
 FALL = 0.98  # a loss that ends above this multiple of its start did not fall
 OVERFITTED = 0.75  # share of the steps before which the best score is early
@@ -116,6 +116,11 @@ class ScoreDifference:
     low: float
     high: float
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The confidence bounds."""
+        return self.low, self.high
+
     def __str__(self) -> str:
         """The comparison in words."""
         return (
@@ -148,7 +153,7 @@ class Verdict:
     linear: ScoreDifference | None
 
 
-def judge(rows: ScoredRows, baseline: LinearBaseline | None, history: TrainingHistory) -> Verdict:
+def judge(rows: ScoredRows, baseline: Baseline | None, history: TrainingHistory) -> Verdict:
     """Judge a model by the metric of its task.
 
     Rows that are also in train are left out. A run that `train.max_steps` has shortened does not

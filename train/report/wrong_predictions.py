@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from pipework.data.examples import Example
 from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.labels import spans_of
+from pipework.tasks.predictions import Prediction, Spans
+from pipework.tasks.spans import Span
 from pipework.tasks.task import Task
 
 MAX_ERRORS = 25
@@ -75,6 +78,37 @@ def worst_errors(
         )
         for row in wrong
     ]
+
+
+def wrong_spans(
+    examples: Sequence[Example], predictions: Sequence[Prediction]
+) -> list[WrongPrediction]:
+    """Return at most MAX_ERRORS texts with wrong or missing spans.
+
+    Those with the most certain wrong span come first.
+    """
+    errors = []
+    for example, prediction in zip(examples, predictions, strict=True):
+        if not isinstance(prediction, Spans):
+            continue
+        true = {*spans_of(example.label)}
+        found = {Span(one.start, one.end, one.label): one.score for one in prediction.spans}
+        if found.keys() == true:
+            continue
+        wrong = [span for span in found if span not in true]
+        errors.append(
+            WrongPrediction(
+                example=example,
+                true=_span_names(example.text, sorted(true - found.keys())),
+                predicted=_span_names(example.text, wrong),
+                score=max((found[span] for span in wrong), default=0.0),
+            )
+        )
+    return sorted(errors, key=lambda error: -error.score)[:MAX_ERRORS]
+
+
+def _span_names(text: str, spans: Sequence[Span]) -> str:
+    return ", ".join(f"{text[start:end]} [{label}]" for start, end, label in spans) or NONE
 
 
 def _largest_errors(

@@ -1,6 +1,5 @@
 """Imports of token classifiers that transformers saved: the spans are those of its pipeline."""
 
-import json
 import shutil
 
 import pytest
@@ -31,7 +30,7 @@ BIO = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 
 
 def imported(folder, out, *files, words=True):
-    settings = ["force=true", f"task.whole_words={json.dumps(words)}"]
+    settings = ["force=true", f"task.words={'letters' if words else 'tokens'}"]
     options = load_settings(ImportSettings, None, settings)
     return import_source(str(folder), out, files, options, NullProgress())
 

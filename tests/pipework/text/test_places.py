@@ -15,10 +15,11 @@ from tokenizers import (
 )
 
 from pipework.data.examples import Example
-from pipework.tasks.kinds import Metric
+from pipework.tasks.kinds import Metric, Words
 from pipework.tasks.outputs import NO_PLACE
 from pipework.tasks.spans import Span, bio_tags
 from pipework.tasks.tokens import TokenTask
+from pipework.tasks.windows import Windows
 from pipework.text.encoding import TextEncoder
 
 TASK = TokenTask(labels=bio_tags(("X",)), metric=Metric.MICRO_F1)
@@ -149,7 +150,9 @@ def test_the_span_of_each_word_is_found(encoder):
 
 def test_the_first_token_of_a_word_has_its_characters(encoder):
     text = "Zürich-Anna's e\u0301te\u0301, 東京 กรุ İstanbul2"
-    places = [encoder.places([Example(text=text)], whole_words=whole)[0] for whole in (False, True)]
+    places = [
+        encoder.places([Example(text=text)], words)[0] for words in (Words.TOKENS, Words.LETTERS)
+    ]
     tokens, words = ([(a, b) for a, b in one.tolist() if a != NO_PLACE] for one in places)
     found = [text[start:end] for start, end in words]
     assert len(words) < len(tokens)
@@ -161,10 +164,32 @@ def test_the_first_token_of_a_word_has_its_characters(encoder):
     assert {*"".join(text[a:b] for a, b in tokens)} <= {*"".join(found)}
 
 
+def test_each_token_has_its_place_in_one_window(encoder):
+    windows, short = Windows(stride=5), encoder.with_max_length(16)
+    examples = [Example(text=text) for text, _ in texts(100)] + [Example(text="")]
+    long = [Example(text=" ".join(row.text for row in examples[:20]))]
+    for words in Words:
+        for example in examples + long:
+            (found,) = short.window_places([example], words, windows)
+            (whole,) = encoder.with_max_length(10_000).places([example], words)
+            (first,) = short.encode_windows([example], windows)
+            sizes = [len(window) for window in (first, *first.others)]
+            assert len(found) == sum(sizes)
+            np.testing.assert_array_equal(
+                found[found[:, 0] != NO_PLACE], whole[whole[:, 0] != NO_PLACE]
+            )
+            if words is Words.TOKENS and len(sizes) > 1:
+                # Two tokens are special; the neighbours of each end share 5 tokens or more.
+                for number, window in enumerate(np.split(found, np.cumsum(sizes)[:-1])):
+                    located = np.flatnonzero(window[:, 0] != NO_PLACE)
+                    assert number == 0 or located[0] >= 1 + 2
+                    assert number == len(sizes) - 1 or located[-1] <= len(window) - 2 - 2
+
+
 def test_white_space_has_no_place(encoder):
     text = "Ana\n\nOslo \r\n 東京"
-    for whole_words in (False, True):
-        (places_T2,) = encoder.places([Example(text=text)], whole_words=whole_words)
+    for words in Words:
+        (places_T2,) = encoder.places([Example(text=text)], words)
         located = places_T2[places_T2[:, 0] != NO_PLACE]
         assert (located[:, 0] < located[:, 1]).all()
         found = [text[start:end] for start, end in located.tolist()]

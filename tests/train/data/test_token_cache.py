@@ -1,14 +1,22 @@
+import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from pipework.data.examples import Source
+from pipework.data.examples import Example, Source
 from pipework.errors import DataError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import Part
+from pipework.run_folder.read_options import Reading
 from pipework.tasks.kinds import Metric
+from pipework.tasks.labels import NO_LABEL
+from pipework.tasks.outputs import NO_PLACE
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.spans import bio_tags
+from pipework.tasks.tokens import TokenTask
 from pipework.tasks.windows import Windows
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.model import ModelSettings
@@ -57,6 +65,29 @@ def test_each_window_of_a_longer_text_is_a_row_with_its_label(parts, stride):
     assert tokens.truth.tolist() == [
         label for label, first in zip(labels, expected, strict=True) for _ in (0, *first.others)
     ]
+
+
+def test_the_tags_of_a_longer_text_are_each_in_one_window(parts, tmp_path):
+    *_, tokenizer, encoder = parts
+    task = TokenTask(labels=bio_tags(("X",)), metric=Metric.MICRO_F1)
+    texts = ["do word", "word do row word " * 9]
+    found = [[[one.start(), one.end(), "X"] for one in re.finditer("word", text)] for text in texts]
+    rows = [{"text": text, "spans": spans} for text, spans in zip(texts, found, strict=True)]
+    path = tmp_path / "spans.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = Source(path=path, reading=Reading(label="spans", kind="tokens"))
+    windows = Windows(stride=3)
+    tokens = open_token_cache(source, tokenizer, encoder, task, NullProgress(), windows)
+    examples = [Example(text=text) for text in texts]
+    whole = encoder.window_places(examples, task.tagged, windows)
+    assert len(tokens) > 3
+    flat = np.concatenate(
+        [row[:length] for row, length in zip(tokens.truth, tokens.lengths.tolist(), strict=True)]
+    )
+    located = np.concatenate(whole)[:, 0] != NO_PLACE
+    np.testing.assert_array_equal(flat != NO_LABEL, located)
+    assert (flat == task.labels.index("B-X")).sum() == 1 + 18
+    assert tokens.truth[:, -1].tolist() == [0] * len(tokens)
 
 
 @pytest.mark.parametrize("change", ["nothing", "rows", "tokenizer", "labels", "length"])

@@ -18,7 +18,7 @@ from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from pipework.text.encoding import open_encoder
 from pipework.train.config.run_config import load_config, run_config
-from pipework.train.report.linear_baseline import FOLDER
+from pipework.train.report.baseline import FOLDER
 from pipework.train.run import train
 from tests.train.learning import logits, score
 

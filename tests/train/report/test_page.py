@@ -24,8 +24,8 @@ from pipework.train.config.run_config import run_config
 from pipework.train.data_report.data_report import data_report
 from pipework.train.data_report.records import ValueStats
 from pipework.train.model.checkpoint_engine import open_reference
+from pipework.train.report.baseline import Baseline
 from pipework.train.report.curves import read_curves
-from pipework.train.report.linear_baseline import LinearBaseline
 from pipework.train.report.page import RunPage, html, write_page
 from pipework.train.report.verdict import ScoredRows, TrainingHistory, judge
 from pipework.train.report.wrong_predictions import worst_errors
@@ -36,7 +36,7 @@ EVIL = "\"'><script>alert('x')</script>&$a$"
 
 def linear(logits_NC, truth_N, task):
     """A baseline with the given logits, for tests that need no fitted baseline."""
-    return LinearBaseline(
+    return Baseline(
         name="a linear SVM on TF-IDF of words",
         split="dev",
         evaluation=task.evaluate(Outputs.of(logits_NC), truth_N),

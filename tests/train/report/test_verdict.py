@@ -10,7 +10,7 @@ from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
-from pipework.train.report.linear_baseline import LinearBaseline
+from pipework.train.report.baseline import Baseline
 from pipework.train.report.verdict import (
     Outcome,
     ScoredRows,
@@ -36,7 +36,7 @@ def constant(label):
 
 
 def baseline(logits, task=TASK, truth=TRUTH):
-    return LinearBaseline(
+    return Baseline(
         name="a linear SVM",
         split="test",
         evaluation=task.evaluate(Outputs.of(logits), truth),

@@ -5,16 +5,20 @@ from pipework.data.examples import Example
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.outputs import Outputs
+from pipework.tasks.predictions import FoundSpan, Spans
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
+from pipework.tasks.spans import Span
 from pipework.train.report.wrong_predictions import (
     MAX_CLASSES,
     MAX_ERRORS,
+    NONE,
     OTHERS,
     ConfusionMatrix,
     confusion_image,
     most_confused,
     worst_errors,
+    wrong_spans,
 )
 
 LABELS = ("a", "b", "c")
@@ -115,3 +119,32 @@ def test_the_image_is_coloured_where_there_are_rows(many):
         red_HW, _, blue_HW = np.moveaxis(pixels.astype(np.int64), 2, 0)
         blue = (blue_HW > red_HW + 60).mean()
         assert 0.01 < blue < 0.5
+
+
+def test_texts_with_wrong_and_missing_spans_are_listed():
+    text = "Ana met Bob in Oslo"
+    ana, bob, oslo = Span(0, 3, "PER"), Span(8, 11, "PER"), Span(15, 19, "LOC")
+
+    def found(*spans):
+        return Spans(
+            spans=tuple(
+                FoundSpan(start=start, end=end, label=label, score=score, text=text[start:end])
+                for (start, end, label), score in spans
+            )
+        )
+
+    examples = [Example(text=text, label=(ana, bob, oslo))] * 4
+    predictions = [
+        found((ana, 0.9), (bob, 0.9)),
+        found((ana, 0.9), (bob, 0.9), (oslo, 0.8)),
+        found((ana, 0.9), (bob._replace(label="LOC"), 0.6), (oslo, 0.8)),
+        found((ana, 0.9), (bob, 0.9), (oslo, 0.8), (Span(4, 7, "PER"), 0.7)),
+    ]
+    errors = [
+        (error.true, error.predicted, error.score) for error in wrong_spans(examples, predictions)
+    ]
+    assert errors == [
+        (NONE, "met [PER]", 0.7),
+        ("Bob [PER]", "Bob [LOC]", 0.6),
+        ("Oslo [LOC]", NONE, 0.0),
+    ]

@@ -1,9 +1,9 @@
-"""The linear model that a run is compared with."""
+"""The simple model that a run is compared with."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipework.run_folder.manifest import Manifest
+from pipework.run_folder.manifest import BaselineRecord, Manifest
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
@@ -12,11 +12,11 @@ FOLDER = "linear"  # of its run, in the folder of the run that is compared with 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LinearBaseline:
-    """The scores and logits of a linear model fitted to the train rows.
+class Baseline:
+    """The scores and logits of a simple model fitted to the train rows.
 
     Attributes:
-        name: the description of the model and its features.
+        name: the description of the model, and of the features of a linear model.
         split: the scored split: test, or dev if there is no test split.
         evaluation: its scores on this split.
         outputs: its outputs for this split.
@@ -40,6 +40,17 @@ class LinearBaseline:
         if self.rows == self.all_rows:
             return "the same rows"
         return f"{self.rows:,} of the {self.all_rows:,} rows"
+
+    def record(self, low: float, high: float) -> BaselineRecord:
+        """Return the record for the manifest, with the interval of the gain over it."""
+        return BaselineRecord(
+            name=self.name,
+            rows=self.rows,
+            split=self.split,
+            scores=self.evaluation.scores,
+            low=low,
+            high=high,
+        )
 
 
 def better_run(run: Path, manifest: Manifest) -> Path:

@@ -3,7 +3,7 @@
 import pytest
 
 from pipework.run_folder.manifest import BaselineRecord, read_manifest
-from pipework.train.report.linear_baseline import FOLDER, better_run
+from pipework.train.report.baseline import FOLDER, better_run
 
 
 @pytest.mark.parametrize(("gain", "better"), [(0.1, True), (0, True), (-0.1, False)])
