@@ -67,9 +67,6 @@ class EngineChoice:
         Without a precision, engines within the default limits of changes come first. A run without
         such an engine is a RunFolderError.
         """
-        if manifest.task.rows_per_token:
-            message = f"{run} finds spans: Triton's batches have a row for each text"
-            raise RunFolderError(message, f"serve it without Triton: pipe serve {run}")
         engines = list(manifest.engines)  # ordered by speed
         if self.precision is None:
             engines.sort(key=lambda engine: not DEFAULT_LIMITS.allow(engine, manifest.task))

@@ -61,7 +61,7 @@ def text_config(name: str, manifest: Manifest, settings: TritonSettings) -> Mode
         input=[proto.ModelInput(**_tensor(form)) for form in input_specs(text_inputs(manifest))],
         output=[
             proto.ModelOutput(**_tensor(form), label_filename=LABELS if form.name in RANKED else "")
-            for form in output_specs(labels)
+            for form in output_specs(labels, rows=manifest.task.rows_per_token)
         ],
         version_policy=_newest(settings.versions),
         dynamic_batching=proto.ModelDynamicBatching(

@@ -51,6 +51,7 @@ class TritonEngine(CollatedEngine):
             spans=manifest.model.takes_spans,
             first_only=first_only,
             whole=True,  # on a GPU one large call is cheaper than several
+            row_offsets=manifest.task.row_offsets,
         )
         super().__init__(collate, classes=len(manifest.task.labels))
         self._call = call

@@ -15,6 +15,7 @@ from pipework import __version__
 from pipework.serve.models.registry import Models
 from pipework.serve.models.repository import Policy
 from pipework.serve.scheduling.predictor import Predictor
+from pipework.wire.text_tensors import ROWS
 
 PLATFORM = "pipework"
 EXTENSIONS = (
@@ -25,12 +26,17 @@ EXTENSIONS = (
     "schedule_policy",
     "statistics",
 )
-Datatype = Literal["BYTES", "FP32"]
+Datatype = Literal["BYTES", "FP32", "INT64"]
 VersionPolicy = dict[str, dict[str, int | list[int]]]
-ConfigType = Literal["TYPE_STRING", "TYPE_FP32"]
+ConfigType = Literal["TYPE_STRING", "TYPE_FP32", "TYPE_INT64"]
 BYTES: Datatype = "BYTES"
 FP32: Datatype = "FP32"
-CONFIG_TYPES: dict[Datatype, ConfigType] = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
+INT64: Datatype = "INT64"
+CONFIG_TYPES: dict[Datatype, ConfigType] = {
+    "BYTES": "TYPE_STRING",
+    "FP32": "TYPE_FP32",
+    "INT64": "TYPE_INT64",
+}
 
 
 class _Part(BaseModel):
@@ -158,13 +164,17 @@ def input_specs(names: Sequence[str]) -> tuple[TensorMetadata, ...]:
     return tuple(TensorMetadata(name=name, datatype=BYTES, shape=(-1, 1)) for name in names)
 
 
-def output_specs(classes: int) -> tuple[TensorMetadata, ...]:
-    """Return the output tensors of a model with a number of classes."""
+def output_specs(classes: int, *, rows: bool = False) -> tuple[TensorMetadata, ...]:
+    """Return the output tensors of a model with a number of classes.
+
+    With `rows`, a text has any number of rows of `probabilities` and `logits`.
+    """
     return (
         TensorMetadata(name="label", datatype=BYTES, shape=(-1, 1)),
         TensorMetadata(name="score", datatype=FP32, shape=(-1, 1)),
         TensorMetadata(name="probabilities", datatype=FP32, shape=(-1, classes)),
         TensorMetadata(name="logits", datatype=FP32, shape=(-1, classes)),
+        *([TensorMetadata(name=ROWS, datatype=INT64, shape=(-1, 1))] if rows else []),
     )
 
 
@@ -204,7 +214,7 @@ def metadata(model: Predictor, versions: Sequence[str]) -> ModelMetadata:
         name=model.name,
         versions=tuple(versions),
         inputs=input_specs(model.inputs),
-        outputs=output_specs(model.classes),
+        outputs=output_specs(model.classes, rows=model.rows_per_token),
     )
 
 
@@ -215,7 +225,7 @@ def config(model: Predictor, max_texts: int, policy: Policy) -> ModelConfig:
         version_policy=version_policy(policy),
         max_batch_size=max_texts,
         input=tuple(map(_tensor_config, input_specs(model.inputs))),
-        output=tuple(map(_tensor_config, output_specs(model.classes))),
+        output=tuple(map(_tensor_config, output_specs(model.classes, rows=model.rows_per_token))),
     )
 
 

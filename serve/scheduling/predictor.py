@@ -123,6 +123,11 @@ class Predictor(Closeable):
         """Number of logits per text."""
         return len(self._codec.task.labels)
 
+    @property
+    def rows_per_token(self) -> bool:
+        """Whether a text has a row of logits for each of its tokens."""
+        return self._codec.task.rows_per_token
+
     def keep_outputs(self, max_bytes: int) -> None:
         """Keep the outputs of inputs in at most this many bytes; 0 for none."""
         self.cache = ResponseCache(max_bytes, self.classes) if max_bytes else None

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -13,10 +14,12 @@ from pyarrow import parquet
 
 from pipework.client import Client
 from pipework.data.examples import Example
-from pipework.export.config import ExportSettings
+from pipework.errors import MissingDependencyError
+from pipework.export.config import ExportSettings, TritonSettings
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.prediction_files import write_predictions
 from pipework.export.run import export
+from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.run_folder.manifest import read_manifest
@@ -24,6 +27,8 @@ from pipework.serve.app import build_app
 from pipework.serve.bulk.job import BulkOptions, score_files
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
+from pipework.serve.triton.installation import Installation
+from pipework.serve.triton.server import TritonServer
 from pipework.tasks.kinds import Words
 from pipework.train.config.run_config import load_config
 from pipework.train.run import train
@@ -207,6 +212,37 @@ def moved(span, by):
     return span | {"start": span["start"] + by, "end": span["end"] + by}
 
 
+def test_triton_answers_with_the_same_spans(run, expected, tmp_path):
+    repository = tmp_path / "repository"
+    add_version(run, repository, TritonSettings(name="spans"), EngineChoice(), NullProgress())
+    folder = with_windows(run, tmp_path / "windows", stride=16)
+    long = "and then " * 60 + max(TEXTS, key=len)
+    (whole,) = predict_run(folder, [Example(text=long)])
+    add_version(folder, repository, TritonSettings(name="windows"), EngineChoice(), NullProgress())
+    try:
+        installation = Installation.find()
+    except MissingDependencyError as error:
+        pytest.skip(f"{error}: {error.hint}")
+    with TritonServer(repository, installation=installation) as server:
+        client = triton.InferenceServerClient(server.grpc)
+
+        def spans(model, texts):
+            tensor = triton.InferInput("text", [len(texts), 1], "BYTES")
+            tensor.set_data_from_numpy(np.array([[text.encode()] for text in texts], np.object_))
+            answer = client.infer(model, [tensor])
+            counts, logits = answer.as_numpy("rows"), answer.as_numpy("logits")
+            assert logits.shape == (counts.sum(), 5)
+            return [as_tuples(json.loads(label)) for label in answer.as_numpy("label")[:, 0]]
+
+        assert spans("spans", TEXTS) == expected
+        with ThreadPoolExecutor(8) as pool:  # the dynamic batcher merges requests
+            alone = [pool.submit(spans, "spans", [text]) for text in TEXTS]
+        assert [one for future in alone for one in future.result()] == expected
+        assert spans("windows", [long]) == [
+            [(one.start, one.end, one.label, one.text) for one in whole[1].spans]
+        ]
+
+
 def test_the_page_marks_the_spans(run, browser, expected):
     row = max(
         range(len(TEXTS)), key=lambda index: (TEXTS[index][:1] == "\ufeff", len(expected[index]))
@@ -247,7 +283,6 @@ def test_spans_are_replaced_by_their_types(run, tmp_path, trained_run):
     ("words", "message"),
     [
         (("publish", "RUN", "--to", "folder:OUT"), "its engines have no padding"),
-        (("export", "RUN", "--to", "triton", "--repository", "OUT"), "a row for each text"),
         (("export", "RUN", "--to", "onnx", *WINDOWS, "windows.join=max"), "not for spans"),
         (("export", "RUN", "--to", "cascade"), "cannot be in a cascade"),
         (("export", "RUN", "--to", "onnx", "--set", "decision.min_score=0.5"), "decision"),

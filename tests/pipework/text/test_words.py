@@ -28,7 +28,7 @@ def words_in(text, words):
         ("e\u0301te\u0301 हिन्दी। שָׁלוֹם", "e\u0301te\u0301|हिन्दी|।|שָׁלוֹם"),
         ("👩\u200d👧 ❤\ufe0f a\u200bb", "👩\u200d👧|❤\ufe0f|a\u200bb"),
         ("...", ".|.|."),
-        ("\ufeffAna \u200fשלום\u200e", "\ufeff|Ana|\u200f|שלום|\u200e"),
+        ("\ufeffAna \u200fBob\u200e", "\ufeff|Ana|\u200f|Bob|\u200e"),
         ("", ""),
     ],
 )

@@ -10,6 +10,7 @@ class Named:
     name = "topics"
     inputs = ("text",)
     classes = 3
+    rows_per_token = False
 
 
 @pytest.mark.parametrize(
