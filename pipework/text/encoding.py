@@ -201,10 +201,11 @@ class TextEncoder:
         return encodings
 
     def places(self, examples: Sequence[Example], words: Words = Words.TOKENS) -> list[Places]:
-        """Return the characters of each token of single texts, without white space at the start.
+        """Return the characters of each token of single texts, without white space at the ends.
 
         The tokens are those of `encode`; special tokens and white space have NO_PLACE. The first
-        token of a word has the characters of the word, and the others have NO_PLACE.
+        token of a word has the characters of the word, and the others have NO_PLACE; so does a
+        token that shares a character with an earlier one, as the bytes of a character.
         """
         texts = [example.text for example in examples]
         return [
@@ -377,12 +378,15 @@ def _places(text: str, tokens: Tokens, words: Words) -> Places:
     """Return the characters of the tokens of a text, see `TextEncoder.places`; at least one."""
     places_T2 = np.array(tokens.offsets or [(0, 0)], np.int32)
     spaces = np.array([character.isspace() for character in text] + [False], np.bool_)
-    while (inner_T := spaces[places_T2[:, 0]] & (places_T2[:, 0] < places_T2[:, 1])).any():
-        places_T2[inner_T, 0] += 1
+    for column, step, before in ((0, 1, 0), (1, -1, 1)):  # white space at the start and the end
+        while (
+            outer_T := spaces[places_T2[:, column] - before] & (places_T2[:, 0] < places_T2[:, 1])
+        ).any():
+            places_T2[outer_T, column] += step
     special_T = np.array(tokens.special_tokens_mask or [1], np.bool_)
     special_T |= places_T2[:, 0] == places_T2[:, 1]  # only white space
     places_T2[special_T] = NO_PLACE
-    return places_T2 if words is Words.TOKENS else first_of_words(places_T2, text, words)
+    return first_of_words(places_T2, text, words)
 
 
 class _UnicodeCheck:

@@ -81,8 +81,8 @@ def first_of_words(places_T2: Places, text: str, words: Words) -> Places:
     """Return the places of tokens with those of words at their first tokens."""
     inside = inside_words(text, words)
     starts_T, ends_T = places_T2.T
-    same_T = np.diff(starts_T, prepend=NO_PLACE) == 0  # as the bytes of a character
-    continues_T = (starts_T != NO_PLACE) & (same_T | (inside[starts_T] & (starts_T > 0)))
+    done_T = np.maximum.accumulate(np.append(NO_PLACE, ends_T[:-1]))
+    continues_T = (starts_T != NO_PLACE) & (inside[starts_T] | (starts_T < done_T))
     words_T2 = np.where(continues_T[:, None], NO_PLACE, places_T2).astype(np.int32)
     first_T = np.maximum.accumulate(np.where(continues_T, 0, np.arange(len(places_T2))))
     np.maximum.at(words_T2[:, 1], first_T[continues_T], ends_T[continues_T])
