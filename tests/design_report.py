@@ -25,12 +25,12 @@ STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
     "pipework": 12_057,
-    "train": 11_938,
+    "train": 12_011,
     "export": 10_494,
     "serve": 14_228,
     "benchmarks": 4_207,  # without studies
     STUDIES: 4_937,
-    "tests": 50_667,
+    "tests": 50_724,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

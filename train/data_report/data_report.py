@@ -36,6 +36,7 @@ from pipework.train.data_report.findings import findings
 from pipework.train.data_report.leaks import write_leaks
 from pipework.train.data_report.near_duplicates import near_duplicates
 from pipework.train.data_report.records import DataReport, SharedRows, SplitReport, ValueStats
+from pipework.train.data_report.span_stats import SpanStats
 
 ENOUGH_RATE = 0.01  # of the rows may be longer than a proposed max_length
 STEP = 8  # tokens, to which a proposed max_length is rounded up
@@ -87,13 +88,19 @@ def data_report(
     limit = UNLIMITED if encoder is None else encoder.max_length
     splits: dict[str, SplitReport] = {}
     texts: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+    spans: dict[str, SpanStats] = {}
     for name, source in sources.items():
         stats = FileStats.of(source, labels, whole, progress)
         _, rows_U = texts[name] = stats.texts()
-        duplicates = int(rows_U.sum()) - len(rows_U)
+        duplicates, spans[name] = int(rows_U.sum()) - len(rows_U), stats.spans
         splits[name] = _split(stats, source, limit, duplicates=duplicates)
     shared = tuple(
-        SharedRows(earlier=first, later=second, rows=_common(texts[first][0], *texts[second]))
+        SharedRows(
+            earlier=first,
+            later=second,
+            rows=_common(texts[first][0], *texts[second]),
+            templates=spans[second].rows_shared_with(spans[first]),
+        )
         for first, second in combinations(sources, 2)
     )
     return DataReport(
@@ -137,6 +144,8 @@ def _split(stats: FileStats, source: Source, limit: int, *, duplicates: int) -> 
         defects=dict(stats.defects),
         same_tokens=stats.same_tokens(),
         without_labels=stats.without_labels,
+        overlapping=stats.spans.overlapping,
+        inside_words=stats.spans.inside_words,
     )
 
 

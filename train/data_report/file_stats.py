@@ -21,6 +21,7 @@ from pipework.tasks.labels import Label, label_names, resolve_label
 from pipework.tasks.task import Task
 from pipework.text.encoding import TextEncoder
 from pipework.train.data.token_cache import no_rows, row_bytes
+from pipework.train.data_report.span_stats import SpanStats
 from pipework.train.data_report.text_defects import count_defects
 
 CHUNK = 4096
@@ -80,6 +81,7 @@ class FileStats:
         empty: number of rows with an empty text.
         defects: number of rows by kind of damage, see `text_defects`.
         headers: number of rows that repeat the names of the columns.
+        spans: of a task that finds spans.
         first: the label of the first row, if it has one label.
     """
 
@@ -96,6 +98,7 @@ class FileStats:
         self.headers = 0
         self.without_labels = 0
         self.first: str | None = None
+        self.spans = SpanStats()
         self._names = names
         self._index = {label: position for position, label in enumerate(names or ())}
         self._task = task
@@ -142,6 +145,7 @@ class FileStats:
         self.empty += sum(not row.text or row.text.isspace() for row in chunk_B)
         self.defects += count_defects([f"{row.text}\n{row.text_pair or ''}" for row in chunk_B])
         self.headers += sum((row.text, row.label) == self._header for row in chunk_B)
+        self.spans.add(chunk_B if self._task.rows_per_token else [])
         self._texts.append(np.fromiter(map(folded_text, chunk_B), np.int64, len(chunk_B)))
         if self._task.has_values:
             values_B = [NAN if row.label is None else float(str(row.label)) for row in chunk_B]

@@ -12,6 +12,7 @@ from pipework.train.data_report.text_defects import DEFECTS
 
 UNKNOWN_RATE = 0.05
 TRUNCATED_RATE = 0.05
+TEMPLATE_RATE = 0.05
 RARE_LABEL = 0.1
 MANY_LABELS = 0.5  # labels per row above which the column is rather an id or a text
 MOSTLY = 0.8  # of the rows
@@ -29,6 +30,8 @@ COUNTS = (
     ("conflicting", "text", "with different labels"),
     ("same_tokens", "text", "with the tokens of another text: lower-casing, or unknown characters"),
     ("empty", "row", "with an empty text"),
+    ("overlapping", "span", "that overlap an earlier one: the longest of them is learned"),
+    ("inside_words", "span", "that begin or end inside of a word: correct them, or set task.words"),
 )
 
 
@@ -49,6 +52,12 @@ def findings(
             yield (
                 f"{counted(pair.rows, 'row')} of {pair.later} also in {pair.earlier}: "
                 f"scores on {pair.later} are too high (pipe check --rows FILE lists them{advice})"
+            )
+        if pair.templates > max(pair.rows, TEMPLATE_RATE * splits[pair.later].rows):
+            yield (
+                f"{counted(pair.templates, 'row')} of {pair.later} have a text of {pair.earlier} "
+                f"with other spans: scores on {pair.later} are too high for other texts; split the "
+                "rows by template"
             )
     yield from _missing_labels(splits, labels)
 

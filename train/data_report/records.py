@@ -26,7 +26,8 @@ class SplitReport(Record):
     columns. `dropped` rows are left out by data.drop_leaked, `skipped` rows of the file have no
     label, `disputed` rows have different labels of annotators. `defects` are the rows with each
     kind of damaged text. `same_tokens` texts have the tokens of another text. `without_labels` rows
-    have none of several labels.
+    have none of several labels. `overlapping` spans overlap an earlier one, and `inside_words` of
+    them begin or end inside of a word.
     """
 
     rows: int
@@ -50,6 +51,8 @@ class SplitReport(Record):
     defects: dict[str, int] = Field(default_factory=dict)
     same_tokens: int = 0
     without_labels: int = 0
+    overlapping: int = 0
+    inside_words: int = 0
 
     @property
     def truncated_rate(self) -> float | None:
@@ -58,11 +61,15 @@ class SplitReport(Record):
 
 
 class SharedRows(Record):
-    """The number of rows of a later file whose text is also in an earlier file."""
+    """The number of rows of a later file whose text is also in an earlier file.
+
+    `templates` are the rows whose text with types in place of spans is also in the earlier file.
+    """
 
     earlier: str
     later: str
     rows: int
+    templates: int = 0
 
 
 class DataReport(Record):
