@@ -149,8 +149,9 @@ class DecisionSettings(Settings):
             the thresholds of the training.
         fallback_label: a label for the texts whose best score is too low; default: no label.
         per_label: whether `max_error` holds for each predicted label, which then has its own score.
-        min_precision: for several labels: the smallest share of the predictions of each label that
-            are right, with 95 % confidence; the lowest thresholds are chosen on labelled rows.
+        min_precision: for several labels, or types of spans: the smallest share of the predictions
+            of each that are right, with 95 % confidence; the lowest thresholds are chosen on
+            labelled rows.
         min_recall: for several labels: the smallest share of the texts with a label that get it,
             with 95 % confidence; the highest thresholds are chosen on labelled rows.
         coverage: for a regression: the probability that the true value is in an interval around the

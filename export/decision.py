@@ -27,6 +27,7 @@ from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.task import Floats, Task
+from pipework.tasks.tokens import TokenTask
 
 NEVER = 2.0  # a score that no label reaches
 
@@ -40,9 +41,7 @@ def decide(locked: LockedRun, settings: DecisionSettings, progress: Progress) ->
         CheckFailedError: the rows cannot show that the limit holds.
     """
     task = locked.manifest.task
-    if task.rows_per_token:
-        raise _not_applicable(task)
-    if isinstance(task, SingleLabelTask):
+    if isinstance(task, SingleLabelTask) and not isinstance(task, TokenTask):
         task = task.model_copy(update={"fallback_label": settings.fallback_label})
     elif settings.fallback_label is not None:
         raise _not_applicable(task)
@@ -52,7 +51,9 @@ def decide(locked: LockedRun, settings: DecisionSettings, progress: Progress) ->
         case SingleLabelTask() | MultiLabelTask() if settings.min_score is not None:
             given = (settings.min_score,) if settings.min_score else ()
             locked.set_decision(task.model_copy(update={"min_scores": given}), None)
-        case SingleLabelTask() if settings.max_error is not None:
+        case TokenTask() if settings.min_precision is not None:
+            _set_thresholds(locked, task, settings, progress)
+        case SingleLabelTask() if settings.max_error is not None and not task.rows_per_token:
             _set_scores(locked, task, settings, settings.max_error, progress)
         case MultiLabelTask() if settings.min_precision or settings.min_recall:
             _set_thresholds(locked, task, settings, progress)
@@ -100,12 +101,14 @@ def _set_scores(
 
 
 def _set_thresholds(
-    locked: LockedRun, task: MultiLabelTask, settings: DecisionSettings, progress: Progress
+    locked: LockedRun,
+    task: MultiLabelTask | TokenTask,
+    settings: DecisionSettings,
+    progress: Progress,
 ) -> None:
-    outputs, truth_NC, name = labelled_outputs(locked, settings, progress)
-    scores_NC = task.probabilities(outputs.values).astype(np.float64)
-    true_NC = task.true_labels(truth_NC)
-    columns = [*zip(scores_NC.T, true_NC.T, strict=True)]
+    task = task.model_copy(update={"min_scores": ()})
+    outputs, truth, name = labelled_outputs(locked, settings, progress)
+    columns = task.threshold_columns(outputs, truth)
     confidence = _confidence(task)
     if settings.min_precision is not None:
         limit = settings.min_precision
@@ -121,18 +124,18 @@ def _set_thresholds(
     if not_shown:
         names = ", ".join(not_shown)
         progress.note(f"decision: too few rows or too many errors, threshold kept for {names}")
-    kept = zip(found, task.trained.label_thresholds.values(), strict=True)
-    scores = tuple(threshold if one is None else one for one, threshold in kept)
-    decided = task.model_copy(update={"min_scores": scores})
-    predicted_NC = decided.predicted_labels(outputs.values)
+    thresholds = task.label_thresholds or dict.fromkeys(task.data_names(task.labels), 0.0)
+    kept = zip(found, thresholds.values(), strict=True)
+    decided = task.decided([threshold if one is None else one for one, threshold in kept])
+    tally = decided.tally(outputs, truth)
     decision = LabelThresholds(
         source=name,
-        rows=len(true_NC),
+        rows=len(outputs),
         min_precision=settings.min_precision,
         min_recall=settings.min_recall,
-        predicted=int(predicted_NC.sum()),
-        right=int((predicted_NC & true_NC).sum()),
-        true=int(true_NC.sum()),
+        predicted=int(tally.predicted_C.sum()),
+        right=int(tally.hits_C.sum()),
+        true=int(tally.true_C.sum()),
         not_shown=not_shown,
     )
     locked.set_decision(decided, decision)
@@ -205,15 +208,15 @@ def _not_applicable(task: Task) -> ConfigError:
     message = f"these decision settings do not apply to a {task.kind} model"
     hint = (
         "decision.coverage is for a regression, decision.max_error and decision.fallback_label for "
-        "one label for each text, decision.min_precision and decision.min_recall for several, and "
-        "decision.min_score for labels"
+        "one label for each text, decision.min_precision and decision.min_recall for several "
+        "(decision.min_precision also for spans), and decision.min_score for labels and spans"
     )
     return ConfigError(message, hint)
 
 
 def _confidence(task: Task) -> float:
     """Return the confidence for each label; that for all is then 95 % (Bonferroni)."""
-    return 1 - (1 - CONFIDENCE) / len(task.labels)
+    return 1 - (1 - CONFIDENCE) / len(task.data_names(task.labels))
 
 
 def _not_shown(task: Task, found: list[float | None], wanted: str, hint: str) -> tuple[str, ...]:
@@ -222,8 +225,9 @@ def _not_shown(task: Task, found: list[float | None], wanted: str, hint: str) ->
     Raises:
         CheckFailedError: these are all labels.
     """
-    labels = tuple(label for label, score in zip(task.labels, found, strict=True) if score is None)
-    if len(labels) == len(task.labels):
+    names = task.data_names(task.labels)
+    labels = tuple(label for label, score in zip(names, found, strict=True) if score is None)
+    if len(labels) == len(names):
         message = f"the rows cannot show {wanted} for any label"
         raise CheckFailedError(message, hint)
     return labels

@@ -31,9 +31,11 @@ def labelled_outputs(
     """
     source, name = _source(locked, settings)
     rows = _without_learned(locked, [*source.rows()], progress)
-    truth_N = label_array(rows, locked.manifest.task, str(source.path))
-    engine = open_model(locked.folder, locked.manifest, checkpoint=True)
-    with EngineModel.open(locked.folder, locked.manifest, engine) as model:
+    manifest = locked.manifest
+    engine = open_model(locked.folder, manifest, checkpoint=True)
+    with EngineModel.open(locked.folder, manifest, engine) as model:
+        encoder = model.codec.encoder
+        truth_N = label_array(rows, manifest.task, str(source.path), encoder, manifest.windows)
         return model.infer(rows, progress).outputs, truth_N, name
 
 

@@ -119,6 +119,21 @@ class MultiLabelTask(Task):
         """Return which labels reach their thresholds, [N, C]."""
         return self._reached(self.probabilities(logits_NC))
 
+    def threshold_columns(
+        self, outputs: Outputs, truth: Truth
+    ) -> list[tuple[Floats, NDArray[np.bool_]]]:
+        """Return for each label its scores, and whether the rows have it."""
+        scores_NC = self.probabilities(outputs.values).astype(np.float64)
+        return [*zip(scores_NC.T, self.true_labels(truth).T, strict=True)]
+
+    def decided(self, limits: Sequence[float]) -> Self:
+        """Return the task with these thresholds of the labels."""
+        return self.model_copy(update={"min_scores": tuple(limits)})
+
+    def tally(self, outputs: Outputs, truth: Truth) -> metrics.Tally:
+        """Return the right, true and predicted labels."""
+        return metrics.tally_labels(self.true_labels(truth), self.predicted_labels(outputs.values))
+
     def _reached(self, scores_NC: Logits) -> NDArray[np.bool_]:
         # A threshold between two adjacent float32 numbers would be rounded to one of them.
         thresholds_C = np.array([*self.label_thresholds.values()], np.float64)

@@ -129,6 +129,15 @@ class TokenSpans:
     types: Tags
     names: tuple[str, ...]
 
+    def keys(self, rows: int) -> Tags:
+        """Return a number of each span that only equal spans of `rows` tokens have."""
+        return (self.first * (rows + 1) + self.last) * len(self.names) + self.types
+
+    def chosen(self, chosen_S: Flags) -> "TokenSpans":
+        """Return some of the spans."""
+        first, last, types = (part[chosen_S] for part in (self.first, self.last, self.types))
+        return TokenSpans(first, last, types, self.names)
+
     @property
     def labels(self) -> list[str]:
         """The name of the type of each span."""

@@ -26,7 +26,7 @@ from pipework.tasks.predictions import (
     span_columns,
 )
 from pipework.tasks.single_label import CERTAIN, SingleLabelTask
-from pipework.tasks.spans import OUTSIDE, Span, TagScheme, bio_tags, parse_spans
+from pipework.tasks.spans import OUTSIDE, Span, TagScheme, TokenSpans, bio_tags, parse_spans
 from pipework.tasks.task import Floats, Scorer, Truth
 
 UNLABELLED = NO_LABEL - 1  # a token of a span that does not begin and end with tokens
@@ -152,17 +152,11 @@ class TokenTask(SingleLabelTask):
         rows = np.arange(len(outputs.values))
         if located is not None:
             rows = np.flatnonzero(located.places[:, 0] != NO_PLACE)
-        tags = self._tags(outputs, rows)
+        spans, scores_S = self._spans(outputs, rows)
         inputs = outputs.inputs
-        spans = self.scheme.spans(tags, inputs[rows])
         ends = np.stack((rows[spans.first], rows[spans.last]), axis=1)
-        scores = self.probabilities(outputs.values[rows])[np.arange(len(rows)), tags]
-        totals_R = np.concatenate(([0.0], np.cumsum(scores, dtype=np.float64)))
-        means_S = (totals_R[spans.last + 1] - totals_R[spans.first]) / (
-            spans.last + 1 - spans.first
-        )
         for (first, last), label, score in zip(
-            ends.tolist(), spans.labels, means_S.tolist(), strict=True
+            ends.tolist(), spans.labels, scores_S.tolist(), strict=True
         ):
             row = int(inputs[first])
             start, end = first - int(outputs.offsets[row]), last - int(outputs.offsets[row]) + 1
@@ -172,6 +166,17 @@ class TokenTask(SingleLabelTask):
                 text = located.texts[row][start:end]
             found[row].append(FoundSpan(start=start, end=end, label=label, score=score, text=text))
         return [Spans(spans=tuple(row)) for row in found]
+
+    def _spans(self, outputs: Outputs, rows: NDArray[np.intp]) -> tuple[TokenSpans, Floats]:
+        """Return the spans of these rows and their scores, without those below `min_scores`."""
+        tags = self._tags(outputs, rows)
+        spans = self.scheme.spans(tags, outputs.inputs[rows])
+        scores = self.probabilities(outputs.values[rows])[np.arange(len(rows)), tags]
+        totals_R = np.concatenate(([0.0], np.cumsum(scores, dtype=np.float64)))
+        ends_S = spans.last + 1
+        scores_S = (totals_R[ends_S] - totals_R[spans.first]) / (ends_S - spans.first)
+        reached_S = scores_S >= self._limits[tags[spans.first]]
+        return spans.chosen(reached_S), np.asarray(scores_S[reached_S])
 
     def _tags(self, outputs: Outputs, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         logits = np.nan_to_num(outputs.values[rows].astype(np.float64))
@@ -187,24 +192,50 @@ class TokenTask(SingleLabelTask):
         """Return lists of the spans of each input, in the order of the text; see `Task`."""
         return span_columns(self.decode(outputs))
 
+    def _compared(
+        self, outputs: Outputs, truth: Truth
+    ) -> tuple[NDArray[np.intp], TokenSpans, TokenSpans, Floats]:
+        """Return the rows with labels, their true spans, and their predicted spans with scores."""
+        true_R = np.concatenate(
+            [row[:length] for row, length in zip(np.asarray(truth), outputs.counts, strict=True)]
+            or [[]]
+        ).astype(np.int64)
+        rows = np.flatnonzero(true_R != NO_LABEL)
+        true = self.scheme.spans(true_R[rows], outputs.inputs[rows])
+        return rows, true, *self._spans(outputs, rows)
+
+    def threshold_columns(
+        self, outputs: Outputs, truth: Truth
+    ) -> list[tuple[Floats, NDArray[np.bool_]]]:
+        """Return for each type the scores of the predicted spans, and whether they are right."""
+        rows, true, found, scores_S = self._compared(outputs, truth)
+        right_S = np.isin(found.keys(len(rows)), true.keys(len(rows)))
+        return [
+            (scores_S[found.types == index], right_S[found.types == index])
+            for index in range(len(self.scheme.types))
+        ]
+
+    def decided(self, limits: Sequence[float]) -> Self:
+        """Return the task with the lowest score of each type."""
+        limits_C = np.append(limits, 0.0)[self.scheme.type_C].tolist()
+        return self.model_copy(update={"min_scores": tuple(limits_C)})
+
+    def tally(self, outputs: Outputs, truth: Truth) -> Tally:
+        """Return the right, true and predicted spans by type."""
+        return _tally(self._counts(outputs, truth))
+
+    def abstained(self, outputs: Outputs) -> int:
+        """Return 0: a text may have no span; see `Task`."""
+        return 0
+
     def _counts(self, outputs: Outputs, truth: Truth) -> NDArray[np.int64]:
         """Return right, true and predicted spans of each input by type, [3, N, K]."""
         types = len(self.scheme.types)
         truth_NW = np.asarray(truth)
-        lengths_N = outputs.counts
-        true_R = np.concatenate(
-            [row[:length] for row, length in zip(truth_NW, lengths_N, strict=True)] or [[]]
-        ).astype(np.int64)
-        rows = np.flatnonzero(true_R != NO_LABEL)
+        rows, true, found, _ = self._compared(outputs, truth)
         inputs = outputs.inputs[rows]
-        true, found = (
-            self.scheme.spans(tags, inputs) for tags in (true_R[rows], self._tags(outputs, rows))
-        )
-        keys = [
-            (one.first * (len(rows) + 1) + one.last) * types + one.types for one in (true, found)
-        ]
         counts = np.zeros((3, len(outputs), types), np.int64)
-        right = np.isin(keys[0], keys[1])
+        right = np.isin(true.keys(len(rows)), found.keys(len(rows)))
         np.add.at(counts[0], (inputs[true.first[right]], true.types[right]), 1)
         for total, one in zip(counts[1:], (true, found), strict=True):
             np.add.at(total, (inputs[one.first], one.types), 1)
@@ -242,9 +273,19 @@ class TokenTask(SingleLabelTask):
         return f"spans of {counted(len(self.scheme.types), 'type')}, best valid sequence of tags"
 
     def describe_output(self) -> str:
-        """Return the types of spans."""
+        """Return the types of spans, and their lowest scores."""
         names = ", ".join(f"`{name}`" for name in self.scheme.types)
-        return f"spans of {counted(len(self.scheme.types), 'type')}: {names}"
+        limits = f" ({self.limits})" if self.limits else ""
+        return f"spans of {counted(len(self.scheme.types), 'type')}: {names}{limits}"
+
+    @property
+    def limits(self) -> str:
+        """The lowest scores; see `Task`."""
+        if len(self.min_scores) <= 1:
+            return "".join(f"no span below a score of {score:.4g}" for score in self.min_scores)
+        limits = dict(zip(self.scheme.type_C.tolist(), self.min_scores, strict=True))
+        each = ((limits[index], name) for index, name in enumerate(self.scheme.types))
+        return "no span below " + ", ".join(f"{score:.4g} for {name}" for score, name in each)
 
 
 def _spans(at: str, label: Label | None) -> list[Span]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -14,15 +15,16 @@ from pyarrow import parquet
 
 from pipework.client import Client
 from pipework.data.examples import Example
-from pipework.errors import MissingDependencyError
-from pipework.export.config import ExportSettings, TritonSettings
+from pipework.errors import CheckFailedError, MissingDependencyError
+from pipework.export.config import DecisionSettings, ExportSettings, TritonSettings
+from pipework.export.decision import decide
 from pipework.export.inference import evaluate_run, predict_run
 from pipework.export.prediction_files import write_predictions
 from pipework.export.run import export
 from pipework.export.triton.model_repository import EngineChoice, add_version
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
-from pipework.run_folder.manifest import read_manifest
+from pipework.run_folder.manifest import LockedRun, read_manifest
 from pipework.serve.app import build_app
 from pipework.serve.bulk.job import BulkOptions, score_files
 from pipework.serve.models.open_models import open_predictor
@@ -243,6 +245,28 @@ def test_triton_answers_with_the_same_spans(run, expected, tmp_path):
         ]
 
 
+def test_each_type_gets_a_score_for_a_precision(run, tmp_path, noting):
+    folder, path = shutil.copytree(run, tmp_path / "run"), tmp_path / "rows.jsonl"
+    # A third of the cities are not labelled, so that their precision is too low.
+    labelled = [*rows(700, seed=5)]
+    for row in labelled[::3]:
+        row["spans"] = [span for span in row["spans"] if span["label"] == "PER"]
+    write(path, labelled)
+    with LockedRun.open(folder) as locked:
+        decide(locked, DecisionSettings(min_precision=0.9, rows=path), noting)
+        decision = locked.manifest.decision
+        assert decision.not_shown == ("LOC",)
+        assert decision.right == decision.true < decision.predicted
+        assert "precision of each label at least 90.00%" in noting.lines[-1]
+        with pytest.raises(CheckFailedError, match=r"cannot show a precision of 99\.99%"):
+            decide(locked, DecisionSettings(min_precision=0.9999, rows=path), noting)
+        decide(locked, DecisionSettings(min_score=1), noting)
+        locked.record_engines(())
+    assert evaluate_run(folder, None, "dev", None, NullProgress()).score == 0
+    (only,) = predict_run(folder, [Example(text="Ana met Bob")])
+    assert only[1].spans == ()
+
+
 def test_the_page_marks_the_spans(run, browser, expected):
     row = max(
         range(len(TEXTS)), key=lambda index: (TEXTS[index][:1] == "\ufeff", len(expected[index]))
@@ -285,7 +309,7 @@ def test_spans_are_replaced_by_their_types(run, tmp_path, trained_run):
         (("publish", "RUN", "--to", "folder:OUT"), "its engines have no padding"),
         (("export", "RUN", "--to", "onnx", *WINDOWS, "windows.join=max"), "not for spans"),
         (("export", "RUN", "--to", "cascade"), "cannot be in a cascade"),
-        (("export", "RUN", "--to", "onnx", "--set", "decision.min_score=0.5"), "decision"),
+        (("export", "RUN", "--to", "onnx", "--set", "decision.max_error=0.5"), "do not apply"),
     ],
 )
 def test_unsupported_uses_are_refused_in_one_line(run, tmp_path, words, message):

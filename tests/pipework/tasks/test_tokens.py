@@ -93,6 +93,27 @@ def test_spans_have_the_characters_of_their_tokens():
     ]
 
 
+def test_a_span_below_the_lowest_score_of_its_type_is_not_found():
+    outputs = located([logits(0, B_PER, 0, B_LOC, 0)], [PLACES], ["Ana met Bob"])
+    outputs.values[1] /= 2  # the first token of Ana is less certain than Bob
+    truth = TASK.token_truth([("f", (Span(0, 3, "PER"),))], [PLACES], 5)
+    first, second = TASK.decode(outputs)[0].spans
+    assert (first.label, second.label) == ("PER", "LOC")
+    assert first.score < second.score
+    for kept in ("PER", "LOC"):
+        task = TASK.decided([float(name != kept) for name in TASK.scheme.types])
+        assert [span.label for span in task.decode(outputs)[0].spans] == [kept]
+        assert task.evaluate(outputs, truth).score == (kept == "PER")
+        assert f"0 for {kept}" in task.describe_output()
+    task = TASK.model_copy(update={"min_scores": (second.score,)})
+    assert [span.label for span in task.decode(outputs)[0].spans] == ["LOC"]
+    assert task.abstained(outputs) == 0
+    columns = dict(zip(TASK.scheme.types, TASK.threshold_columns(outputs, truth), strict=True))
+    assert columns["PER"][1].tolist() == [True]
+    assert columns["LOC"][0].tolist() == pytest.approx([second.score])
+    assert columns["LOC"][1].tolist() == [False]
+
+
 def test_only_texts_with_a_tag_may_have_spans():
     outputs = Outputs(np.concatenate([logits(0, B_PER), logits(0)]), np.array([0, 2, 3]))
     assert TASK.has_spans(outputs).tolist() == [True, False]
