@@ -25,9 +25,6 @@ LABEL = "predicted_label"
 SCORE = "predicted_score"
 LOW, HIGH = "predicted_low", "predicted_high"
 SPANS = "predicted_spans"
-SPAN_COLUMNS = {"label": LABEL, "score": SCORE} | {
-    name: f"predicted_{name}" for name in ("start", "end", "text")
-}
 TRUNCATED, WINDOWS = "truncated", "windows"
 LABEL_SCORE = "score_{}"  # the column of the score of a label
 SEPARATOR = ", "
@@ -184,6 +181,16 @@ class ColumnType(StrEnum):
     NUMBER = "number"
     COUNT = "count"
     FLAG = "flag"
+    SPAN = "span"
+
+
+SPAN_FIELDS = {
+    "start": ColumnType.COUNT,
+    "end": ColumnType.COUNT,
+    "label": ColumnType.TEXT,
+    "score": ColumnType.NUMBER,
+    "text": ColumnType.TEXT,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,17 +212,13 @@ PredictedColumns = dict[str, PredictedColumn]
 
 
 def span_columns(predictions: Iterable["Prediction"]) -> PredictedColumns:
-    """Return lists of the spans of each input: label, score, start, end and text."""
-    rows = [one.spans for one in predictions if isinstance(one, Spans)]
-    types = {"text": ColumnType.TEXT, "label": ColumnType.TEXT, "score": ColumnType.NUMBER}
-    return {
-        column: PredictedColumn(
-            type=types.get(name, ColumnType.COUNT),
-            many=True,
-            values=[[getattr(span, name) for span in row] for row in rows],
-        )
-        for name, column in SPAN_COLUMNS.items()
-    }
+    """Return the spans of each input, each as a mapping of SPAN_FIELDS."""
+    values = [
+        [{name: getattr(span, name) for name in SPAN_FIELDS} for span in one.spans]
+        for one in predictions
+        if isinstance(one, Spans)
+    ]
+    return {SPANS: PredictedColumn(type=ColumnType.SPAN, many=True, values=values)}
 
 
 def softmax(logits_NC: Scores) -> Scores:

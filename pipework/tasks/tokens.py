@@ -189,7 +189,7 @@ class TokenTask(SingleLabelTask):
         return outputs.max_per_input(inside_R.astype(np.float64)) > 0
 
     def columns(self, outputs: Outputs) -> PredictedColumns:
-        """Return lists of the spans of each input, in the order of the text; see `Task`."""
+        """Return the spans of each input, in the order of the text; see `Task`."""
         return span_columns(self.decode(outputs))
 
     def _compared(

@@ -11,6 +11,8 @@ from pipework.serve.bulk.ledger import RowCounts
 from pipework.serve.bulk.records import RowWindow
 from pipework.tasks.predictions import (
     LABEL,
+    SPAN_FIELDS,
+    SPANS,
     TRUNCATED,
     ColumnType,
     PredictedColumn,
@@ -18,6 +20,13 @@ from pipework.tasks.predictions import (
 )
 
 FILE, ROW = "source_file", "source_row"
+SPAN_TYPES = (
+    ColumnType.COUNT,
+    ColumnType.COUNT,
+    ColumnType.TEXT,
+    ColumnType.NUMBER,
+    ColumnType.TEXT,
+)
 
 
 def output_types(files: Mapping[str, Any], keep: Sequence[str]) -> dict[str, Any]:
@@ -75,6 +84,7 @@ def part_table(
         ColumnType.COUNT: pa.int32(),
         ColumnType.FLAG: pa.bool_(),
     }
+    types[ColumnType.SPAN] = pa.struct({name: types[kind] for name, kind in SPAN_FIELDS.items()})
     columns = dict(zip(window.kept.schema.names, window.kept.columns, strict=True))
     columns[FILE] = pa.array([file] * len(window.rows), pa.string())
     columns[ROW] = pa.array(window.rows, pa.int64())
@@ -87,6 +97,9 @@ def part_table(
 def row_counts(window: RowWindow, predicted: PredictedColumns) -> RowCounts:
     """Return the numbers of rows; a regression has no labels, "" counts rows without a label."""
     labels = predicted.get(LABEL, PredictedColumn(type=ColumnType.TEXT, values=()))
+    if SPANS in predicted:
+        found = [[span["label"] for span in spans] for spans in predicted[SPANS].values]
+        labels = PredictedColumn(type=ColumnType.TEXT, many=True, values=found)
     return RowCounts(
         rows=len(window.rows),
         rejected=len(window.rejects),

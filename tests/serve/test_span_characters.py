@@ -102,9 +102,8 @@ def test_each_span_is_the_text_between_its_ends(run, launch, tmp_path):
     options = BulkOptions(pattern=f"{tmp_path}/in.parquet", out=tmp_path / "out")
     score_files(run, options, NullProgress())
     (part,) = (tmp_path / "out").rglob("*.parquet")
-    names = [f"predicted_{name}" for name in ("start", "end", "label", "text")]
-    columns = parquet.read_table(part).select(names).to_pydict().values()
-    assert [[*zip(*row, strict=True)] for row in zip(*columns, strict=True)] == expected
+    found = parquet.read_table(part)["predicted_spans"].to_pylist()
+    assert [as_tuples(spans) for spans in found] == expected
     check_triton(run, tmp_path / "repository", parts, expected)
 
 

@@ -333,7 +333,5 @@ def test_a_bulk_job_writes_lists_of_spans(run, tmp_path, expected):
     options = BulkOptions(pattern=f"{tmp_path}/in.jsonl", out=tmp_path / "out", scores=True)
     score_files(run, options, NullProgress())
     (part,) = (tmp_path / "out").rglob("*.parquet")
-    names = ("start", "end", "label", "text")
-    columns = parquet.read_table(part).select([f"predicted_{name}" for name in names]).to_pydict()
-    found = [[*zip(*row, strict=True)] for row in zip(*columns.values(), strict=True)]
-    assert found == expected
+    found = parquet.read_table(part)["predicted_spans"].to_pylist()
+    assert [as_tuples(spans) for spans in found] == expected

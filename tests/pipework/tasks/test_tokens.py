@@ -88,7 +88,7 @@ def test_spans_have_the_characters_of_their_tokens():
     assert first.spans[0].score == pytest.approx(probability, abs=1e-6)
     assert second.spans == ()
     columns = {name: column.values for name, column in TASK.columns(outputs).items()}
-    assert columns["predicted_text"] == [
+    assert [[span["text"] for span in row] for row in columns["predicted_spans"]] == [
         [span.text for span in one.spans] for one in (first, second)
     ]
 
