@@ -190,6 +190,16 @@ def redacted(example: Example, prediction: Prediction) -> str:
     return LINE_BREAKS.sub(" ", text)
 
 
+def coloured(example: Example, prediction: Spans) -> Iterator[tuple[str, str | None]]:
+    """Yield the parts of a text in one line, and the type of each part that is a span."""
+    done = 0
+    for span in prediction.spans:
+        yield LINE_BREAKS.sub(" ", example.text[done : span.start]), None
+        yield f"{LINE_BREAKS.sub(' ', span.text)} [{span.label} {span.score:.2f}]", span.label
+        done = span.end
+    yield LINE_BREAKS.sub(" ", example.text[done:]), None
+
+
 def format_prediction(
     example: Example,
     prediction: Prediction,

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedWriter, FileIO, TextIOWrapper
@@ -41,6 +41,7 @@ STDOUT = 1  # file descriptor
 # Control characters, which may hide or forge lines of a terminal, without tab and line feed.
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 UNLIMITED = 10_000  # columns, wider than any table
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")  # of names
 # Without emoji, which would replace the port in "127.0.0.1:-1:".
 output = Console(highlight=False, soft_wrap=True, emoji=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
@@ -49,6 +50,15 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 def printable(text: str) -> str:
     """Return a text with visible control characters, for a terminal."""
     return text.translate(CONTROLS)
+
+
+def print_coloured(parts: Iterable[tuple[str, str | None]]) -> None:
+    """Print parts of a line; parts with the same name have the same colour, without it none."""
+    line = Text()
+    for text, name in parts:
+        style = "" if name is None else f"bold {COLOURS[sum(name.encode()) % len(COLOURS)]}"
+        line.append(printable(text), style)
+    output.print(line)
 
 
 class StandardOutput(FileIO):

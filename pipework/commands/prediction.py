@@ -14,7 +14,9 @@ from pipework.commands.options import Columns, EngineName
 from pipework.errors import CheckFailedError, ConfigError, StoppedError, without_password
 
 if TYPE_CHECKING:
+    from pipework.data.examples import Example
     from pipework.serve.bulk.job import BulkOptions
+    from pipework.tasks.predictions import Prediction
 
 MAX_REJECTS = 0.1  # of the rows of a bulk job
 
@@ -108,7 +110,7 @@ def predict(
         return
     from pipework import console
     from pipework.export.predict import label_order, predict_inputs
-    from pipework.export.prediction_files import format_prediction, redacted, write_predictions
+    from pipework.export.prediction_files import write_predictions
 
     _check_redacted(redact and out is not None, scores=redact and scores)
     with console.progress() as progress:
@@ -116,17 +118,25 @@ def predict(
             words or [], file, url=url, columns=columns, engine=engine, progress=progress
         )
         if out is None:
-            _print((redacted if redact else format_prediction)(*pair) for pair in rows)
+            _print(rows, redact=redact)
         else:
             labels = label_order(words or [], url) if scores else None
             write_predictions(rows, Path(out), progress, source, raw=raw_csv, scores=labels)
 
 
-def _print(lines: Iterable[str]) -> None:
-    from pipework.console import printable
+def _print(rows: "Iterable[tuple[Example, Prediction]]", *, redact: bool) -> None:
+    """Print predictions as lines of tsv, redacted texts, or spans in colour on a terminal."""
+    from pipework.console import print_coloured, printable
+    from pipework.export.prediction_files import coloured, format_prediction, redacted
+    from pipework.tasks.predictions import Spans
 
-    for line in lines:
-        sys.stdout.write((printable(line) if sys.stdout.isatty() else line) + "\n")
+    terminal, form = sys.stdout.isatty(), redacted if redact else format_prediction
+    for example, prediction in rows:
+        if terminal and not redact and isinstance(prediction, Spans):
+            print_coloured(coloured(example, prediction))
+            continue
+        line = form(example, prediction)
+        sys.stdout.write((printable(line) if terminal else line) + "\n")
 
 
 def _check_redacted(out: bool, *, scores: bool) -> None:

@@ -2,8 +2,12 @@
 
 import asyncio
 import json
+import os
+import pty
 import random
+import re
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -301,6 +305,23 @@ def test_spans_are_replaced_by_their_types(run, tmp_path, trained_run):
     assert "longer than the model reads, so spans may be left" in longer.stderr
     other = pipe("predict", trained_run, "Ana", "--redact")
     assert (other.returncode, "needs a model that finds spans" in other.stderr) == (2, True)
+
+
+def test_spans_are_coloured_on_a_terminal(run, monkeypatch):
+    printed = bytearray()
+
+    def read(descriptor):
+        printed.extend(data := os.read(descriptor, 4096))
+        return data
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = "Ana met\nOslo and \x1b[2J"
+    pty.spawn([sys.executable, "-m", "pipework", "predict", str(run), text], read)
+    line = re.sub(r"\x1b\[[0-9;]*m", "", printed.decode())
+    assert re.search(r"Ana \[PER 0\.\d\d\] met Oslo \[LOC [01]\.\d\d\] and \\x1b\[2J", line)
+    assert re.search(r"\x1b\[1;3\dmAna \[PER", printed.decode())
+    assert "\x1b[2J" not in printed.decode()
 
 
 @pytest.mark.parametrize(
