@@ -147,8 +147,15 @@ def _build_all(
             locked.record_engines((*others, record))
             names.append(record.name)
         except (PipeError, *RUNTIME_ERRORS) as error:
-            if any(engine.name == variant.label for engine in locked.manifest.engines):
+            engines = locked.manifest.engines
+            if any(engine.name == variant.label for engine in engines):
                 progress.note(f"{variant.label}: the engine of an earlier export stays recorded")
+                locked.record_engines(
+                    engine.model_copy(update={"failure": str(error)})
+                    if engine.name == variant.label
+                    else engine
+                    for engine in engines
+                )
             if not names and number == total:
                 raise
             failed.append(variant.label)

@@ -243,6 +243,8 @@ def _show_engines(manifest: Manifest) -> None:
     for engine in manifest.engines:
         if not engine.proven:
             console.print_line(_unproven_line(engine))
+        if engine.failure:
+            console.print_line(f"{engine.name}: a later export failed: {engine.failure}")
 
 
 def _unusable(run: Path, manifest: Manifest) -> Iterator[str]:

@@ -296,6 +296,7 @@ class EngineRecord(Variant):
         tolerance: the limits of a parity check on another machine.
         subject: the model that the engine and its reference rows were made from.
         speed: None if it was not measured.
+        failure: the error of a later export of this engine, if it failed; else empty.
     """
 
     name: str
@@ -305,6 +306,7 @@ class EngineRecord(Variant):
     tolerance: Tolerance
     subject: ProofSubject = ProofSubject()
     speed: Speed | None = None
+    failure: str = ""
 
     @property
     def digest(self) -> str:

@@ -22,6 +22,7 @@ from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import open_proven
 from pipework.tasks.change import PredictionChange
+from tests.commands import pipe
 from tests.export.conftest import ENGINES
 from tests.repetitions import repeated
 
@@ -275,6 +276,10 @@ def test_a_failed_build_leaves_the_earlier_engine_and_says_so(proven, noting):
     with pytest.raises(RuntimeError, match="out of workspace"):
         export(proven, noting, labelled("onnx"), settings=MEASURED, builder=fails)
     assert "onnx-fp32: the engine of an earlier export stays recorded" in noting.lines
+    assert [engine.failure for engine in read_manifest(proven).engines] == ["out of workspace"]
+    assert "onnx-fp32: a later export failed: out of workspace" in pipe("show", proven).stdout
+    export(proven, noting, labelled("onnx"), settings=MEASURED)
+    assert [engine.failure for engine in read_manifest(proven).engines] == [""]
 
 
 def test_a_measurement_again_needs_a_recorded_engine(proven):
