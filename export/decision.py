@@ -123,10 +123,11 @@ def _set_thresholds(
     not_shown = _not_shown(task, found, wanted, hint)
     if not_shown:
         names = ", ".join(not_shown)
-        progress.note(f"decision: too few rows or too many errors, threshold kept for {names}")
+        kept = "threshold kept" if task.label_thresholds else "no lowest score"
+        progress.note(f"decision: too few rows or too many errors, {kept} for {names}")
     thresholds = task.label_thresholds or dict.fromkeys(task.data_names(task.labels), 0.0)
-    kept = zip(found, thresholds.values(), strict=True)
-    decided = task.decided([threshold if one is None else one for one, threshold in kept])
+    pairs = zip(found, thresholds.values(), strict=True)
+    decided = task.decided([threshold if one is None else one for one, threshold in pairs])
     tally = decided.tally(outputs, truth)
     decision = LabelThresholds(
         source=name,

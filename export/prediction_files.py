@@ -182,7 +182,7 @@ def redacted(example: Example, prediction: Prediction) -> str:
         raise ConfigError(message, 'train one with task.kind = "tokens"')
     if prediction.truncated:
         message = f"a text is longer than the model reads, so spans may be left: {example.text:.40}"
-        hint = "read whole texts: pipe export RUN --to auto --set windows.stride=64"
+        hint = "read whole texts: pipe export RUN --set rebuild=false --set windows.stride=32"
         raise CheckFailedError(message, hint)
     text = example.text
     for span in reversed(prediction.spans):

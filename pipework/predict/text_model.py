@@ -114,7 +114,9 @@ class TextCodec:
         if self.windows is None:
             found = self.encoder.places(located, self.task.tagged)
         else:
-            found = self.encoder.window_places(located, self.task.tagged, self.windows)
+            inside_R = self.task.in_spans(outputs)
+            inside = [inside_R[outputs.offsets[row] : outputs.offsets[row + 1]] for row in rows]
+            found = self.encoder.window_places(located, self.task.tagged, self.windows, inside)
         for row, places_T2 in zip(rows, found, strict=True):
             places[outputs.offsets[row] : outputs.offsets[row + 1]] = places_T2
         texts = [example.text for example in examples]

@@ -27,8 +27,9 @@ from pipework.tasks.predictions import (
 )
 from pipework.tasks.single_label import CERTAIN, SingleLabelTask
 from pipework.tasks.spans import OUTSIDE, Span, TagScheme, TokenSpans, bio_tags, parse_spans
-from pipework.tasks.task import Floats, Scorer, Truth
+from pipework.tasks.task import Floats, Logits, Scorer, Truth
 
+MOST_LOST = np.iinfo(np.int16).max
 UNLABELLED = NO_LABEL - 1  # a token of a span that does not begin and end with tokens
 
 
@@ -126,7 +127,7 @@ class TokenTask(SingleLabelTask):
                 if fits and (tags_T[touched] == outside).all():
                     tags_T[touched] = self.scheme.tags_of(span.label, len(touched))
                     continue
-                lost_K[types[span.label]] += 1
+                lost_K[types[span.label]] += lost_K[types[span.label]] < MOST_LOST
                 tags_T[touched[tags_T[touched] == outside]] = UNLABELLED
         return truth
 
@@ -171,8 +172,9 @@ class TokenTask(SingleLabelTask):
         """Return the spans of these rows and their scores, without those below `min_scores`."""
         tags = self._tags(outputs, rows)
         spans = self.scheme.spans(tags, outputs.inputs[rows])
-        scores = self.probabilities(outputs.values[rows])[np.arange(len(rows)), tags]
-        totals_R = np.concatenate(([0.0], np.cumsum(scores, dtype=np.float64)))
+        logits = np.nan_to_num(outputs.values[rows])  # one input must not change the others
+        scores = self.probabilities(logits)[np.arange(len(rows)), tags].astype(np.float64)
+        totals_R = np.concatenate(([0.0], np.cumsum(scores)))
         ends_S = spans.last + 1
         scores_S = (totals_R[ends_S] - totals_R[spans.first]) / (ends_S - spans.first)
         reached_S = scores_S >= self._limits[tags[spans.first]]
@@ -185,8 +187,11 @@ class TokenTask(SingleLabelTask):
 
     def has_spans(self, outputs: Outputs) -> NDArray[np.bool_]:
         """Return which inputs may have spans, [N]: a token is not best outside of all."""
-        inside_R = (self.scheme.type_C >= 0)[outputs.values.argmax(axis=1)]
-        return outputs.max_per_input(inside_R.astype(np.float64)) > 0
+        return outputs.max_per_input(self.in_spans(outputs).astype(np.float64)) > 0
+
+    def in_spans(self, outputs: Outputs) -> NDArray[np.bool_]:
+        """Return which tokens are best in a span, [R]."""
+        return np.asarray((self.scheme.type_C >= 0)[outputs.values.argmax(axis=1)])
 
     def columns(self, outputs: Outputs) -> PredictedColumns:
         """Return the spans of each input, in the order of the text; see `Task`."""
@@ -203,6 +208,20 @@ class TokenTask(SingleLabelTask):
         rows = np.flatnonzero(true_R != NO_LABEL)
         true = self.scheme.spans(true_R[rows], outputs.inputs[rows])
         return rows, true, *self._spans(outputs, rows)
+
+    def predicted_labels(self, logits_NC: Logits) -> NDArray[np.bool_]:
+        """Return the best tag of each token, [R, C]; the lowest scores are those of spans."""
+        return np.asarray(np.arange(logits_NC.shape[1]) == logits_NC.argmax(axis=1)[:, None])
+
+    def changed_inputs(self, before: Outputs, after: Outputs, most: int) -> NDArray[np.intp]:
+        """Return the inputs with another best tag of a token, or with other spans."""
+        rows = np.arange(len(before.values))
+        found, others = (
+            self._spans(outputs, rows)[0].keys(len(rows)) for outputs in (before, after)
+        )
+        first = np.setxor1d(found, others) // len(self.scheme.types) // (len(rows) + 1)
+        tags = super().changed_inputs(before, after, most)
+        return np.union1d(tags, before.inputs[first]).astype(np.intp)
 
     def threshold_columns(
         self, outputs: Outputs, truth: Truth
@@ -285,7 +304,8 @@ class TokenTask(SingleLabelTask):
             return "".join(f"no span below a score of {score:.4g}" for score in self.min_scores)
         limits = dict(zip(self.scheme.type_C.tolist(), self.min_scores, strict=True))
         each = ((limits[index], name) for index, name in enumerate(self.scheme.types))
-        return "no span below " + ", ".join(f"{score:.4g} for {name}" for score, name in each)
+        limited = [f"{score:.4g} for {name}" for score, name in each if score]
+        return f"no span below {', '.join(limited)}" if limited else ""
 
 
 def _spans(at: str, label: Label | None) -> list[Span]:

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from pipework.text.words import first_of_words
 
 # The ids of an input without any token: some tokenizers add no special tokens (GPT-2).
 NO_TOKENS = np.zeros(1, np.int32)
-CHUNK = 256  # texts whose tokens have their places in memory
+CHUNK = 1_000_000  # characters whose tokens have their places in memory
 MARKS = ("$", "#")  # around e1 and e2, as in R-BERT (https://arxiv.org/abs/1905.08284)
 
 
@@ -213,23 +214,35 @@ class TextEncoder:
         ]
 
     def window_places(
-        self, examples: Sequence[Example], words: Words, windows: Windows
+        self,
+        examples: Sequence[Example],
+        words: Words,
+        windows: Windows,
+        in_spans: Sequence[NDArray[np.bool_]] | None = None,
     ) -> list[Places]:
         """Return the characters of each token of all windows of single texts, in order.
 
         A token of several windows has its characters where it is farther from the ends of the
         window, and NO_PLACE in the others. The windows are those of `encode_windows`.
+
+        `in_spans` are the tokens in spans, of all windows of each text: then no span is divided
+        between two windows, if there is such a place.
         """
         if (template := self._text_template) is None:
             return self.places(examples, words)
         room, (before, after) = template.room(self.max_length), map(len, template.type_ids)
         found = list[Places]()
-        for text, tokens in self._all_tokens([row.text for row in examples], whole=True):
+        texts = self._all_tokens([row.text for row in examples], whole=True)
+        for row, (text, tokens) in enumerate(texts):
             places_T2 = _places(text, tokens, words)[: len(tokens)]
             starts = windows.starts(len(tokens), room)
+            ends = windows.ends(starts, room, len(tokens))
+            size = before + min(room, len(tokens)) + after
+            if in_spans is not None and len(starts) > 1:
+                inside_WT = in_spans[row].reshape(len(starts), size)[:, before : before + room]
+                ends = _moved(ends, starts, places_T2[:, 0] != NO_PLACE, inside_WT)
             rows, first = list[Places](), 0
-            for start, end in zip(starts, windows.ends(starts, room, len(tokens)), strict=True):
-                size = before + min(room, len(tokens)) + after
+            for start, end in zip(starts, ends, strict=True):
                 window = np.full((max(1, size), 2), NO_PLACE, np.int32)
                 window[before + first - start : before + end - start] = places_T2[first:end]
                 rows.append(window)
@@ -243,8 +256,9 @@ class TextEncoder:
         The tokens of the `whole` text are without special tokens.
         """
         tokenizer = self._untruncated if whole else self._tokenizer
-        for start in range(0, len(texts), CHUNK):
-            chunk = texts[start : start + CHUNK]
+        most = max(1, CHUNK // (1 + max(map(len, texts), default=0)))
+        for start in range(0, len(texts), most):
+            chunk = texts[start : start + most]
             with _UnicodeCheck():
                 batch = tokenizer.encode_batch(chunk, add_special_tokens=not whole)
             yield from zip(chunk, batch, strict=True)
@@ -387,6 +401,35 @@ def _places(text: str, tokens: Tokens, words: Words) -> Places:
     special_T |= places_T2[:, 0] == places_T2[:, 1]  # only white space
     places_T2[special_T] = NO_PLACE
     return first_of_words(places_T2, text, words)
+
+
+def _moved(
+    ends: Sequence[int],
+    starts: Sequence[int],
+    tagged_T: NDArray[np.bool_],
+    inside_WT: NDArray[np.bool_],
+) -> list[int]:
+    """Return the ends of windows at the nearest places where neither window has a span.
+
+    Args:
+        ends: the end of the tokens of each window.
+        starts: their first tokens.
+        tagged_T: the tokens of the text that have a tag.
+        inside_WT: the tokens of each window in spans.
+    """
+    moved, room = list[int](), inside_WT.shape[1]
+    for window, (end, start) in enumerate(zip(ends, starts[1:], strict=False)):
+        earlier, later = inside_WT[window], inside_WT[window + 1]
+        shared = [*(np.flatnonzero(tagged_T[start : starts[window] + room]) + start).tolist()]
+        free = [
+            token
+            for before, token in pairwise(shared)
+            if not (earlier[[before - starts[window], token - starts[window]]].all())
+            and not (later[[before - start, token - start]].all())
+        ]
+        distances = [abs(token - end) for token in free]
+        moved.append(free[distances.index(min(distances))] if free else end)
+    return [*moved, ends[-1]]
 
 
 class _UnicodeCheck:

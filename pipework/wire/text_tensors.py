@@ -69,6 +69,7 @@ class OutputTensors:
         labels_C: names of the classes.
         truncated: indices of the texts that were longer than the model reads.
         windows: number of windows of each text; empty if each has one.
+        rows_per_token: whether a text has a row for each of its tokens.
     """
 
     label_N: NDArray[np.object_]
@@ -78,6 +79,7 @@ class OutputTensors:
     labels_C: tuple[str, ...]
     truncated: tuple[int, ...] = ()
     windows: tuple[int, ...] = ()
+    rows_per_token: bool = False
 
     @classmethod
     def of(
@@ -100,6 +102,7 @@ class OutputTensors:
             labels_C=task.labels,
             truncated=truncated,
             windows=windows,
+            rows_per_token=task.rows_per_token,
         )
 
     def rows(self, start: int, stop: int) -> "OutputTensors":
@@ -113,6 +116,7 @@ class OutputTensors:
             labels_C=self.labels_C,
             truncated=tuple(row - start for row in self.truncated if start <= row < stop),
             windows=self.windows[start:stop],
+            rows_per_token=self.rows_per_token,
         )
 
     def parameters(self) -> dict[str, str]:
@@ -133,7 +137,7 @@ class OutputTensors:
             "probabilities": self.probabilities_RC,
             "logits": self.outputs.values,
         }
-        if not self.outputs.one_each:
+        if self.rows_per_token or not self.outputs.one_each:
             tensors[ROWS] = self.outputs.counts[:, None]
         return tensors
 

@@ -20,13 +20,6 @@ from pipework.tasks.predictions import (
 )
 
 FILE, ROW = "source_file", "source_row"
-SPAN_TYPES = (
-    ColumnType.COUNT,
-    ColumnType.COUNT,
-    ColumnType.TEXT,
-    ColumnType.NUMBER,
-    ColumnType.TEXT,
-)
 
 
 def output_types(files: Mapping[str, Any], keep: Sequence[str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pipework.errors import InputError
 from pipework.serve.config import LimitSettings
 from pipework.serve.inference_protocol.metadata import BYTES, output_specs
 from pipework.serve.request.context import RequestOptions
-from pipework.wire.text_tensors import TEXT, TEXT_PAIR, InputTexts
+from pipework.wire.text_tensors import ROWS, TEXT, TEXT_PAIR, InputTexts
 
 # A model has two inputs and four outputs, and clients send a few parameters. More are an attack:
 # each takes time before the request can be rejected.
@@ -27,6 +27,7 @@ MAX_TENSORS, MAX_PARAMETERS, MAX_DIMENSIONS = 16, 64, 8
 Value = str | int | float | bool
 Parameters = Mapping[str, Value]
 OUTPUTS = tuple(form.name for form in output_specs(1))
+NAMES = (*OUTPUTS, ROWS)  # rows only of models with rows for each token
 RANKED = ("probabilities", "logits")  # outputs for which clients may request classifications
 # Parameter of a tensor of Triton's shared memory extensions, which this server does not announce.
 SHARED_MEMORY = "shared_memory_region"
@@ -191,7 +192,7 @@ def _read_output(
         ProtocolError: there is no such output, it does not support classification, it is wanted in
             shared memory, or its name is in `seen`.
     """
-    if name not in OUTPUTS:
+    if name not in NAMES:
         message = f"unknown output {name[:50]!r}; the outputs are {', '.join(OUTPUTS)}"
         raise ProtocolError(message)
     _check_place(f"output {name}", name, parameters, seen)

@@ -219,7 +219,12 @@ def requested_tensors(request: ParsedRequest, answer: OutputTensors) -> Iterator
     if ROWS in tensors:
         as_bytes = next(iter(request.outputs.values())).as_bytes
         yield ROWS, tensors[ROWS], as_bytes
+    elif ROWS in request.outputs:
+        message = f"unknown output {ROWS!r}: this model has one row for each text"
+        raise ProtocolError(message)
     for name, output in request.outputs.items():
+        if name == ROWS:
+            continue
         if not output.best:
             yield name, tensors[name], output.as_bytes
             continue

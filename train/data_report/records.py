@@ -63,7 +63,7 @@ class SplitReport(Record):
 class SharedRows(Record):
     """The number of rows of a later file whose text is also in an earlier file.
 
-    `templates` are the rows whose text with types in place of spans is also in the earlier file.
+    `templates` are rows with another text, which is the same with types in place of spans.
     """
 
     earlier: str

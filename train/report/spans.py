@@ -6,6 +6,7 @@ found wherever its words are, the longest first.
 """
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from pipework.train.report.wrong_predictions import WrongPrediction, worst_error
 from pipework.train.scored_checkpoint import ScoredCheckpoint, TrainedRun, encoder_of
 
 SLACK = 2  # a span may have more white space than in the train rows
+PREFIX = 4  # characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,32 +34,37 @@ class SpanDictionary:
 
     Attributes:
         types: the type of each span by its text, with a blank for white space.
-        longest: number of characters of the longest span.
+        longest: number of characters of the longest span by the first characters of its text.
     """
 
     types: Mapping[str, str]
-    longest: int
+    longest: Mapping[str, int]
 
     @classmethod
     def of(cls, rows: Iterable[Example]) -> "SpanDictionary":
         """Return the dictionary of labelled rows, without spans of several types."""
         found: dict[str, set[str]] = {}
-        longest = 0
+        longest: dict[str, int] = {}
         for row in rows:
             for span in spans_of(row.label):
-                found.setdefault(_key(row.text[span.start : span.end]), set()).add(span.label)
-                longest = max(longest, span.end - span.start)
+                key = _key(row.text[span.start : span.end])
+                found.setdefault(key, set()).add(span.label)
+                longest[key[:PREFIX]] = max(longest.get(key[:PREFIX], 0), len(key))
         types = {text: next(iter(labels)) for text, labels in found.items() if len(labels) == 1}
         return cls(types=types, longest=longest)
 
     def spans(self, text: str, places_T2: Places) -> tuple[Span, ...]:
         """Return the spans of a text that begin and end with its words, given their places."""
-        starts_W, ends_W = places_T2[places_T2[:, 0] != NO_PLACE].T
-        last_W = np.searchsorted(ends_W, starts_W + SLACK * self.longest, side="right")
+        words = places_T2[places_T2[:, 0] != NO_PLACE]
+        starts, ends = words[:, 0].tolist(), words[:, 1].tolist()
         found, done = list[Span](), 0
-        for word, start in enumerate(starts_W.tolist()):
-            ends = ends_W[word : last_W[word]].tolist() if start >= done else []
-            for end in reversed(ends):
+        for word, start in enumerate(starts):
+            if start < done:
+                continue
+            prefix = _key(text[start : start + SLACK * PREFIX])
+            longest = max(self.longest.get(prefix[:size], 0) for size in range(1, PREFIX + 1))
+            last = bisect_right(ends, start + SLACK * longest)
+            for end in reversed(ends[word:last]):
                 if (label := self.types.get(_key(text[start:end]))) is not None:
                     found.append(Span(start, end, label))
                     done = end
@@ -71,7 +78,7 @@ def _key(text: str) -> str:
 
 def span_baseline(trained: TrainedRun, scored: ScoredCheckpoint) -> Baseline | None:
     """Return a dictionary of the train spans and its outputs, for a model that finds spans."""
-    if not isinstance(trained.task, TokenTask):
+    if not isinstance(trained.task, TokenTask) or not trained.run.config.train.report:
         return None
     sources = trained.run.config.sources()
     train, examples = ([*sources[split].rows()] for split in ("train", scored.judged.split))

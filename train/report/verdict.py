@@ -178,7 +178,7 @@ def judge(rows: ScoredRows, baseline: Baseline | None, history: TrainingHistory)
         findings = (*_collapse(fresh), *advice)
     if outcome is Outcome.NOTHING and linear is not None and linear.baseline > constant.baseline:
         score = f"{metric_in_words(linear.metric)} {linear.baseline:.4f}"
-        findings = (f"the labels can be learned: the linear baseline has {score}", *findings)
+        findings = (f"the labels can be learned: the baseline has {score}", *findings)
     return Verdict(
         outcome=outcome,
         sentence=f"{outcome.sentence} {difference}{note}",

@@ -104,7 +104,8 @@ def test_a_span_below_the_lowest_score_of_its_type_is_not_found():
         task = TASK.decided([float(name != kept) for name in TASK.scheme.types])
         assert [span.label for span in task.decode(outputs)[0].spans] == [kept]
         assert task.evaluate(outputs, truth).score == (kept == "PER")
-        assert f"0 for {kept}" in task.describe_output()
+        assert task.describe_output().count(f"1 for {kept}") == 0
+        assert "no span below 1 for" in task.describe_output()
     task = TASK.model_copy(update={"min_scores": (second.score,)})
     assert [span.label for span in task.decode(outputs)[0].spans] == ["LOC"]
     assert task.abstained(outputs) == 0
@@ -112,6 +113,38 @@ def test_a_span_below_the_lowest_score_of_its_type_is_not_found():
     assert columns["PER"][1].tolist() == [True]
     assert columns["LOC"][0].tolist() == pytest.approx([second.score])
     assert columns["LOC"][1].tolist() == [False]
+
+
+def test_a_text_without_finite_logits_does_not_change_the_others():
+    row = logits(0, B_PER, 0, B_LOC, 0)
+    broken = np.full_like(row, np.nan)
+    outputs = located([row, broken, row], [PLACES] * 3, ["Ana met Bob"] * 3)
+    for task in (TASK, TASK.model_copy(update={"min_scores": (0.5,)})):
+        first, _, third = task.decode(outputs)
+        assert len(first.spans) == 2
+        assert [span.score for span in first.spans] == pytest.approx(
+            [span.score for span in third.spans]
+        )
+
+
+def test_the_lowest_scores_are_those_of_spans():
+    before = located([logits(0, B_PER, I_PER, 0, 0)], [PLACES], ["Ana met Bob"])
+    after = located([0.9 * before.values], [PLACES], ["Ana met Bob"])
+    score = TASK.decode(before)[0].spans[0].score
+    assert TASK.changed_inputs(before, after, 5).tolist() == []
+    task = TASK.model_copy(update={"min_scores": (score - 1e-6,)})
+    assert task.decode(after)[0].spans == ()
+    assert task.changed_inputs(before, after, 5).tolist() == [0]
+    # The limit is not one of tokens outside of spans.
+    task = TASK.model_copy(update={"min_scores": (1.0,)})
+    assert task.changed_inputs(before, after, 5).tolist() == []
+    assert (task.predicted_labels(before.values) == TASK.predicted_labels(before.values)).all()
+
+
+def test_the_number_of_lost_spans_does_not_overflow():
+    spans = tuple(Span(12 + number, 13 + number, "PER") for number in range(40_000))
+    truth = TASK.token_truth([("f", spans)], [PLACES], len(PLACES))
+    assert truth[0, -2:].max() == 32_767
 
 
 def test_only_texts_with_a_tag_may_have_spans():

@@ -186,6 +186,34 @@ def test_each_token_has_its_place_in_one_window(encoder):
                     assert number == len(sizes) - 1 or located[-1] <= len(window) - 2 - 2
 
 
+def test_no_span_is_divided_between_windows(encoder):
+    windows, short = Windows(stride=6), encoder.with_max_length(16)
+    text = " ".join(text for text, _ in texts(30))
+    (first,) = short.encode_windows([Example(text=text)], windows)
+    rows = 16 * (1 + len(first.others))
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        # Spans of up to four tokens, which neighbouring windows find at different places.
+        inside = np.repeat(generator.random(rows // 2 + 1) < 0.4, 2)[:rows]
+        (found,) = short.window_places([Example(text=text)], Words.TOKENS, windows, [inside])
+        (whole,) = encoder.with_max_length(10_000).places([Example(text=text)])
+        np.testing.assert_array_equal(
+            found[found[:, 0] != NO_PLACE], whole[whole[:, 0] != NO_PLACE]
+        )
+    nothing = np.zeros(rows, np.bool_)
+    (middle,) = short.window_places([Example(text=text)], Words.TOKENS, windows, [nothing])
+    # Both windows of the first seam may have a span over it: another place is chosen.
+    inside = nothing.copy()
+    inside[(last := last_token(middle)) : last + 3] = True
+    (moved,) = short.window_places([Example(text=text)], Words.TOKENS, windows, [inside])
+    assert last_token(moved) != last
+
+
+def last_token(places):
+    """Return the last row of the first window with a place."""
+    return int(np.flatnonzero(places[:16, 0] != NO_PLACE)[-1])
+
+
 def test_white_space_has_no_place(encoder):
     text = "Ana\n\nOslo \r\n 東京"
     for words in Words:

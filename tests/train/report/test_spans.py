@@ -1,5 +1,7 @@
 """The dictionary of train spans, the baseline of models that find spans."""
 
+import time
+
 import numpy as np
 
 from pipework.data.examples import Example
@@ -41,6 +43,16 @@ def test_the_longest_spans_with_a_single_type_are_found():
         ("New\n York", "LOC"),
         ("York", "LOC"),
     ]
+
+
+def test_a_long_text_is_searched_in_time():
+    long = "x" * 3000
+    dictionary = SpanDictionary.of([labelled(f"in {long} on", (long, "LOC"))])
+    text = "a word " * 3000
+    (places_T2,) = encoder(10_000).places([Example(text=text)], Words.WHITESPACE)
+    started_s = time.perf_counter()
+    assert dictionary.spans(text, places_T2) == ()
+    assert time.perf_counter() - started_s < 5  # minutes if each end were tried
 
 
 def test_other_words_and_spans_of_several_types_are_not_found():
