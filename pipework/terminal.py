@@ -293,7 +293,8 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
     code = [] if imported is None else sorted(imported.custom_code)
     base = f" from {source}" if source else ", from scratch"
     read = manifest.windows
-    windows = f"; longer texts in windows: stride {read.stride}, {read.join}" if read else ""
+    join = "" if read is None or manifest.task.rows_per_token else f", {read.join}"
+    windows = f"; longer texts in windows: stride {read.stride}{join}" if read else ""
     seed = "unknown: imported" if identity.seed is None else str(identity.seed)
     return [
         ("run", identity.name),

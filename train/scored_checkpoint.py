@@ -134,7 +134,7 @@ def _calibration(trained: TrainedRun, model: Classifier, dev: Outputs) -> LogitS
         rows = [*sources[CALIBRATION].rows()]
         outputs, truth = _infer_labelled(trained, model, CALIBRATION, rows)
     found = trained.task.fit_calibration(outputs.values, truth, offsets=model.has_bias)
-    if found is None and CALIBRATION in sources:
+    if found is None and CALIBRATION in sources and not trained.task.rows_per_token:
         trained.run.progress.note("too few rows of data.calibration: nothing was calibrated")
     return found
 

@@ -12,22 +12,26 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from pipework.data.examples import Example
 from pipework.errors import PipeError
 from pipework.tasks.predictions import (
     AbstainedLabel,
+    FoundSpan,
     MultiLabel,
     Prediction,
     RegressionValue,
     SingleLabel,
+    Spans,
     mark_truncated,
     mark_windows,
 )
-from pipework.wire.text_tensors import TEXT, TEXT_PAIR, TRUNCATED, WINDOWS
+from pipework.wire.text_tensors import ROWS, TEXT, TEXT_PAIR, TRUNCATED, WINDOWS
 
 DATATYPES = {"label": "BYTES", "score": "FP32", "probabilities": "FP32"}
 OUTPUTS = tuple(DATATYPES)
+SPANS = TypeAdapter(tuple[FoundSpan, ...])
 SUM_TOLERANCE = 1e-4  # of the sum of single-label probabilities, which should be 1
 Tensors = Mapping[str, Sequence[bytes]]
 
@@ -60,6 +64,7 @@ class InferOutputs:
     Attributes:
         version: version of the model; "" if the server sends none.
         parameters: the response parameters, see `pipework.wire.text_tensors`.
+        spans: of each text, if the model finds spans, whose probabilities have rows for tokens.
     """
 
     label_N: Sequence[str]
@@ -67,6 +72,7 @@ class InferOutputs:
     probabilities_NC: NDArray[np.float32]
     version: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    spans: Sequence[Spans] | None = None
 
     @classmethod
     def of(cls, response: ProtocolResponse) -> "InferOutputs":
@@ -82,12 +88,15 @@ class InferOutputs:
                 raise ValueError(message)
         label, score, probabilities = (response.tensors[name] for name in OUTPUTS)
         values = np.array(probabilities.read(), np.float32)
+        labels = [str(name) for name in label.read()]
+        per_token = ROWS in response.tensors or [*probabilities.shape[:1]] != [len(labels)]
         return cls(
-            label_N=[str(name) for name in label.read()],
+            label_N=labels,
             score_N=np.array(score.read(), np.float32),
             probabilities_NC=values.reshape(probabilities.shape),
             version=response.version,
             parameters=response.parameters,
+            spans=_spans(labels) if per_token else None,
         )
 
     @property
@@ -110,7 +119,8 @@ class InferOutputs:
             ValueError: the shapes are different, or a parameter does not fit the texts.
         """
         shape = self.probabilities_NC.shape
-        rows = {len(self.label_N), len(self.score_N), *shape[:1]}
+        rows = {len(self.label_N), len(self.score_N)}
+        rows |= set() if self.spans is not None else {*shape[:1]}
         if len(shape) != len("NC") or rows != {count}:
             message = f"expected probabilities [{count}, C], found {[*shape]}"
             raise ValueError(message)
@@ -163,6 +173,8 @@ def predictions(
 def _predictions(
     outputs: InferOutputs, names_C: Sequence[str], top_k: int | None
 ) -> list[Prediction]:
+    if outputs.spans is not None:
+        return [*outputs.spans]
     classes = outputs.probabilities_NC.shape[1]
     if classes == 1 and not any(outputs.label_N):
         return [RegressionValue(score=float(score)) for score in outputs.score_N]
@@ -186,6 +198,14 @@ def _predictions(
             outputs.label_N, outputs.probabilities_NC, order_NC, strict=True
         )
     ]
+
+
+def _spans(labels: Sequence[str]) -> list[Spans] | None:
+    """Return the spans of each text from lists of JSON; None if there is another text."""
+    try:
+        return [Spans(spans=SPANS.validate_json(label)) for label in labels]
+    except ValidationError:
+        return None
 
 
 def _prediction(

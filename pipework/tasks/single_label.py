@@ -62,6 +62,8 @@ class SingleLabelTask(Task):
         if len(found) != 1:
             message = f"expected one label, found {len(found)}: {found[:5]}"
             hint = 'set task.kind = "multi_label", or data.skip_unlabelled = true for rows without'
+            if found and all(isinstance(item, dict) for item in found):
+                hint = 'set task.kind = "tokens" if these are spans of the text'
             raise InputError(message, hint)
         return parse_name(found[0])
 

@@ -27,7 +27,7 @@ from pipework.tasks.predictions import (
 )
 from pipework.tasks.single_label import CERTAIN, SingleLabelTask
 from pipework.tasks.spans import OUTSIDE, Span, TagScheme, TokenSpans, bio_tags, parse_spans
-from pipework.tasks.task import Floats, Logits, Scorer, Truth
+from pipework.tasks.task import Floats, Scorer, Truth
 
 MOST_LOST = np.iinfo(np.int16).max
 UNLABELLED = NO_LABEL - 1  # a token of a span that does not begin and end with tokens
@@ -209,7 +209,7 @@ class TokenTask(SingleLabelTask):
         true = self.scheme.spans(true_R[rows], outputs.inputs[rows])
         return rows, true, *self._spans(outputs, rows)
 
-    def predicted_labels(self, logits_NC: Logits) -> NDArray[np.bool_]:
+    def predicted_labels(self, logits_NC: NDArray[np.floating]) -> NDArray[np.bool_]:
         """Return the best tag of each token, [R, C]; the lowest scores are those of spans."""
         return np.asarray(np.arange(logits_NC.shape[1]) == logits_NC.argmax(axis=1)[:, None])
 

@@ -159,6 +159,11 @@ def test_a_server_answers_over_http_and_grpc(run, launch, expected, settings):
     assert [[span.text for span in one.spans] for one in predictions] == [
         [span[3] for span in spans] for spans in expected
     ]
+    for url in (f"grpc://{grpc}", f"{http}/v2/models/run"):
+        with Client(url) as client:
+            for found, spans in zip(client.predict(TEXTS), expected, strict=True):
+                assert [(s.start, s.end, s.label, s.text) for s in found.spans] == spans
+            assert client.predict([""])[0].spans == ()
     client = triton.InferenceServerClient(grpc)
     tensor = triton.InferInput("text", [len(TEXTS), 1], "BYTES")
     tensor.set_data_from_numpy(np.array([[text.encode()] for text in TEXTS], np.object_))

@@ -111,7 +111,8 @@ def top(manifest: Manifest) -> str:
     """Return the page header: the run, its task, model and data."""
     model, task = manifest.model, manifest.task
     base = f"from {model.base}" if model.base else "from scratch"
-    labels = f", {len(task.labels)} labels" if len(task.labels) > 1 else ""
+    names, unit = task.data_names(task.labels), "types" if task.rows_per_token else "labels"
+    labels = f", {len(names)} {unit}" if len(names) > 1 else ""
     line = (
         f"{task.kind.replace('_', ' ')}{labels}",
         f"{model.family}, {model.head} head, {model.parameters / 1e6:.1f} M parameters, {base}",
@@ -273,8 +274,8 @@ def _classes(page: RunPage) -> str:
     if not classes:
         return ""
     several = task.many_labels
-    counted = "spans" if task.rows_per_token else "rows"
-    columns = ["label", "precision", "recall", "F1", counted, *(["threshold"] if several else [])]
+    unit = "spans" if task.rows_per_token else "rows"
+    columns = ["label", "precision", "recall", "F1", unit, *(["threshold"] if several else [])]
     thresholds = [f"{threshold:.3f}" for threshold in task.thresholds] or ["0.5"] * len(classes)
     rows = (
         frame.cells(
