@@ -24,7 +24,7 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 12_243,
+    "pipework": 12_257,
     "train": 12_027,
     "export": 10_513,
     "serve": 14_241,

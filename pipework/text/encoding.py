@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,9 @@ from pipework.run_folder.manifest import Manifest
 from pipework.tasks.kinds import Words
 from pipework.tasks.outputs import NO_PLACE, Indices, Places, offsets_of
 from pipework.tasks.windows import Windows
+from pipework.text.places import moved_ends, places_of
 from pipework.text.special_tokens import PairTemplate, truncated_lengths
 from pipework.text.word_cache import TextTemplate, WordCache, separable
-from pipework.text.words import first_of_words
 
 # The ids of an input without any token: some tokenizers add no special tokens (GPT-2).
 NO_TOKENS = np.zeros(1, np.int32)
@@ -210,7 +209,7 @@ class TextEncoder:
         """
         texts = [example.text for example in examples]
         return [
-            _places(text, tokens, words) for text, tokens in self._all_tokens(texts, whole=False)
+            places_of(text, tokens, words) for text, tokens in self._all_tokens(texts, whole=False)
         ]
 
     def window_places(
@@ -234,13 +233,13 @@ class TextEncoder:
         found = list[Places]()
         texts = self._all_tokens([row.text for row in examples], whole=True)
         for row, (text, tokens) in enumerate(texts):
-            places_T2 = _places(text, tokens, words)[: len(tokens)]
+            places_T2 = places_of(text, tokens, words)[: len(tokens)]
             starts = windows.starts(len(tokens), room)
             ends = windows.ends(starts, room, len(tokens))
             size = before + min(room, len(tokens)) + after
             if in_spans is not None and len(starts) > 1:
                 inside_WT = in_spans[row].reshape(len(starts), size)[:, before : before + room]
-                ends = _moved(ends, starts, places_T2[:, 0] != NO_PLACE, inside_WT)
+                ends = moved_ends(ends, starts, places_T2[:, 0] != NO_PLACE, inside_WT)
             rows, first = list[Places](), 0
             for start, end in zip(starts, ends, strict=True):
                 window = np.full((max(1, size), 2), NO_PLACE, np.int32)
@@ -386,50 +385,6 @@ class TextEncoder:
         copy.no_truncation()
         copy.encode_special_tokens = True
         return copy
-
-
-def _places(text: str, tokens: Tokens, words: Words) -> Places:
-    """Return the characters of the tokens of a text, see `TextEncoder.places`; at least one."""
-    places_T2 = np.array(tokens.offsets or [(0, 0)], np.int32)
-    spaces = np.array([character.isspace() for character in text] + [False], np.bool_)
-    for column, step, before in ((0, 1, 0), (1, -1, 1)):  # white space at the start and the end
-        while (
-            outer_T := spaces[places_T2[:, column] - before] & (places_T2[:, 0] < places_T2[:, 1])
-        ).any():
-            places_T2[outer_T, column] += step
-    special_T = np.array(tokens.special_tokens_mask or [1], np.bool_)
-    special_T |= places_T2[:, 0] == places_T2[:, 1]  # only white space
-    places_T2[special_T] = NO_PLACE
-    return first_of_words(places_T2, text, words)
-
-
-def _moved(
-    ends: Sequence[int],
-    starts: Sequence[int],
-    tagged_T: NDArray[np.bool_],
-    inside_WT: NDArray[np.bool_],
-) -> list[int]:
-    """Return the ends of windows at the nearest places where neither window has a span.
-
-    Args:
-        ends: the end of the tokens of each window.
-        starts: their first tokens.
-        tagged_T: the tokens of the text that have a tag.
-        inside_WT: the tokens of each window in spans.
-    """
-    moved, room = list[int](), inside_WT.shape[1]
-    for window, (end, start) in enumerate(zip(ends, starts[1:], strict=False)):
-        earlier, later = inside_WT[window], inside_WT[window + 1]
-        shared = [*(np.flatnonzero(tagged_T[start : starts[window] + room]) + start).tolist()]
-        free = [
-            token
-            for before, token in pairwise(shared)
-            if not (earlier[[before - starts[window], token - starts[window]]].all())
-            and not (later[[before - start, token - start]].all())
-        ]
-        distances = [abs(token - end) for token in free]
-        moved.append(free[distances.index(min(distances))] if free else end)
-    return [*moved, ends[-1]]
 
 
 class _UnicodeCheck:
