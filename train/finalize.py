@@ -65,7 +65,7 @@ def finalize(trained: TrainedRun, baseline: Baseline | None) -> FinishedRun:
     for line in (best, *lines):
         run.logger.log_text(line)
     manifest = _manifest(trained, scored, model, baseline, verdict, teacher)
-    if run.config.train.report:
+    if run.config.train.report and (trained.task.baseline or baseline is not None):
         run.logger.confusion(best_step, scored.evaluation)
         _write_page(trained, scored, manifest, baseline, verdict)
     finish(run, manifest)

@@ -72,7 +72,7 @@ class Task(Record):
         truth_type: type of the array of the labels of rows.
         problem_type: the name of the kind in a config of transformers.
         baseline: the linear model that a checkpoint is compared with; empty for none, and then
-            there is no report.
+            there is no report without another baseline.
         change_columns: names of the changes of predictions in a table, see `change_cells`.
         logits_per_margin: how many logits determine a margin between two predictions.
     """
