@@ -181,7 +181,8 @@ def redacted(example: Example, prediction: Prediction) -> str:
         message = "--redact needs a model that finds spans"
         raise ConfigError(message, 'train one with task.kind = "tokens"')
     if prediction.truncated:
-        message = f"a text is longer than the model reads, so spans may be left: {example.text:.40}"
+        at = "a text" if example.line is None else f"line {example.line}"  # not its private text
+        message = f"{at} is longer than the model reads, so spans may be left"
         hint = "read whole texts: pipe export RUN --set rebuild=false --set windows.stride=32"
         raise CheckFailedError(message, hint)
     text = example.text

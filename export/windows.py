@@ -81,7 +81,8 @@ def _compare(
         f"{longer_N.mean():.1f} windows each on average, {counts_N.mean():.2f} for all texts"
     )
     if manifest.data.reading.label is not None:
-        task, where = manifest.task, str(source.path)
+        task = manifest.task
+        where = str(source.path)
         truth_N = label_array(examples, task, where, encoder)
         whole_N = label_array(examples, task, where, encoder, windows)
         with open_model(run, manifest, checkpoint=True) as checkpoint:

@@ -120,7 +120,8 @@ class InferOutputs:
         """
         shape = self.probabilities_NC.shape
         rows = {len(self.label_N), len(self.score_N)}
-        rows |= set() if self.spans is not None else {*shape[:1]}
+        if self.spans is None:
+            rows |= {*shape[:1]}
         if len(shape) != len("NC") or rows != {count}:
             message = f"expected probabilities [{count}, C], found {[*shape]}"
             raise ValueError(message)

@@ -130,7 +130,8 @@ def _print(rows: "Iterable[tuple[Example, Prediction]]", *, redact: bool) -> Non
     from pipework.export.prediction_files import coloured, format_prediction, redacted
     from pipework.tasks.predictions import Spans
 
-    terminal, form = sys.stdout.isatty(), redacted if redact else format_prediction
+    terminal = sys.stdout.isatty()
+    form = redacted if redact else format_prediction
     for example, prediction in rows:
         if terminal and not redact and isinstance(prediction, Spans):
             print_coloured(coloured(example, prediction))

@@ -307,7 +307,12 @@ def test_spans_are_replaced_by_their_types(run, tmp_path, trained_run):
     assert (refused.returncode, "expected no --out" in refused.stderr) == (2, True)
     longer = pipe("predict", run, "Ana met " * 40, "--redact")
     assert (longer.returncode, longer.stdout) == (3, "")
-    assert "longer than the model reads, so spans may be left" in longer.stderr
+    assert "a text is longer than the model reads, so spans may be left" in longer.stderr
+    assert "Ana" not in longer.stderr
+    (tmp_path / "texts.txt").write_text("Ana\n" + "Ana met " * 40 + "\n")
+    file = pipe("predict", run, "--file", tmp_path / "texts.txt", "--redact")
+    assert (file.returncode, file.stdout) == (3, "[PER]\n")
+    assert "line 2 is longer than the model reads" in file.stderr
     other = pipe("predict", trained_run, "Ana", "--redact")
     assert (other.returncode, "needs a model that finds spans" in other.stderr) == (2, True)
 
