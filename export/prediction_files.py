@@ -183,7 +183,7 @@ def redacted(example: Example, prediction: Prediction) -> str:
     if prediction.truncated:
         at = "a text" if example.line is None else f"line {example.line}"  # not its private text
         message = f"{at} is longer than the model reads, so spans may be left"
-        hint = "read whole texts: pipe export RUN --set rebuild=false --set windows.stride=32"
+        hint = "first: pipe export RUN --to auto --set rebuild=false --set windows.stride=32"
         raise CheckFailedError(message, hint)
     text = example.text
     for span in reversed(prediction.spans):

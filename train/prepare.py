@@ -102,7 +102,7 @@ def _task(config: Config, source: Source, labels: tuple[str, ...], progress: Pro
         return json.dumps(words_of_spans(source.rows()))
 
     words, lost = json.loads(cached_text(cache_key(("words", source_content(source))), make))
-    progress.note(f"task.words = {words}: {lost:.1%} of the spans do not begin and end with words")
+    progress.note(f"task.words = {words}: {1 - lost:.1%} of the spans begin and end with words")
     return task.model_copy(update={"words": Words(words)})
 
 
