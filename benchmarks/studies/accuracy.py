@@ -52,7 +52,7 @@ def score(
 ) -> TrainingResult:
     """Evaluate checkpoints on a split by their configured metric, in percent.
 
-    The linear model of the first run is added to the given baselines.
+    The baseline of the first run is added to the given ones.
 
     Raises:
         PipeError: a run, its data or its checkpoint cannot be read.
@@ -61,7 +61,6 @@ def score(
     manifests = [read_manifest(run) for run in runs]
     seeds = [manifest.identity.seed for manifest in manifests]
     evaluations = [evaluate_run(run, None, split, None, NullProgress()) for run in runs]
-    linear = evaluate_run(runs[0] / FOLDER, None, split, None, NullProgress())
     return TrainingResult(
         dataset=name,
         metric=f"{split} {metric_in_words(evaluations[0].metric)}",
@@ -70,12 +69,23 @@ def score(
         rows=evaluations[0].rows,
         minutes=mean(map(minutes, runs)),
         settings=_settings(manifests[0], run_config(runs[0]).train),
-        floors={**floors, "linear model": 100 * linear.score},
+        floors={**floors, **_baseline(runs[0], manifests[0], split)},
         commands=commands,
         calibration_errors=_errors(evaluation.calibration for evaluation in evaluations),
         uncalibrated_errors=_errors(evaluation.uncalibrated for evaluation in evaluations),
         provenance=provenance(),
     )
+
+
+def _baseline(run: Path, manifest: Manifest, split: str) -> dict[str, float]:
+    """Return the score of the linear model of a run, or of its other baseline on the split."""
+    if (run / FOLDER).is_dir():
+        linear = evaluate_run(run / FOLDER, None, split, None, NullProgress())
+        return {"linear model": 100 * linear.score}
+    found = manifest.data.baseline
+    if found is None or found.split != split:
+        return {}
+    return {found.name: 100 * found.scores[manifest.task.metric]}
 
 
 def _errors(calibrations: Iterable[Calibration | None]) -> tuple[float, ...]:

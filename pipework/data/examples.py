@@ -36,6 +36,7 @@ class Example:
         label: a label, the labels of a multi-label row (may be an empty tuple), or a number as
             written in the file.
         line: first line of the row in its file, from 1; None without a file.
+        group: the value of the group of the row, if rows are held out by groups.
     """
 
     text: str
@@ -43,6 +44,7 @@ class Example:
     entities: Spans | None = None
     label: Label | None = None
     line: int | None = field(default=None, compare=False)
+    group: str | None = field(default=None, compare=False)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -79,11 +81,12 @@ class Source:
         """
         reading = self.reading
         labels = reading.label if isinstance(reading.label, tuple) else (reading.label,)
-        columns = (reading.text, reading.text_pair, *labels)
+        columns = (reading.text, reading.text_pair, *labels, self.part and self.part.group)
         named = any(isinstance(column, str) for column in columns)
         file_format = reading.format or format_from_suffix(self.path)
-        fields = {name: getattr(reading, name) for name in ReadOptions.model_fields}
+        fields = {name: getattr(reading, name) for name in Reading.model_fields}
         resolved = {
+            "group": self.part and self.part.group,
             "format": file_format,
             "header": named if reading.header is None else reading.header,
             "marked": reading.marked or file_format is Format.SEMEVAL,
@@ -148,6 +151,9 @@ class Source:
         options = self.read_options()
         if options.format in WITHOUT_COLUMNS:  # the fields have their places
             options = options.model_copy(update={"text_pair": None, "entities": None})
+            if options.group is not None:
+                message = f"{self.path}: format {options.format} has no column {options.group!r}"
+                raise DataError(message, "remove data.group, or convert the file to jsonl")
         # An error keeps the rows in its traceback, which would leave the file open.
         with closing(cast("Generator[RawRow]", read_rows(self.path, options))) as rows:
             for row in rows:
@@ -196,11 +202,12 @@ class Source:
     def _held_out(self, part: Part, size: int) -> Iterator[Example]:
         """Yield the held-out rows, or all other rows; a stratified part needs the labels.
 
-        Copies of a text have the same digest, so that they are in the same part.
+        Copies of a text, and rows of a group, have the same digest, so that they are in the same
+        part.
         """
         held_out = held_out_digests(
             (
-                (_digest(row, part.seed), str(row.label) if part.stratified else "")
+                (_part_digest(row, part.seed), str(row.label) if part.stratified else "")
                 for row in self._all()
             ),
             part,
@@ -210,7 +217,7 @@ class Source:
             message = f"{self.path} holds {rows} rows: cannot hold out {size} of them"
             raise DataError(message, "lower data.dev_rows, data.test_rows or data.calibration_rows")
         for row in self._all():
-            if (_digest(row, part.seed) in held_out) == part.held_out:
+            if (_part_digest(row, part.seed) in held_out) == part.held_out:
                 yield row
 
     def _example(self, row: RawRow, *, marked: bool) -> Example:
@@ -239,7 +246,12 @@ class Source:
         elif self.reading.entities is not None:
             entities = check_spans(text, parse_spans(row.entities, self.reading.entities))
         return Example(
-            text=text, text_pair=text_pair, entities=entities, label=label, line=row.line
+            text=text,
+            text_pair=text_pair,
+            entities=entities,
+            label=label,
+            line=row.line,
+            group=None if row.group is None else str(row.group),
         )
 
 
@@ -265,6 +277,10 @@ def folded_text(row: Example) -> int:
 
 def _digest(row: Example, seed: int) -> bytes:
     return text_digest((row.text, row.text_pair, row.entities), seed)
+
+
+def _part_digest(row: Example, seed: int) -> bytes:
+    return _digest(row, seed) if row.group is None else text_digest((row.group,), seed)
 
 
 def chunks(rows: Iterable[T], size: int) -> Iterator[list[T]]:

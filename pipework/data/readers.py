@@ -97,6 +97,7 @@ class RawRow:
     text_pair: object = None
     label: object = None
     entities: object = None
+    group: object = None
     disputed: bool = False
 
 
@@ -184,7 +185,7 @@ def _table(path: Path, options: ReadOptions) -> Iterator[RawRow]:
 def _wanted(options: ReadOptions) -> dict[str, Column]:
     """Return the columns of the fields; of a label in several columns, each by its own name."""
     wanted = dict[str, Column]()
-    for field in FIELDS:
+    for field in (*FIELDS, "group"):
         column: Column | tuple[Column, ...] | None = getattr(options, field)
         if isinstance(column, tuple):
             wanted |= {f"{field} {name}": name for name in column}
@@ -282,13 +283,15 @@ def _index(
 
 def _column(field: str, column: Column) -> str:
     """Quote the name of a column, and add whether it is the default."""
-    is_default = column == Reading.model_fields[field].default
+    is_default = field != "group" and column == Reading.model_fields[field].default
     return f"{column!r} (the default name)" if is_default else repr(column)
 
 
 def _setting(field: str) -> str:
     if field == "entities":
         return "set data.columns.entities"
+    if field == "group":
+        return "set data.group"
     commands = "eval" if field == "label" else "predict, eval and bench"
     return f"set data.columns.{field}, or --columns of pipe {commands},"
 

@@ -30,7 +30,7 @@ from pipework.run_folder.files import (
     write_atomically,
 )
 from pipework.run_folder.proof_subject import ProofSubject, settings_digest
-from pipework.run_folder.read_options import Format, ReadOptions
+from pipework.run_folder.read_options import Column, Format, ReadOptions
 from pipework.run_folder.teacher_record import TeacherRecord
 from pipework.tasks.evaluation import SplitMetrics
 from pipework.tasks.kinds import Score
@@ -114,14 +114,16 @@ class Part(Record):
     """A part of a file: the `rows` rows held out by `seed` without the first `after`, or all other.
 
     The held-out rows depend on the seed and their texts, not on their order; `stratified` parts
-    have each label in proportion. Of this part, the rows are left out whose text is in one of the
-    splits `without`; at most `limit` rows are taken from the rest, by their texts.
+    have each label in proportion. With `group`, a column, rows with the same value are held out
+    together, so that there may be more than `rows`. Of this part, the rows are left out whose text
+    is in one of the splits `without`; at most `limit` rows are taken from the rest, by their texts.
     """
 
     rows: int | None = None
     seed: int = 0
     held_out: bool = False
     stratified: bool = False
+    group: Column | None = None
     after: int = 0
     without: tuple[str, ...] = ()
     limit: int | None = None

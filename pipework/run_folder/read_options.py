@@ -78,10 +78,14 @@ class Reading(Record):
 
 
 class ReadOptions(Reading):
-    """How the data files of a run are read; the columns, the format and the header are known."""
+    """How the data files of a run are read; the columns, the format and the header are known.
+
+    `group` is the column of the groups of rows, if they are needed.
+    """
 
     text: Column
     text_pair: Column | None
     label: LabelColumn
     format: Format
     header: bool
+    group: Column | None = None

@@ -227,6 +227,7 @@ class SplitSettings(Settings):
     test_rows: Positive | None = None
     calibration: Path | None = None
     calibration_rows: Positive | None = None
+    group: Column | None = None
     unlabelled: Path | None = None
     rows: Positive | None = None
     drop_leaked: bool = False
@@ -242,7 +243,14 @@ class SplitSettings(Settings):
             if None not in (getattr(self, name), getattr(self, f"{name}_rows")):
                 message = f"expected one of data.{name} (a file) and data.{name}_rows, found both"
                 raise ValueError(message)
+        if self.group is not None and not self._held_out_rows:
+            message = "data.group is for rows held out of train, and no rows are held out"
+            raise ValueError(message)
         return self
+
+    @property
+    def _held_out_rows(self) -> int:
+        return sum(filter(None, (self.dev_rows, self.test_rows, self.calibration_rows)))
 
 
 class DataSettings(ReadingSettings, SplitSettings):
@@ -281,10 +289,15 @@ class DataSettings(ReadingSettings, SplitSettings):
 
     def _part(self, *, stratified: bool) -> Part:
         """Return the part of the train file that is not held out."""
-        rows = sum(filter(None, (self.dev_rows, self.test_rows, self.calibration_rows)))
-        if not rows:
+        if not self._held_out_rows:
             return Part(limit=self.rows)
-        return Part(rows=rows, seed=self.dev_seed, stratified=stratified, limit=self.rows)
+        return Part(
+            rows=self._held_out_rows,
+            seed=self.dev_seed,
+            stratified=stratified and self.group is None,
+            group=self.group,
+            limit=self.rows,
+        )
 
     def unlabelled_source(self) -> Source | None:
         """Return the texts that are labelled by a teacher, or None."""

@@ -56,8 +56,8 @@ def findings(
         if pair.templates > TEMPLATE_RATE * splits[pair.later].rows:
             yield (
                 f"{counted(pair.templates, 'row')} of {pair.later} have a text of {pair.earlier} "
-                f"with other spans: scores on {pair.later} are too high for other texts; split the "
-                "rows by template"
+                f"with other spans: scores on {pair.later} are too high for other texts; hold out "
+                "rows by template (data.group)"
             )
     yield from _missing_labels(splits, labels)
 

@@ -229,6 +229,14 @@ SETTINGS = {
     "more dev rows than rows": settings(
         "data.dev= & data.dev_rows=99", "train.tsv holds 16 rows: cannot hold out 99 of them"
     ),
+    "groups without held-out rows": settings(
+        "data.group=label",
+        "config.toml: data: data.group is for rows held out of train, and no rows are held out",
+    ),
+    "an unknown group": settings(
+        "data.dev= & data.dev_rows=4 & data.group=author",
+        "train.tsv:1: no column 'author'; found text, label",
+    ),
     "a separator for one label": settings(
         'data.separator=","',
         "data.separator needs a multi_label task, and this task is single_label",
