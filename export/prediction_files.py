@@ -23,11 +23,13 @@ from pipework.progress import Progress, counted
 from pipework.run_folder.files import check_writable
 from pipework.run_folder.read_options import Format
 from pipework.tasks.predictions import (
+    HEADS,
     LABEL,
     LABEL_SCORE,
     SCORE,
     SEPARATOR,
     SPANS,
+    HeadPredictions,
     Prediction,
     Spans,
 )
@@ -161,8 +163,8 @@ def _label_scores(prediction: Prediction) -> dict[str, float]:
 
 
 def _predicted_names(prediction: Prediction) -> list[str]:
-    if isinstance(prediction, Spans):
-        return [SPANS]
+    if isinstance(prediction, Spans | HeadPredictions):
+        return [SPANS if isinstance(prediction, Spans) else HEADS]
     return [*PREDICTED[-len(prediction.text_fields()) :]]
 
 

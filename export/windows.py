@@ -17,6 +17,7 @@ from pipework.progress import Progress, counted
 from pipework.run_folder.manifest import LockedRun, Manifest
 from pipework.scoring.bootstrap import TaskOutputs, paired_interval
 from pipework.scoring.evaluation import infer_all, label_array
+from pipework.tasks.heads import HeadsTask
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 from pipework.tasks.windows import Join, Windows
@@ -46,6 +47,9 @@ def set_windows(locked: LockedRun, settings: ExportSettings, progress: Progress)
     if manifest.task.rows_per_token and "join" in chosen.model_fields_set and windows is not None:
         message = f"windows.join={chosen.join} is for one label of each text, not for spans"
         raise ConfigError(message, "leave it out: each token has its tag from one window")
+    if windows is not None and isinstance(manifest.task, HeadsTask):
+        message = f"{locked.folder} has several heads, which read no windows"
+        raise ConfigError(message, "export without windows.*")
     if windows is not None:
         _compare(locked.folder, manifest, windows, settings.dev_rows, progress)
     locked.set_windows(windows)

@@ -11,7 +11,7 @@ from pipework.commands.inspection import check, doctor, show
 from pipework.commands.models import export, import_, publish
 from pipework.commands.prediction import predict
 from pipework.commands.serving import serve
-from pipework.commands.training import evaluate, train, tune
+from pipework.commands.training import combine, evaluate, train, tune
 from pipework.errors import ConfigError, PipeError, as_pipe_error
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command()(serve)
 app.command()(bench)
 app.command()(export)
 app.command("import")(import_)
+app.command()(combine)
 app.command()(publish)
 app.command()(predict)
 app.command()(show)

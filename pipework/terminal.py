@@ -21,6 +21,7 @@ from pipework.serve.config import EngineSettings
 from pipework.serve.engines import choose_engine, faster_engines
 from pipework.serve.engines.runtimes import runtime_of
 from pipework.tasks.evaluation import ClassReport, Evaluation, SplitMetrics
+from pipework.tasks.heads import HeadsTask
 from pipework.tasks.kinds import Metric, Score, metric_in_words
 from pipework.tasks.task import Task
 from pipework.train.data_report.records import DataReport
@@ -76,6 +77,12 @@ def show_imported(run: Path, manifest: Manifest) -> None:
     console.print_line(f"next: pipe export {run} --to auto")
 
 
+def show_combined(run: Path, manifest: Manifest) -> None:
+    """Print the heads of a combined model."""
+    console.print_line(f"combined: {run}, {manifest.data.verdict}")
+    console.print_line(f"next: pipe export {run} --to auto")
+
+
 def show_exported(run: Path, manifest: Manifest, records: Sequence[EngineRecord]) -> None:
     """Print the parity result of each exported engine, and the default engine of the run."""
     for record in records:
@@ -91,6 +98,8 @@ def show_exported(run: Path, manifest: Manifest, records: Sequence[EngineRecord]
             f"{counted(len(parity.shapes), 'shape')}; changes {change}; "
             f"{_scores(parity)}"
         )
+        for line in _head_lines(record, manifest):
+            console.print_line(line)
     for line in (*_default_engine(run, manifest, DEFAULTS), *_bound(manifest, records)):
         console.print_line(line)
     where = "" if any(record.proven for record in records) else ", on a machine with the GPU"
@@ -130,6 +139,19 @@ def _default_engine(run: Path, manifest: Manifest, settings: EngineSettings) -> 
     yield f"default engine: {default.name} ({reason}; settings: pipe serve --set engine.*)"
     for name, cost in faster_engines(manifest, default, settings).items():
         yield f"faster: {name}, {cost}: pipe serve {run} --engine {name}"
+
+
+def _head_lines(record: EngineRecord, manifest: Manifest) -> Iterator[str]:
+    """Describe the changes of each head of an engine."""
+    if record.parity is None or not isinstance(manifest.task, HeadsTask):
+        return
+    for name, change in record.parity.heads.items():
+        task = manifest.task.heads[name]
+        score = f"{change.scores.engine:.4f} (checkpoint {change.scores.reference:.4f})"
+        yield (
+            f"{record.name}, head {name}: changes {task.describe_change(change)}; "
+            f"{metric_in_words(task.metric)} {score}"
+        )
 
 
 def _scores(parity: Parity) -> str:
@@ -243,6 +265,8 @@ def _show_engines(manifest: Manifest) -> None:
     for engine in manifest.engines:
         if not engine.proven:
             console.print_line(_unproven_line(engine))
+        for line in _head_lines(engine, manifest):
+            console.print_line(line)
         if engine.failure:
             console.print_line(f"{engine.name}: a later export failed: {engine.failure}")
 
@@ -313,6 +337,9 @@ def _summary(manifest: Manifest) -> list[tuple[str, str]]:
 
 def _labels(task: Task) -> Sequence[str]:
     """Return the labels, each with its threshold if it has one; mark a positive label."""
+    if isinstance(task, HeadsTask):
+        heads = task.heads.items()
+        return [f"{name} ({', '.join(head.data_names(head.labels))})" for name, head in heads]
     if task.metric is Metric.F1:
         positive = task.labels[task.positive_index]
         return [f"{label} (positive)" if label == positive else label for label in task.labels]

@@ -36,7 +36,8 @@ from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openvino import OpenVinoEngine
 from pipework.train.model import packed_encoder
-from pipework.train.model.classifier import Classifier, open_checkpoint
+from pipework.train.model.classifier import Classifier
+from pipework.train.model.combined import open_saved
 
 LEAK = -5.0
 MANY = 10**6
@@ -112,7 +113,7 @@ class FaultyExporter:
         """Return a context in which the exporter has the fault."""
 
         def opened(folder: Path, attention: str | None = None) -> Classifier:
-            model = open_checkpoint(folder, attention=attention)
+            model = open_saved(folder, attention=attention)
             if self.model is not None:
                 self.model(model, run_rows)
             return model
@@ -127,7 +128,7 @@ class FaultyExporter:
         bias = LEAK if self.leaks else packed_encoder.MASKED_BIAS
         masks = _leaking_masks if self.leaks else BertModel._create_attention_masks  # noqa: SLF001
         with (
-            patch.object(checkpoint2onnx, "open_checkpoint", opened),
+            patch.object(checkpoint2onnx, "open_saved", opened),
             patch.object(build_module, "checkpoint_to_onnx", exported),
             patch.object(checkpoint2onnx, "PackedClassifier", self.packed),
             patch.object(packed_encoder, "MASKED_BIAS", bias),

@@ -15,10 +15,10 @@ from pipework.errors import ConfigError
 from pipework.export.convert.prune_last_layer import prune_last_layer
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import Manifest
-from pipework.train.config.model import Head
 from pipework.train.data.tokenizer import summary
 from pipework.train.model.checkpoint import FOLDER
-from pipework.train.model.classifier import Classifier, open_checkpoint
+from pipework.train.model.classifier import Classifier
+from pipework.train.model.combined import open_saved
 from pipework.train.model.packed_encoder import PackedEncoder, check_packable
 
 # The packed graph passes explicit positions and a float attention bias to the encoder: 0 between
@@ -59,9 +59,7 @@ class PackedClassifier(nn.Module):
         self.read = PackedEncoder(classifier.encoder)
         # A constant, so that the graph computes no shape.
         self.width = int(classifier.config.hidden_size)
-        pools_all = getattr(classifier.config, "classifier_pooling", "cls") == "mean"
-        linear = classifier.settings.head is Head.LINEAR
-        self.first_only = linear and not pools_all and not classifier.per_token
+        self.first_only = classifier.reads_first_only
 
     def forward(
         self,
@@ -104,7 +102,7 @@ def checkpoint_to_onnx(
     """
     if layout is Layout.PACKED:
         check_packable(manifest.model.family)
-    classifier = open_checkpoint(run / FOLDER, attention="eager")
+    classifier = open_saved(run / FOLDER, attention="eager")
     type_ids, spans = manifest.input.type_ids, manifest.model.takes_spans
     if layout is Layout.PACKED:
         trace_packed(PackedClassifier(classifier), path, type_ids=type_ids, spans=spans)

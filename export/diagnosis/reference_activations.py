@@ -18,7 +18,7 @@ from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding
 from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.checkpoint_engine import model_inputs
-from pipework.train.model.classifier import open_checkpoint
+from pipework.train.model.combined import open_saved
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +50,7 @@ def reference_activations(run: Path, manifest: Manifest, encoding: Encoding) -> 
 
     They are in execution order.
     """
-    model = open_checkpoint(run / FOLDER)
+    model = open_saved(run / FOLDER)
     layers: list[LayerOutput] = []
 
     def record(path: str, module: nn.Module, _inputs: object, output: object) -> None:

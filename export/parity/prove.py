@@ -24,19 +24,17 @@ import numpy as np
 from pipework.export.parity.batches import CheckedRows, RowGroup
 from pipework.export.parity.case import Case, EngineFailedError, ProofBatch, largest_difference
 from pipework.export.parity.rounding import NumberFormat, RoundedCheckpoint
-from pipework.export.parity.score_change import ScoreChange, compare_scores
+from pipework.export.parity.score_change import DevChanges, dev_changes
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import NullProgress, Progress, counted
 from pipework.run_folder.engine_record import (
-    CalibrationChange,
     Parity,
     Precision,
     Tolerance,
     Variant,
 )
-from pipework.scoring.calibration import calibration_change
 from pipework.scoring.evaluation import CHUNK, infer_all
-from pipework.scoring.logit_diff import Breach, Comparison, value_range
+from pipework.scoring.logit_diff import Breach, Comparison
 from pipework.serve.engines import server_engines
 from pipework.serve.engines.base import CollatedEngine
 from pipework.tasks.outputs import Outputs
@@ -162,9 +160,8 @@ def prove(
         labelled=len(rows.edge.rows) + len(rows.dev.rows),
     )
     dev = Outputs.concatenate([run.found for run in bulk])
-    changes = _score_changes(run_rows, rows.dev.expected, dev)
-    score_drop = 0.0 if changes.scores is None else changes.scores.drop
-    breaches = comparison.breaches(tolerance, score_drop=score_drop)
+    changes = dev_changes(run_rows, rows.dev.expected, dev)
+    breaches = comparison.breaches(tolerance, score_drop=changes.drop)
     repeat = max(run.repeat for run in runs)
     if repeat > 0:
         breaches = (*breaches, Breach(limit="repeat", found=repeat, allowed=0.0))
@@ -180,29 +177,6 @@ def prove(
         breaches=breaches,
         comparison=comparison,
         worst=_worst(batches, comparison, all_found),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Changes:
-    """Changes on dev, None without labels, and the range of its targets, or of predictions."""
-
-    target_range: float
-    scores: ScoreChange | None = None
-    calibration: CalibrationChange | None = None
-
-
-def _score_changes(run_rows: RunRows, expected: Outputs, found: Outputs) -> _Changes:
-    """Return the scores and the calibration of checkpoint and engine on the labelled rows."""
-    truth_N = run_rows.truth_N
-    if truth_N is None:
-        return _Changes(target_range=value_range(expected.values))
-    before, after = (outputs.part(0, len(run_rows.dev)) for outputs in (expected, found))
-    task = run_rows.manifest.task
-    return _Changes(
-        target_range=value_range(truth_N),
-        scores=compare_scores(before, after, truth_N, task),
-        calibration=calibration_change(task, before, after, truth_N),
     )
 
 
@@ -283,7 +257,7 @@ def _infer(engine: CollatedEngine, batch: ProofBatch) -> Outputs:
 
 def _parity(
     comparison: Comparison,
-    changes: "_Changes",
+    changes: DevChanges,
     tolerance: Tolerance,
     *,
     engine: CollatedEngine,
@@ -311,6 +285,7 @@ def _parity(
         metric=comparison.task.metric,
         scores=None if changes.scores is None else changes.scores.record(),
         calibration=changes.calibration,
+        heads={name: change for name, (change, _) in changes.heads.items()},
         processor=engine.processor,
         on_gpu=engine.on_gpu,
         tolerance=tolerance,

@@ -3,7 +3,8 @@
 Shapes: N rows of dev, C classes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,12 @@ from numpy.typing import NDArray
 from pipework.errors import CheckFailedError
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
-from pipework.run_folder.engine_record import ParityScores
+from pipework.run_folder.engine_record import CalibrationChange, HeadChange, ParityScores
 from pipework.scoring.bootstrap import Interval, TaskOutputs, paired_interval
+from pipework.scoring.calibration import calibration_change
 from pipework.scoring.evaluation import Engine
+from pipework.scoring.logit_diff import value_range
+from pipework.tasks.heads import HeadsTask
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Scorer, Task
 from pipework.text.encoding import token_digest
@@ -51,6 +55,37 @@ class ScoreChange:
         """Return the record for the manifest."""
         low, high = self.interval.low, self.interval.high
         return ParityScores(reference=self.before, engine=self.after, low=low, high=high)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DevChanges:
+    """Changes on dev, None without labels, and the range of its targets, or of predictions."""
+
+    target_range: float
+    scores: ScoreChange | None = None
+    calibration: CalibrationChange | None = None
+    heads: Mapping[str, tuple[HeadChange, float]] = field(default_factory=dict)
+
+    @property
+    def drop(self) -> float:
+        """The fall of the score, or of the score of the head that falls most."""
+        falls = [fall for _, fall in self.heads.values()]
+        return max([0.0 if self.scores is None else self.scores.drop, *falls])
+
+
+def dev_changes(run_rows: RunRows, expected: Outputs, found: Outputs) -> DevChanges:
+    """Return the scores and the calibration of checkpoint and engine on the labelled rows."""
+    truth_N = run_rows.truth_N
+    if truth_N is None:
+        return DevChanges(target_range=value_range(expected.values))
+    before, after = (outputs.part(0, len(run_rows.dev)) for outputs in (expected, found))
+    task = run_rows.manifest.task
+    return DevChanges(
+        target_range=value_range(truth_N),
+        scores=compare_scores(before, after, truth_N, task),
+        calibration=calibration_change(task, before, after, truth_N),
+        heads=_head_changes(task, before, after, truth_N),
+    )
 
 
 def check_reference(
@@ -108,6 +143,29 @@ def compare_scores(
         one_row=_one_row(before, after, reference_score, engine_score),
         interval=paired_interval(before, after, truth),
     )
+
+
+def _head_changes(
+    task: Task, before: Outputs, after: Outputs, truth: NDArray[np.generic]
+) -> dict[str, tuple[HeadChange, float]]:
+    """Return the change of each head of a model with several heads, and the fall of its score."""
+    if not isinstance(task, HeadsTask):
+        return {}
+    pairs = zip(task.parts(before.finite(), truth), task.parts(after.finite(), truth), strict=True)
+    found = {}
+    for one, other in pairs:
+        scores = compare_scores(one.of_labelled, other.of_labelled, one.truth, one.task)
+        rows = len(one.outputs)
+        flips = len(one.task.changed_inputs(one.outputs, other.outputs, rows))
+        change = HeadChange(
+            argmax_agreement=1 - flips / rows,
+            flips=flips,
+            inputs=rows,
+            max_change=one.task.max_change(one.outputs.values, other.outputs.values, 1.0),
+            scores=scores.record(),
+        )
+        found[one.name] = (change, scores.drop)
+    return found
 
 
 def _one_row(

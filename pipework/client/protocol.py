@@ -64,7 +64,7 @@ class ProtocolTransport(Transport):
                 response = self._infer(model, version, inputs, dict.fromkeys(OUTPUTS, 0))
                 outputs = InferOutputs.of(response)
                 outputs.check(len(inputs[TEXT]))
-            if outputs.spans is not None:
+            if outputs.decoded is not None:
                 return predictions(outputs, (), request.top_k)
             names_C = self._names(model, version, inputs, outputs)
             if names_C is not None:

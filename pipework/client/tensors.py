@@ -19,6 +19,7 @@ from pipework.errors import PipeError
 from pipework.tasks.predictions import (
     AbstainedLabel,
     FoundSpan,
+    HeadPredictions,
     MultiLabel,
     Prediction,
     RegressionValue,
@@ -32,6 +33,8 @@ from pipework.wire.text_tensors import ROWS, TEXT, TEXT_PAIR, TRUNCATED, WINDOWS
 DATATYPES = {"label": "BYTES", "score": "FP32", "probabilities": "FP32"}
 OUTPUTS = tuple(DATATYPES)
 SPANS = TypeAdapter(tuple[FoundSpan, ...])
+HEADS = TypeAdapter(HeadPredictions)
+OBJECT = '{"heads": {'  # how the label of a model with several heads begins
 SUM_TOLERANCE = 1e-4  # of the sum of single-label probabilities, which should be 1
 Tensors = Mapping[str, Sequence[bytes]]
 
@@ -64,7 +67,8 @@ class InferOutputs:
     Attributes:
         version: version of the model; "" if the server sends none.
         parameters: the response parameters, see `pipework.wire.text_tensors`.
-        spans: of each text, if the model finds spans, whose probabilities have rows for tokens.
+        decoded: the prediction of each text, of a model that finds spans or has several heads: its
+            labels are JSON, and its probabilities may have rows for tokens.
     """
 
     label_N: Sequence[str]
@@ -72,7 +76,7 @@ class InferOutputs:
     probabilities_NC: NDArray[np.float32]
     version: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    spans: Sequence[Spans] | None = None
+    decoded: Sequence[Spans | HeadPredictions] | None = None
 
     @classmethod
     def of(cls, response: ProtocolResponse) -> "InferOutputs":
@@ -96,7 +100,7 @@ class InferOutputs:
             probabilities_NC=values.reshape(probabilities.shape),
             version=response.version,
             parameters=response.parameters,
-            spans=_spans(labels) if per_token else None,
+            decoded=_decoded(labels, spans=per_token),
         )
 
     @property
@@ -120,7 +124,7 @@ class InferOutputs:
         """
         shape = self.probabilities_NC.shape
         rows = {len(self.label_N), len(self.score_N)}
-        if self.spans is None:
+        if self.decoded is None:
             rows |= {*shape[:1]}
         if len(shape) != len("NC") or rows != {count}:
             message = f"expected probabilities [{count}, C], found {[*shape]}"
@@ -174,8 +178,8 @@ def predictions(
 def _predictions(
     outputs: InferOutputs, names_C: Sequence[str], top_k: int | None
 ) -> list[Prediction]:
-    if outputs.spans is not None:
-        return [*outputs.spans]
+    if outputs.decoded is not None:
+        return [*outputs.decoded]
     classes = outputs.probabilities_NC.shape[1]
     if classes == 1 and not any(outputs.label_N):
         return [RegressionValue(score=float(score)) for score in outputs.score_N]
@@ -201,10 +205,12 @@ def _predictions(
     ]
 
 
-def _spans(labels: Sequence[str]) -> list[Spans] | None:
-    """Return the spans of each text from lists of JSON; None if there is another text."""
+def _decoded(labels: Sequence[str], *, spans: bool) -> Sequence[Spans | HeadPredictions] | None:
+    """Return predictions from JSON: several heads, or lists of spans; None for other texts."""
     try:
-        return [Spans(spans=SPANS.validate_json(label)) for label in labels]
+        if labels and all(label.startswith(OBJECT) for label in labels):
+            return [HEADS.validate_json(label) for label in labels]
+        return [Spans(spans=SPANS.validate_json(label)) for label in labels] if spans else None
     except ValidationError:
         return None
 

@@ -1,4 +1,4 @@
-"""The commands `pipe train`, `pipe tune` and `pipe eval`."""
+"""The commands `pipe train`, `pipe tune`, `pipe eval` and `pipe combine`."""
 
 import os
 import sys
@@ -109,3 +109,33 @@ def evaluate(
     with console.progress() as progress:
         evaluation = evaluate_run(run, file, split or "dev", engine, progress, columns)
     print_result(evaluation, show_evaluation, as_json=as_json)
+
+
+def combine(
+    runs: Annotated[list[str], typer.Argument(metavar="NAME=RUN...", help="heads and their runs")],
+    out: Annotated[Path, typer.Option("--out", help="run folder to write")],
+) -> None:
+    """Make one model of several runs with the same encoder: one pass, a prediction per head.
+
+    The runs are trained from the same model.name with model.freeze = true, so that only their heads
+    differ. Each head is compared with its run.
+    """
+    from pipework import console
+    from pipework.terminal import show_combined
+
+    named = [_named(run) for run in runs]
+    if len({name for name, _ in named}) < len(named):
+        message = f"expected different names of heads, found {', '.join(name for name, _ in named)}"
+        raise ConfigError(message, "name them: pipe combine topic=runs/a names=runs/b --out RUN")
+    with console.progress() as progress:
+        note_torch(progress)
+        from pipework.export.combine import combine as combine_runs
+
+        manifest = combine_runs(dict(named), out, progress)
+    show_combined(out, manifest)
+
+
+def _named(run: str) -> tuple[str, Path]:
+    """Return the name of a head and the folder of its run; without a name that of the folder."""
+    name, equals, path = run.partition("=")
+    return (name, Path(path)) if equals else (Path(run).absolute().name, Path(run))

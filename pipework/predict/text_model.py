@@ -18,6 +18,7 @@ from pipework.data.examples import Example, chunks, fit_examples
 from pipework.progress import NullProgress, Progress
 from pipework.run_folder.manifest import Manifest
 from pipework.scoring.evaluation import CHUNK, Engine, infer_all
+from pipework.tasks.heads import HeadsTask
 from pipework.tasks.outputs import NO_PLACE, LocatedOutputs, Outputs
 from pipework.tasks.predictions import (
     LABEL_SCORE,
@@ -106,7 +107,7 @@ class TextCodec:
 
         Only texts that may have spans are tokenized again: engines need no places.
         """
-        if not isinstance(self.task, TokenTask):
+        if not isinstance(self.task, TokenTask | HeadsTask) or not self.task.rows_per_token:
             return outputs
         places = np.full((len(outputs.values), 2), NO_PLACE, np.int32)
         rows = np.flatnonzero(self.task.has_spans(outputs)).tolist()

@@ -132,6 +132,12 @@ class ParityScores(Record):
         return self.engine - self.reference
 
 
+class HeadChange(PredictionChange):
+    """How far the predictions of a head differ on dev, and its scores on rows with its label."""
+
+    scores: ParityScores
+
+
 class CalibrationChange(Record):
     """Calibration of checkpoint and engine on the same rows, see `pipework.scoring.calibration`.
 
@@ -184,6 +190,7 @@ class Parity(PredictionChange):
         metric: the task's metric.
         scores: scores of both on dev; None for a run without labelled rows.
         calibration: of both on dev; None also for a task without probabilities.
+        heads: the changes of each head, of a model with several heads.
         processor: the model of the processor or GPU that ran the check.
         on_gpu: whether that is a GPU.
         runtime: the program that computed the engine, with its version.
@@ -206,6 +213,7 @@ class Parity(PredictionChange):
     metric: Metric
     scores: ParityScores | None
     calibration: CalibrationChange | None = None
+    heads: dict[str, HeadChange] = Field(default_factory=dict)
     processor: str
     on_gpu: bool = False
     runtime: str = ""

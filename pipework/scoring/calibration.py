@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pipework.run_folder.engine_record import CalibrationChange
 from pipework.tasks.evaluation import Calibration, CalibrationBin
+from pipework.tasks.heads import HeadsTask
 from pipework.tasks.logit_scale import LogitScale
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import BINARY, Task
@@ -113,7 +114,8 @@ class _Decisions:
     ) -> "_Decisions | None":
         """Return the decisions, in the order of `like`; None as in `calibration`."""
         logits_NC = outputs.values
-        if not task.has_labels or task.rows_per_token or not len(outputs):
+        several = task.rows_per_token or isinstance(task, HeadsTask)
+        if not task.has_labels or several or not len(outputs):
             return None
         if not np.isfinite(logits_NC).all():
             return None

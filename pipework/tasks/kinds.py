@@ -10,9 +10,9 @@ class Metric(StrEnum):
 
     `directional_f1` is the official score of SemEval-2010 task 8: the macro-F1 of the relations
     with their directions, without the class Other (Hendrickx et al. 2010,
-    https://aclanthology.org/S10-1006). `f1` is the F1 of the positive label of
-    two. `masked_accuracy` and `order_accuracy` belong to pretraining: the
-    share of correctly predicted masked tokens and sentence orders.
+    https://aclanthology.org/S10-1006). `f1` is the F1 of the positive label of two. `mean_score` is
+    the mean of the metrics of several heads. `masked_accuracy` and `order_accuracy` belong to
+    pretraining: the share of correctly predicted masked tokens and sentence orders.
     """
 
     ACCURACY = "accuracy"
@@ -25,6 +25,7 @@ class Metric(StrEnum):
     SPEARMAN = "spearman"
     MASKED_ACCURACY = "masked_accuracy"
     ORDER_ACCURACY = "order_accuracy"
+    MEAN_SCORE = "mean_score"
 
 
 class Reported(StrEnum):
@@ -45,7 +46,8 @@ def metric_in_words(metric: Score) -> str:
     if metric in NAMED_AFTER_PEOPLE:
         return metric.capitalize()
     name = metric.replace("roc_auc", "ROC AUC").replace("f1", "F1")
-    return name.replace("_", " " if metric is Reported.MEAN_ABSOLUTE_ERROR else "-")
+    plain = (Reported.MEAN_ABSOLUTE_ERROR, Metric.MEAN_SCORE)
+    return name.replace("_", " " if metric in plain else "-")
 
 
 class Words(StrEnum):

@@ -25,6 +25,7 @@ LABEL = "predicted_label"
 SCORE = "predicted_score"
 LOW, HIGH = "predicted_low", "predicted_high"
 SPANS = "predicted_spans"
+HEADS = "predicted_heads"  # all heads in a cell
 TRUNCATED, WINDOWS = "truncated", "windows"
 LABEL_SCORE = "score_{}"  # the column of the score of a label
 SEPARATOR = ", "
@@ -162,6 +163,29 @@ class Spans:
         return (json.dumps(spans, ensure_ascii=False),)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadPredictions:
+    """The prediction of each head of a model with several heads, by the name of the head."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    heads: dict[str, SingleLabel | AbstainedLabel | MultiLabel | Spans]
+    truncated: Truncated = False
+    windows: WindowCount = 1
+
+    def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
+        """Return the predictions as an object of JSON."""
+        fields = {name: _without_scores(head) for name, head in self.heads.items()}
+        return (json.dumps(fields, ensure_ascii=False),)
+
+
+def _without_scores(head: object) -> dict[str, object]:
+    """Return the fields of a prediction without the scores of all labels."""
+    unread = ("scores", "truncated", "windows")
+    fields = asdict(head)  # type: ignore[call-overload]
+    return {name: value for name, value in fields.items() if name not in unread}
+
+
 Prediction = (
     SingleLabel
     | FirstStageLabel
@@ -171,6 +195,7 @@ Prediction = (
     | RegressionValue
     | RegressionInterval
     | Spans
+    | HeadPredictions
 )
 
 

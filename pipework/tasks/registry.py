@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, SerializeAsAny, ValidationError
 
+from pipework.tasks.heads import HeadsTask, TokenHeadsTask
 from pipework.tasks.kinds import DEFAULT_KIND
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.pretraining import PretrainingTask
@@ -25,6 +26,7 @@ TASKS: list[type[Task]] = [
     TokenTask,
     PretrainingTask,
 ]
+COMBINED: list[type[Task]] = [HeadsTask, TokenHeadsTask]  # of `pipe combine`, not of a training
 
 
 def kind_of(task: type[Task]) -> str:
@@ -38,7 +40,7 @@ def task_type(kind: str) -> type[Task]:
     Raises:
         ValueError: the kind is unknown.
     """
-    for task in TASKS:
+    for task in (*TASKS, *COMBINED):
         if kind_of(task) == kind:
             return task
     message = f"expected one of {', '.join(map(kind_of, TASKS))}"

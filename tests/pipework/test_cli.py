@@ -16,6 +16,7 @@ FROZEN = {
     "bench": "target against file columns words batch concurrency rate arrivals trace slo"
     " price template seconds json html",
     "check": "inputs overrides rows label_errors as_json",
+    "combine": "runs out",
     "doctor": "as_json",
     "eval": "run file columns split engine as_json",
     "export": "run to precision layout repository first overrides",

@@ -15,7 +15,7 @@ from pipework.run_folder.read_options import Column, Dialect, Format, Reading
 from pipework.settings import Positive, Settings
 from pipework.tasks.kinds import DEFAULT_KIND, Metric, Words
 from pipework.tasks.labels import resolve_label
-from pipework.tasks.registry import Kind, task_type
+from pipework.tasks.registry import COMBINED, Kind, task_type
 from pipework.tasks.task import Task
 
 UNLABELLED = (Format.TEXT, Format.DOCUMENTS)
@@ -53,6 +53,9 @@ class TaskSettings(Settings):
 
     @model_validator(mode="after")
     def _labels_fit(self) -> Self:
+        if self.type in COMBINED:
+            message = f"no training has the task.kind {self.kind}: pipe combine makes such runs"
+            raise ValueError(message)
         if self.labels is not None and self.type.fixed_labels is not None:
             message = f"a task of the kind {self.kind} has no task.labels: remove them"
             raise ValueError(message)

@@ -22,7 +22,8 @@ from pipework.text.encoding import Encoding
 from pipework.text.padding import Padding, pad
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
 from pipework.train.model.checkpoint import FOLDER, STEPS
-from pipework.train.model.classifier import Classifier, open_checkpoint
+from pipework.train.model.classifier import Classifier
+from pipework.train.model.combined import open_saved
 
 log = logging.getLogger(__name__)
 CPU = torch.device("cpu")
@@ -140,7 +141,7 @@ def open_reference(
             message, "train with train.keep_every=N to keep those of every N steps"
         )
     verify_files(run, files)
-    model = open_checkpoint(run / FOLDER if kept is None else run / STEPS / kept)
+    model = open_saved(run / FOLDER if kept is None else run / STEPS / kept)
     if model.labels != manifest.task.labels:
         message = f"{run}: checkpoint labels {model.labels} differ from the labels of the manifest"
         raise RunFolderError(message, "train again: the order of the labels is ambiguous")

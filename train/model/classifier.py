@@ -157,6 +157,18 @@ class Classifier(nn.Module):
         return logits_BC.float() * self.target_scale.std + self.target_scale.mean
 
     @property
+    def head_settings(self) -> HeadSettings:
+        """The settings of the head, without those of the encoder."""
+        fields = {name: getattr(self.settings, name) for name in HeadSettings.model_fields}
+        return HeadSettings(**fields)
+
+    @property
+    def reads_first_only(self) -> bool:
+        """Whether the head reads only the state of the first token."""
+        pools_all = getattr(self.config, "classifier_pooling", "cls") == "mean"
+        return self.settings.head is Head.LINEAR and not pools_all and not self.per_token
+
+    @property
     def device(self) -> torch.device:
         """The device of the weights."""
         return next(self.parameters()).device
@@ -244,10 +256,7 @@ class Classifier(nn.Module):
         if self.head is not None:
             weights = {name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}
             save_file(weights, folder / HEAD_WEIGHTS)
-            head_settings = {
-                name: getattr(self.settings, name) for name in HeadSettings.model_fields
-            }
-            text = HeadSettings(**head_settings).model_dump_json(indent=2)
+            text = self.head_settings.model_dump_json(indent=2)
             (folder / HEAD_FILE).write_text(text + "\n", encoding="utf-8")
 
 

@@ -166,9 +166,8 @@ function showResult(text, result, timing, elapsed) {
   showMessage("");
   const model = models.find(({ name }) => name === result.model);
   const version = model?.versions.find(({ version: name }) => name === result.version);
-  const [prediction] = result.predictions;
-  const one = prediction.label === undefined || prediction.abstained ? [] : [prediction.label];
-  const predicted = prediction.labels ?? one;
+  const prediction = joined(result.predictions[0]);
+  const predicted = prediction.heads ? prediction.labels : labels(prediction);
   const parts = summary(prediction);
   if (prediction.truncated) parts.push("only a part was read: the text is too long for the model");
   if (prediction.windows > 1) parts.push(`read in ${prediction.windows} windows`);
@@ -186,7 +185,28 @@ function showResult(text, result, timing, elapsed) {
   showTimes(timing, elapsed);
 }
 
+function labels({ label, labels, abstained }) {
+  return labels ?? (label === undefined || abstained ? [] : [label]);
+}
+
+// The labels, scores and spans of all heads, as those of a single prediction.
+function joined(prediction) {
+  const heads = Object.entries(prediction.heads ?? {});
+  if (!heads.length) return prediction;
+  const scores = heads.flatMap(([name, head]) =>
+    Object.entries(head.scores ?? {}).map(([label, score]) => [`${name}/${label}`, score]),
+  );
+  return {
+    ...prediction,
+    labels: heads.flatMap(([name, head]) => labels(head).map((label) => `${name}/${label}`)),
+    scores: Object.fromEntries(scores),
+    spans: heads.flatMap(([, head]) => head.spans ?? []).sort((one, other) => one.start - other.start),
+  };
+}
+
 function summary(prediction) {
+  if (prediction.heads)
+    return [Object.entries(prediction.heads).map(([name, head]) => `${name}: ${summary(head)[0]}`).join(", ")];
   if (prediction.abstained)
     return [prediction.label ?? "No label", `the best score, ${percent(prediction.score)}, is too low`];
   if (prediction.spans) return [prediction.spans.length ? count(prediction.spans.length, "span") : "No span"];
@@ -203,6 +223,7 @@ function showSpans(text, spans) {
   const parts = [];
   let end = 0;
   for (const span of spans ?? []) {
+    if (span.start < end) continue; // spans of two heads may overlap
     const mark = element("mark", "", points.slice(span.start, span.end).join(""));
     mark.append(element("small", "", `${span.label} ${percent(span.score)}`));
     parts.push(points.slice(end, span.start).join(""), mark);
