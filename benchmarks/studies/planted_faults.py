@@ -266,11 +266,11 @@ def queries_scaled(model: Classifier, _: RunRows) -> None:
 
 
 def pooled_state_changed(model: Classifier, _: RunRows) -> None:
-    """Pool half of the second token's state too; of the same text in padded rows."""
-    pooler = _bert(model).pooler
-    forward = pooler.forward
-    pooler.forward = lambda states_BTH: forward(
-        states_BTH[:, :1] + 0.5 * states_BTH[:, -1:].roll(1, dims=-1)
+    """Add half of the last token's state to the states that the head reads."""
+    reader = _head(model) if model.per_token else _bert(model).pooler
+    forward = reader.forward
+    reader.forward = lambda states_BTH: forward(
+        states_BTH + 0.5 * states_BTH[:, -1:].roll(1, dims=-1)
     )
 
 
@@ -286,7 +286,7 @@ class OtherTokenGathered(PackedClassifier):
         token_type_ids: torch.Tensor | None = None,
         entity_spans: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        before = (text_index - 1).clamp(min=0)
+        before = torch.where(text_index > 0, text_index - 1, text_index)  # -1 is padding
         return super().forward(
             input_ids, position_ids, segment_ids, before, token_type_ids, entity_spans
         )
@@ -366,7 +366,7 @@ def case_kept(run: Path) -> None:
 
 
 def _bert(model: Classifier) -> Any:  # noqa: ANN401
-    return model.model.bert
+    return model.encoder
 
 
 def _head(model: Classifier) -> Any:  # noqa: ANN401

@@ -52,7 +52,7 @@ spans = --set 'train.seeds=[1,2,3]' --set train.batch_size=16 --set train.learni
 wnut17 = $(call minilm-run,wnut17,wnut17,wnut17) $(spans)
 presidio = $(call minilm-run,presidio,presidio,presidio_pii) $(spans)
 resume-pretraining = pipe train thucnews-pretrain --out runs/resume-pretraining --set data.root=DIR/thucnews_headlines --set train.epochs=3 \
-	--set train.report=false
+	--set model.max_length=192 --set train.report=false
 resume-ner = pipe train resume-ner --out runs/resume-ner --set data.root=DIR/resume_ner_zh --set model.name=runs/resume-pretraining $(spans) \
 	--set train.learning_rate=4e-4
 

@@ -6,10 +6,15 @@ import pytest
 
 from pipework.benchmarks.results_schema.provenance import provenance
 from pipework.benchmarks.studies import structural_faults
-from pipework.benchmarks.studies.planted_faults import NO_FAULT
+from pipework.benchmarks.studies.planted_faults import FAULTS, LOWERED_FAULTS, NO_FAULT
 from pipework.benchmarks.studies.records.grid_results import Cell, GridResult
-from pipework.benchmarks.studies.structural_faults import NONE, VARIANTS, main, plant
+from pipework.benchmarks.studies.structural_faults import LOWER, NONE, VARIANTS, main, plant
 from pipework.errors import CheckFailedError, DataError
+from pipework.progress import NullProgress
+from pipework.run_folder.engine_record import Precision, Scaling
+from pipework.train.config.run_config import load_config
+from pipework.train.run import train
+from tests.serve import test_spans
 
 pytestmark = pytest.mark.study
 
@@ -35,6 +40,41 @@ def test_a_fault_of_the_conversion_or_of_the_engine_is_refused(trained_run):
     (outcome,) = plant(trained_run, texts, [int8])
     assert outcome.text == "refused"
     assert "spread" in outcome.reason
+
+
+def quickly(faults, *quick):
+    """Return some faults, and the others with the mark `slow`."""
+    others = (fault for fault in faults if fault not in quick)
+    return [*quick, *(pytest.param(fault, marks=pytest.mark.slow) for fault in others)]
+
+
+@pytest.fixture(scope="module")
+def span_run(tmp_path_factory):
+    """A run that finds spans, without engines."""
+    folder = tmp_path_factory.mktemp("spans")
+    test_spans.write(folder / "train.jsonl", test_spans.rows(300, seed=0))
+    test_spans.write(folder / "dev.jsonl", test_spans.rows(80, seed=1))
+    (folder / "config.toml").write_text(test_spans.CONFIG)
+    train(
+        load_config(str(folder / "config.toml"), ["train.epochs=5"]), folder / "run", NullProgress()
+    )
+    return folder / "run"
+
+
+@pytest.mark.parametrize("fault", quickly(FAULTS, NONE, "mask leaks (e^-5)", "wrong pooling"))
+def test_faults_in_a_model_that_finds_spans_are_refused(span_run, fault):
+    fp32 = [variant for variant in VARIANTS if variant.precision is Precision.FP32]
+    expected = "passed" if fault == NONE else "refused"
+    assert {cell.text for cell in plant(span_run, fault, fp32)} == {expected}
+
+
+@pytest.mark.parametrize(
+    "fault", quickly(LOWERED_FAULTS, NONE, "one channel of a layer doubled, after the conversion")
+)
+def test_faults_in_the_int8_of_a_model_that_finds_spans_are_refused(span_run, fault):
+    int8 = [variant for variant in LOWER if variant.scaling is Scaling.DYNAMIC][:1]
+    (outcome,) = plant(span_run, fault, int8)
+    assert (outcome.text == "passed") is (fault == NONE)
 
 
 def test_another_tokenizer_is_refused_before_any_engine_is_built(trained_run):
