@@ -35,6 +35,7 @@ class Reported(StrEnum):
     MACRO_ROC_AUC = "macro_roc_auc"
     MICRO_ROC_AUC = "micro_roc_auc"
     MEAN_ABSOLUTE_ERROR = "mean_absolute_error"
+    OVERLAP_F1 = "overlap_f1"
 
 
 Score = Metric | Reported

@@ -115,6 +115,11 @@ def _common(
     return int(rows_U[np.isin(later_U, earlier_U, assume_unique=True)].sum())
 
 
+def _has_single_texts(source: Source) -> bool:
+    reading = source.reading
+    return reading.text_pair is None and reading.entities is None and not reading.marked
+
+
 def _split(stats: FileStats, source: Source, limit: int, *, duplicates: int) -> SplitReport:
     tokens, tokenized = stats.tokens, stats.tokens.rows
     unknown = (
@@ -132,6 +137,7 @@ def _split(stats: FileStats, source: Source, limit: int, *, duplicates: int) -> 
         truncated=tokens.above(limit) if tokenized else None,
         enough_tokens=enough,
         enough_cost=enough and tokens.total_up_to(enough) / tokens.total_up_to(limit),
+        windows=tokens.windows(limit) if tokenized and _has_single_texts(source) else None,
         unknown_rate=unknown,
         empty=stats.empty,
         duplicates=duplicates,

@@ -27,6 +27,7 @@ from pipework.train.data_report.text_defects import count_defects
 CHUNK = 4096
 TOKENIZED_ROWS = 200_000
 NO_LABEL = "(none)"
+WINDOW_SHARE = 4  # neighbouring windows share a quarter of their tokens
 HEADER_ROWS = 5  # mean rows of a label, from which a label of a single row is unusual
 NAN = float("nan")
 
@@ -59,6 +60,12 @@ class Lengths:
     def limit_for(self, share: float) -> int:
         """Return the smallest limit that at most this share of the rows exceeds."""
         return int(np.searchsorted(np.cumsum(self._counts_L), (1 - share) * self.rows))
+
+    def windows(self, limit: int) -> int:
+        """Number of windows of `limit` tokens, of which neighbours share a quarter, of all rows."""
+        lengths_L = np.arange(len(self._counts_L))
+        longer_L = np.maximum(lengths_L - limit, 0)
+        return int(self._counts_L @ (1 + -(-longer_L // max(1, limit - limit // WINDOW_SHARE))))
 
     def percentiles(self) -> tuple[int, int, int]:
         """Return the lengths that half, 95 % and all of the rows do not exceed."""

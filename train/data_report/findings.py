@@ -133,7 +133,7 @@ def _text_findings(name: str, split: SplitReport) -> Iterable[str]:
         yield (
             f"{name}: {_share(split)} longer than max_length and truncated: model.max_length = "
             f"{split.enough_tokens} truncates at most 1 % of the rows, for {split.enough_cost:.2f} "
-            "times the tokens"
+            f"times the tokens{_windows(split)}"
         )
 
 
@@ -145,6 +145,14 @@ def _rare_labels(name: str, split: SplitReport) -> Iterable[str]:
     always = [label for label, rows in split.labels.items() if rows == split.rows]
     if always and len(split.labels) > 1:
         yield f"{name}: every row has the label {always[0]}, which cannot be learned"
+
+
+def _windows(split: SplitReport) -> str:
+    """Describe how many windows read the whole of all texts."""
+    if split.windows is None:
+        return ""
+    mean = split.windows / split.tokenized
+    return f"; or read them whole, in windows (windows.stride): {mean:.2f} windows per row"
 
 
 def _share(split: SplitReport) -> str:

@@ -21,7 +21,8 @@ class SplitReport(Record):
     the 50th, 95th and 100th percentiles of the lengths. In a large file only `tokenized` rows,
     evenly spaced, are tokenized: `tokens` (before truncation), `truncated` and `unknown_rate` cover
     only these. `truncated` rows are longer than the maximum length; at most 1 % are longer than
-    `enough_tokens`, which costs `enough_cost` times the tokens of the maximum length. `header` is
+    `enough_tokens`, which costs `enough_cost` times the tokens of the maximum length; `windows` of
+    this length read the whole of single texts. `header` is
     the label of the first row, if it looks like a header; `headers` rows repeat the names of the
     columns. `dropped` rows are left out by data.drop_leaked, `skipped` rows of the file have no
     label, `disputed` rows have different labels of annotators. `defects` are the rows with each
@@ -39,6 +40,7 @@ class SplitReport(Record):
     truncated: int | None
     enough_tokens: int | None
     enough_cost: float | None
+    windows: int | None = None
     unknown_rate: float | None
     empty: int
     duplicates: int

@@ -15,6 +15,7 @@ from pipework.train.data_report.data_report import (
     check_files,
     data_report,
 )
+from pipework.train.data_report.file_stats import Lengths
 from pipework.train.data_report.tables import data_section
 from tests.train.data_report.reports import encoder_of, report_of, sources
 
@@ -94,8 +95,12 @@ def test_every_row_of_a_small_file_is_tokenized(tmp_path):
     assert train.unknown_rate == pytest.approx(1 / 19)
     finding = (
         "train: 1 row (25.0%) longer than max_length and truncated: model.max_length = 16 "
-        "truncates at most 1 % of the rows, for 1.06 times the tokens"
+        "truncates at most 1 % of the rows, for 1.06 times the tokens; or read them whole, in "
+        "windows (windows.stride): 1.25 windows per row"
     )
+    lengths = Lengths()
+    lengths.add([1, 8, 9, 14, 15, 80])
+    assert lengths.windows(8) == 1 + 1 + 2 + 2 + 3 + 13  # each starts 6 tokens after the one before
     assert finding in report.findings
     assert "<td>1 (25.00%)</td>" in data_section(report)
 
