@@ -52,7 +52,7 @@ def train(
 
 
 def tune(
-    config: Annotated[str, typer.Argument(help="config file or recipe with a section [tune]")],
+    config: Annotated[str, typer.Argument(help=r"config file or recipe with a section \[tune]")],
     out: Annotated[Path, typer.Option("--out", help="folder of the search")],
     trials: Annotated[int | None, typer.Option(min=1, help="trials, over all processes")] = None,
     seeds: Annotated[int | None, typer.Option(min=2, help="seeds of the final runs")] = None,
