@@ -85,9 +85,11 @@ def tune(
         from pipework.train.tune.run import tune as search
 
         result = search(space, out, jobs, shown)
-    for line in summary(out, result):
+    *lines, following = summary(out, result)
+    for line in lines:
         console.print_line(line)
     check_chosen(out, result)
+    console.print_line(following)
 
 
 def evaluate(
