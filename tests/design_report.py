@@ -25,12 +25,12 @@ STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
     "pipework": 12_286,
-    "train": 12_055,
+    "train": 12_068,
     "export": 10_515,
     "serve": 14_241,
     "benchmarks": 4_207,  # without studies
     STUDIES: 5_102,
-    "tests": 51_032,
+    "tests": 51_064,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
