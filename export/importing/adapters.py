@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from pipework.errors import ConfigError
+from pipework.train.model.pretrained import opening
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 HEADS = ("classifier", "score", "out_proj", "head", "logits_proj")  # names in transformers
@@ -84,6 +85,19 @@ class Adapter:
             type=kind,
             weights=tuple(sorted(shapes)),
         )
+
+    def check_base(self) -> None:
+        """Check that the base model is found.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        try:
+            with opening(self.base):
+                find_file(self.base, "config.json")
+        except ConfigError as error:
+            message = f"the base of the adapter {self.name!r}: {error}"
+            raise ConfigError(message, "name it: --set adapter_base=FOLDER") from error
 
     def apply(self, model: PreTrainedModel) -> nn.Module:
         """Return the base model with the adapter next to its weights."""

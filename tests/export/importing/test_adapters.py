@@ -138,6 +138,12 @@ def test_a_missing_peft_is_named(adapter_folder, tmp_path, monkeypatch):
     assert "hint: pip install 'pipework[adapters]'" in done.stderr
 
 
+BASE = (
+    "the base of the adapter '{0}': checkpoint '/none/base' is not a folder\n"
+    "hint: name it: --set adapter_base=FOLDER"
+)
+
+
 def without_head(folder):
     path = folder / "adapter_model.safetensors"
     weights = {key: value for key, value in load_file(path).items() if "lora_" in key}
@@ -160,7 +166,7 @@ def without_head(folder):
             lambda folder: edit_json(
                 folder / "adapter_config.json", base_model_name_or_path="/none/base"
             ),
-            "checkpoint '/none/base' is not a folder",
+            BASE,
         ),
         (
             lambda folder: (folder / "adapter_model.safetensors").unlink(),
@@ -173,5 +179,5 @@ def test_a_fault_of_an_adapter_is_named(fault, message, copy, tmp_path):
     done = pipe("import", copy, "--out", tmp_path / "run")
     assert done.returncode == 2
     starts = (f"'{copy}' ", f"'{copy}': ", "")
-    assert any(f"error: {start}{message}" in done.stderr for start in starts)
+    assert any(f"error: {start}{message.format(copy)}" in done.stderr for start in starts)
     assert not (tmp_path / "run").exists()
