@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from pipework.data.examples import Source
-from pipework.data.records import Records
+from pipework.data.records import LINES, Records
 from pipework.data.text_files import check_text
 from pipework.errors import DataError, InputError
 from pipework.record import Record
@@ -220,7 +220,7 @@ def _keys(part: bytes, records: Records) -> dict[str, None]:
 
 def _first_record(part: bytes, name: str, records: Records) -> tuple[Sequence[str], int]:
     """Return the column names of a csv, tsv or txt file, and the length of its header in bytes."""
-    if records.format is Format.TEXT:
+    if records.format in LINES:
         return (LINE,), 0
     record = next(records.split(part))
     try:

@@ -39,6 +39,36 @@ def test_a_list_of_texts_has_its_own_column_name(run, tmp_path):
     assert pq.read_table(tmp_path / "table/parts")["sentence"].to_pylist() == ["goal"]
 
 
+def trained_on(run, folder, name, **reading):
+    """Return a copy of a run whose train file had this name and was read in this way."""
+    trained = Path(shutil.copytree(run, folder))
+    manifest = json.loads((trained / "manifest.json").read_text())
+    manifest["data"]["reading"] |= reading
+    manifest["data"]["splits"] = {"train": {"path": name, "sha256": "", "rows": 1}}
+    (trained / "manifest.json").write_text(json.dumps(manifest))
+    return trained
+
+
+def test_a_file_of_fasttext_is_read_without_its_labels(run, tmp_path):
+    options = {"format": "fasttext", "text": "text"}
+    trained = trained_on(run, tmp_path / "run", "train.txt", **options)
+    (tmp_path / "rows.txt").write_text("__label__sport rain, sun\n\n__label__a __label__b goal\n")
+    score(trained, tmp_path / "rows.txt", tmp_path / "out")
+    scored = pq.read_table(tmp_path / "out/parts")
+    assert scored["text"].to_pylist() == ["rain, sun", "goal"]
+    assert scored["source_row"].to_pylist() == [1, 3]
+    assert scored["predicted_label"].to_pylist() == ["weather", "sport"]
+
+
+@pytest.mark.parametrize("form", ["conll", "semeval", "json"])
+def test_a_txt_file_in_a_form_that_cannot_be_cut_is_no_list_of_texts(form):
+    reading = TrainingReadOptions.of_inputs(("text",))
+    training = reading.model_copy(update={"suffix": ".txt", "format": Format(form)})
+    stored = SimpleNamespace(name="rows.txt", read=lambda *_: b"Rain NNP O\n")
+    with pytest.raises(DataError, match="was trained on data in another form"):
+        file_source(stored, training, None)
+
+
 @pytest.mark.parametrize(
     "dialect",
     [
@@ -68,12 +98,9 @@ def test_a_file_that_cannot_be_cut_is_refused(dialect):
     ],
 )
 def test_a_file_is_read_with_the_dialect_of_the_training_data(run, tmp_path, encoding, word):
-    trained = Path(shutil.copytree(run, tmp_path / "run"))
-    manifest = json.loads((trained / "manifest.json").read_text())
     dialect = {"delimiter": ";", "quoting": True, "encoding": encoding}
-    manifest["data"]["reading"] |= {"text": "Kommentar", "header": True, "dialect": dialect}
-    manifest["data"]["splits"] = {"train": {"path": "train.csv", "sha256": "", "rows": 1}}
-    (trained / "manifest.json").write_text(json.dumps(manifest))
+    options = {"text": "Kommentar", "header": True, "dialect": dialect}
+    trained = trained_on(run, tmp_path / "run", "train.csv", **options)
     rows = [f'"{word}; a ""quote""\nin two lines"', f"goal, {word}", "rain"]
     lines = ["Nr;Kommentar", *(f"{number};{row}" for number, row in enumerate(rows))]
     (tmp_path / "rows.csv").write_bytes("\r\n".join(lines).encode(encoding))
