@@ -21,6 +21,7 @@ from pipework.errors import (
     is_transient,
     without_password,
 )
+from pipework.progress import Progress
 from pipework.run_folder.files import PACKED
 from pipework.serve.bulk.job_folder import AGAIN, PARTS, PLAN, JobFolder, file_system
 
@@ -132,7 +133,11 @@ def changed(stored: StoredFile) -> DataError:
 
 
 def find_files(
-    pattern: str, out: JobFolder | None = None, *, allow_skipped: bool = False
+    pattern: str,
+    out: JobFolder | None = None,
+    *,
+    allow_skipped: bool = False,
+    progress: Progress | None = None,
 ) -> list[StoredFile]:
     """Return the files of a path, a folder or a glob pattern in the order of their names.
 
@@ -143,6 +148,7 @@ def find_files(
         pattern: the path or the pattern.
         out: the job folder, which is left out as well.
         allow_skipped: whether files with other suffixes are left out; else they are an error.
+        progress: receives a note with the number of files that are left out.
 
     Raises:
         ConfigError: nothing was found, or files have other suffixes.
@@ -166,12 +172,16 @@ def find_files(
     known = (PARQUET, *SUFFIXES)
     readable = [found for found in paths if found.lower().endswith((*known, *PACKED_TEXT))]
     skipped = Counter(posixpath.splitext(found)[1] for found in {*paths} - {*readable})
-    if skipped and not allow_skipped:
+    if skipped:
         counts = ", ".join(
             f"{suffix or 'none'} ({skipped[suffix]:,})" for suffix in sorted(skipped)
         )
         message = f"{named}: files with other suffixes than {', '.join(known)}: {counts}"
-        raise ConfigError(message, "choose a narrower pattern, or leave them out: --allow-skipped")
+        if not allow_skipped:
+            hint = "choose a narrower pattern, or leave them out: --allow-skipped"
+            raise ConfigError(message, hint)
+        if progress is not None:
+            progress.note(f"left out: {message}")
     if not readable:
         job = f", without the files of the bulk job in {min(jobs)}" if jobs else ""
         hint = f"expected a file, a folder or a pattern of {', '.join(known)}"
