@@ -25,6 +25,7 @@ HEADS = ("classifier", "score", "out_proj", "head", "logits_proj")  # names in t
 TYPES = ("LORA", "IA3", "LOHA", "LOKR")
 MERGED = (".lora_", ".ia3_", ".hada_", ".lokr_")  # in the names of weights that are merged
 BASE = "base_model_name_or_path"
+BASE_CONFIGS = ("config.json", "bert_config.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +93,15 @@ class Adapter:
         Raises:
             ConfigError: it is not.
         """
+        reason = f"{self.base!r} has no config.json, or cannot be downloaded"
         try:
             with opening(self.base):
-                find_file(self.base, "config.json")
+                if any(find_file(self.base, file) for file in BASE_CONFIGS):
+                    return
         except ConfigError as error:
-            message = f"the base of the adapter {self.name!r}: {error}"
-            raise ConfigError(message, "name it: --set adapter_base=FOLDER") from error
+            reason = str(error)
+        message = f"the base of the adapter {self.name!r}: {reason}"
+        raise ConfigError(message, "name it: --set adapter_base=FOLDER")
 
     def apply(self, model: PreTrainedModel) -> nn.Module:
         """Return the base model with the adapter next to its weights."""
@@ -159,7 +163,7 @@ def find_revision(name: str) -> str | None:
     """Return the commit of the files of a hub id; None for a folder."""
     if Path(name).is_dir():
         return None
-    paths = (find_file(name, file) for file in (CONFIG, "config.json", "bert_config.json"))
+    paths = (find_file(name, file) for file in (CONFIG, *BASE_CONFIGS))
     path = next(filter(None, paths), None)
     # The cache of huggingface_hub stores a file as snapshots/COMMIT/FILE.
     return None if path is None else path.parent.name

@@ -138,10 +138,10 @@ def test_a_missing_peft_is_named(adapter_folder, tmp_path, monkeypatch):
     assert "hint: pip install 'pipework[adapters]'" in done.stderr
 
 
-BASE = (
-    "the base of the adapter '{0}': checkpoint '/none/base' is not a folder\n"
-    "hint: name it: --set adapter_base=FOLDER"
-)
+NO_BASE = "the base of the adapter '{0}': "
+NAME_IT = "\nhint: name it: --set adapter_base=FOLDER"
+ABSENT = f"{NO_BASE}checkpoint '/none/base' is not a folder{NAME_IT}"
+UNKNOWN = f"{NO_BASE}'none/base' has no config.json, or cannot be downloaded{NAME_IT}"
 
 
 def without_head(folder):
@@ -166,7 +166,13 @@ def without_head(folder):
             lambda folder: edit_json(
                 folder / "adapter_config.json", base_model_name_or_path="/none/base"
             ),
-            BASE,
+            ABSENT,
+        ),
+        (
+            lambda folder: edit_json(
+                folder / "adapter_config.json", base_model_name_or_path="none/base"
+            ),
+            UNKNOWN,
         ),
         (
             lambda folder: (folder / "adapter_model.safetensors").unlink(),
@@ -174,7 +180,8 @@ def without_head(folder):
         ),
     ],
 )
-def test_a_fault_of_an_adapter_is_named(fault, message, copy, tmp_path):
+def test_a_fault_of_an_adapter_is_named(fault, message, copy, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     fault(copy)
     done = pipe("import", copy, "--out", tmp_path / "run")
     assert done.returncode == 2
