@@ -24,13 +24,13 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 12_764,
-    "train": 12_248,
-    "export": 10_857,
-    "serve": 14_241,
+    "pipework": 12_807,
+    "train": 12_277,
+    "export": 10_883,
+    "serve": 14_283,
     "benchmarks": 4_207,  # without studies
     STUDIES: 5_103,
-    "tests": 51_328,
+    "tests": 51_638,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

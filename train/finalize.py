@@ -100,6 +100,7 @@ def _history(trained: TrainedRun) -> TrainingHistory:
         step=trained.state.step,
         shortened_from=all_steps if shortened else None,
         learning_rate=settings.learning_rate,
+        class_weights=settings.class_weights,
     )
 
 

@@ -110,9 +110,7 @@ def _tokenizer(config: Config, source: Source, progress: Progress) -> str:
     settings = config.model
 
     def make() -> str:
-        if settings.preset is not None and settings.vocab is None:
-            progress.note(f"training a vocabulary on {source.path.name}")
-        tokenizer = make_tokenizer(settings, source)
+        tokenizer = make_tokenizer(settings, source, progress)
         tokenizer.no_padding()
         tokenizer.no_truncation()
         return str(tokenizer.to_str())

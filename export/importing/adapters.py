@@ -18,12 +18,14 @@ from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from pipework.errors import ConfigError
+from pipework.train.model.pretrained import opening
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 HEADS = ("classifier", "score", "out_proj", "head", "logits_proj")  # names in transformers
 TYPES = ("LORA", "IA3", "LOHA", "LOKR")
 MERGED = (".lora_", ".ia3_", ".hada_", ".lokr_")  # in the names of weights that are merged
 BASE = "base_model_name_or_path"
+BASE_CONFIGS = ("config.json", "bert_config.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,22 @@ class Adapter:
             weights=tuple(sorted(shapes)),
         )
 
+    def check_base(self) -> None:
+        """Check that the base model is found.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        reason = f"{self.base!r} has no config.json, or cannot be downloaded"
+        try:
+            with opening(self.base):
+                if any(find_file(self.base, file) for file in BASE_CONFIGS):
+                    return
+        except ConfigError as error:
+            reason = str(error)
+        message = f"the base of the adapter {self.name!r}: {reason}"
+        raise ConfigError(message, "name it: --set adapter_base=FOLDER")
+
     def apply(self, model: PreTrainedModel) -> nn.Module:
         """Return the base model with the adapter next to its weights."""
         from peft import PeftModel  # noqa: PLC0415  (an extra)
@@ -145,7 +163,7 @@ def find_revision(name: str) -> str | None:
     """Return the commit of the files of a hub id; None for a folder."""
     if Path(name).is_dir():
         return None
-    paths = (find_file(name, file) for file in (CONFIG, "config.json", "bert_config.json"))
+    paths = (find_file(name, file) for file in (CONFIG, *BASE_CONFIGS))
     path = next(filter(None, paths), None)
     # The cache of huggingface_hub stores a file as snapshots/COMMIT/FILE.
     return None if path is None else path.parent.name

@@ -31,6 +31,8 @@ COMPARED_ROWS = 1000
 BATCH = 8  # most inputs of a batch of the source
 BATCH_SIZES = (2, 3, BATCH)
 WORST = 10
+NOT_EVERY = "the source cannot be run on every input"
+ANY_TEXT = "expected a model that takes any text, and a tokenizer that adds its tokens"
 AS_TOKENS = "read them as tokens, as the source does: --set special_tokens=true"
 
 
@@ -83,8 +85,13 @@ class SourceReference:
     def batch_outputs(self, examples: Sequence[Example]) -> Outputs:
         """Return the logits of inputs that are computed together, with padding."""
         tokens = self._tokens(*examples)
-        with torch.inference_mode():
-            logits = self._activation(self._model(**tokens).logits).float()
+        try:
+            with torch.inference_mode():
+                logits = self._activation(self._model(**tokens).logits).float()
+        except library_errors() as error:
+            length = counted(tokens["input_ids"].shape[1], "token")
+            message = f"{NOT_EVERY}: it fails for one with {length} ({summary(error)})"
+            raise ConfigError(message, ANY_TEXT) from error
         if logits.dim() == 2:  # noqa: PLR2004  (a row for each input)
             return Outputs.of(logits.numpy())
         mask_NT = tokens["attention_mask"] != 0
@@ -152,9 +159,8 @@ def compare_with_source(
             expected = reference.outputs([*compared.values()], progress.advance)
             _check_batches(imported.task, reference, [*compared.values()], encodings, expected)
         except library_errors() as error:
-            message = f"the source cannot be run on every input: {summary(error)}"
-            hint = "expected a model that takes any text, and a tokenizer that adds its tokens"
-            raise ConfigError(message, hint) from error
+            message = f"{NOT_EVERY}: {summary(error)}"
+            raise ConfigError(message, ANY_TEXT) from error
     found = infer_all(imported.engine, encodings, progress)
     tokens = _token_differences(compared, encodings, reference)
     if (found.counts != expected.counts).any():

@@ -62,6 +62,8 @@ def open_source(
     models.silence_transformers()
     with opening(name):
         adapter = Adapter.of(name, settings.adapter_base)
+        if adapter is not None:
+            adapter.check_base()
         return _open(name, adapter, settings, trust_remote_code)
 
 

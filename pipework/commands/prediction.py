@@ -12,10 +12,12 @@ import typer
 
 from pipework.commands.options import Columns, EngineName
 from pipework.errors import CheckFailedError, ConfigError, StoppedError, without_password
+from pipework.progress import counted
 
 if TYPE_CHECKING:
     from pipework.data.examples import Example
     from pipework.serve.bulk.job import BulkOptions
+    from pipework.serve.bulk.ledger import RowCounts
     from pipework.tasks.predictions import Prediction
 
 MAX_REJECTS = 0.1  # of the rows of a bulk job
@@ -203,7 +205,6 @@ def _stopped_by_signals() -> Iterator[None]:
 
 def _score_files(run: Path, options: "BulkOptions", max_rejects: float) -> None:
     from pipework import console
-    from pipework.progress import counted
     from pipework.serve.bulk.job import score_files
 
     with console.progress() as progress, _stopped_by_signals():
@@ -220,7 +221,8 @@ def _score_files(run: Path, options: "BulkOptions", max_rejects: float) -> None:
             f"finished work items of the job: {summary.finished:,} of {summary.planned:,}"
         )
     if not summary.items:
-        console.print_line("this shard has no work item: there are more shards than work items")
+        shard = "this shard has no work item: there are more shards than work items"
+        console.print_line(shard if summary.planned else "the input has no rows")
     if counts.rejected:
         console.print_line(f"{counted(counts.rejected, 'row')} could not be read: {out}/rejects")
     if counts.truncated:
@@ -232,15 +234,18 @@ def _score_files(run: Path, options: "BulkOptions", max_rejects: float) -> None:
         rows = [(label or "(none: score too low)", number) for label, number in labels]
         console.table("labels", ("label", "rows"), rows)
     failures = list(summary.failures)
-    share = counts.rejected / max(1, counts.rows + counts.rejected)
-    if share > max_rejects:
-        rejected = f"{counted(counts.rejected, 'row')} ({share:.1%}) could not be read"
-        message = f"{rejected}, more than --max-rejects {max_rejects:g}"
-        hint = (
-            f"the reasons are in {out}/rejects; if it is the encoding, convert the files to UTF-8: "
-            "iconv -f ENCODING -t UTF-8"
-        )
-        failures.append(CheckFailedError(message, hint))
+    if counts.rejected > max_rejects * (counts.rows + counts.rejected):
+        failures.append(_too_many_rejected(counts, out, max_rejects))
     if failures:
         hints = "; ".join(failure.hint for failure in failures)
         raise CheckFailedError("; ".join(map(str, failures)), hints)
+
+
+def _too_many_rejected(counts: "RowCounts", out: str, max_rejects: float) -> CheckFailedError:
+    """Return the error for more rejected rows than --max-rejects, with the reason of the first."""
+    share = counts.rejected / (counts.rows + counts.rejected)
+    rejected = f"{counted(counts.rejected, 'row')} ({share:.1%}) could not be read"
+    message = f"{rejected}, more than --max-rejects {max_rejects:g}; first: {counts.reason}"
+    encoding = "; convert the files to UTF-8: iconv -f ENCODING -t UTF-8"
+    hint = f"the reasons are in {out}/rejects{encoding if ': not UTF-8' in message else ''}"
+    return CheckFailedError(message, hint)

@@ -52,7 +52,7 @@ def train(
 
 
 def tune(
-    config: Annotated[str, typer.Argument(help="config file or recipe with a section [tune]")],
+    config: Annotated[str, typer.Argument(help=r"config file or recipe with a section \[tune]")],
     out: Annotated[Path, typer.Option("--out", help="folder of the search")],
     trials: Annotated[int | None, typer.Option(min=1, help="trials, over all processes")] = None,
     seeds: Annotated[int | None, typer.Option(min=2, help="seeds of the final runs")] = None,
@@ -85,9 +85,11 @@ def tune(
         from pipework.train.tune.run import tune as search
 
         result = search(space, out, jobs, shown)
-    for line in summary(out, result):
+    *lines, following = summary(out, result)
+    for line in lines:
         console.print_line(line)
     check_chosen(out, result)
+    console.print_line(following)
 
 
 def evaluate(

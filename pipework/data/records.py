@@ -13,7 +13,13 @@ from typing import IO
 
 from pipework.data.examples import SURROGATE
 from pipework.data.fields import parse_object
-from pipework.data.readers import MAX_FIELD, TABLES, table_delimiter, table_has_quotes
+from pipework.data.readers import (
+    FASTTEXT_LABEL,
+    MAX_FIELD,
+    TABLES,
+    table_delimiter,
+    table_has_quotes,
+)
 from pipework.data.text_files import decoded_line
 from pipework.errors import DataError, InputError
 from pipework.run_folder.read_options import Format, ReadOptions
@@ -26,6 +32,7 @@ SUFFIXES = {
     ".txt": Format.TSV,
     ".jsonl": Format.JSONL,
 }
+LINES = (Format.TEXT, Format.FASTTEXT)  # a text in each line
 Cells = list[str] | dict[str, object]
 
 
@@ -100,7 +107,7 @@ class Records:
 
     def numbered(self, data: bytes, first_line: int) -> Iterator[tuple[int, bytes]]:
         """Yield the records that are not blank, with the number of their first line."""
-        blank = None if self.format is Format.TEXT else b"\r\n"  # None: any white space
+        blank = None if self.format in LINES else b"\r\n"  # None: any white space
         line = first_line
         for record in self.split(data):
             if record.strip(blank):
@@ -109,6 +116,8 @@ class Records:
 
     def parse(self, record: bytes) -> Cells:
         """Return the cells of a csv or tsv record, the object of jsonl, or a text as a cell.
+
+        The labels of fastText are left out of the text.
 
         Raises:
             InputError: the record is not in its encoding, not csv, or not a JSON object in valid
@@ -128,6 +137,8 @@ class Records:
             for key in row:
                 check_unicode(key)
             return row
+        if self.format is Format.FASTTEXT:
+            return [FASTTEXT_LABEL.sub("", text).strip()]
         return text.split(self._delimiter) if self.format in TABLES else [text]
 
 

@@ -49,7 +49,7 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
         with ExitStack() as stack:
             is_pipe = path.is_fifo()
             stream = io.BytesIO(_pipe_content(path)) if is_pipe else path.open("rb")
-            yield stack.enter_context(_unpacked(stack.enter_context(stream), path))
+            yield stack.enter_context(unpacked_stream(stack.enter_context(stream), path))
     except UNREADABLE as error:
         message = f"{path} cannot be read: {failure_reason(error)}"
         if path.is_dir():
@@ -59,7 +59,8 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
         raise DataError(message, hint) from error
 
 
-def _unpacked(stream: IO[bytes], path: Path) -> IO[bytes]:
+def unpacked_stream(stream: IO[bytes], path: Path) -> IO[bytes]:
+    """Return the unpacked content of an open file; see `unpacked`."""
     head = stream.read(len(XZ))
     stream.seek(0)
     if head.startswith(GZIP):

@@ -13,8 +13,8 @@ from pydantic import model_validator
 
 from pipework.errors import DataError
 from pipework.progress import counted
-from pipework.tasks.evaluation import Evaluation, class_reports
-from pipework.tasks.kinds import Metric, Reported, Score, Words
+from pipework.tasks.evaluation import Evaluation
+from pipework.tasks.kinds import Metric, Words
 from pipework.tasks.labels import NO_LABEL, Label, spans_of
 from pipework.tasks.metrics import Tally
 from pipework.tasks.outputs import NO_PLACE, LocatedOutputs, Outputs, Places
@@ -26,6 +26,7 @@ from pipework.tasks.predictions import (
     span_columns,
 )
 from pipework.tasks.single_label import CERTAIN, SingleLabelTask
+from pipework.tasks.span_scores import span_evaluation
 from pipework.tasks.spans import OUTSIDE, Span, TagScheme, TokenSpans, bio_tags, parse_spans
 from pipework.tasks.task import Floats, Scorer, Truth
 
@@ -264,26 +265,8 @@ class TokenTask(SingleLabelTask):
     def evaluate(self, outputs: Outputs, truth: Truth) -> Evaluation:
         """Score spans with exact ends and type; see `Task`."""
         tally = _tally(self._counts(outputs, truth))
-        scores: dict[Score, float] = {
-            metric: _score(metric, tally) for metric in self.applicable_metrics(())
-        }
-        scores[Reported.OVERLAP_F1] = self._overlap_f1(outputs, truth, int(tally.true_C.sum()))
-        return Evaluation(
-            rows=len(outputs),
-            metric=self.metric,
-            scores=scores,
-            classes=class_reports(tally, self.scheme.types),
-        )
-
-    def _overlap_f1(self, outputs: Outputs, truth: Truth, true_spans: int) -> float:
-        """Return the micro-F1 where a span is right if it shares a token with one of its type."""
         rows, true, found, _ = self._compared(outputs, truth)
-        same = np.concatenate(([0], np.cumsum(_types(true, len(rows)) == _types(found, len(rows)))))
-        true_hits, found_hits = (
-            int((same[spans.last + 1] > same[spans.first]).sum()) for spans in (true, found)
-        )
-        recall, precision = true_hits / max(1, true_spans), found_hits / max(1, len(found.first))
-        return 2 * precision * recall / max(precision + recall, np.finfo(float).tiny)
+        return span_evaluation(len(outputs), self.metric, tally, true, found, len(rows))
 
     def scorer(self, outputs: Outputs, truth: Truth) -> Scorer:
         """Return a function that scores inputs; see `Task`."""
@@ -320,15 +303,6 @@ class TokenTask(SingleLabelTask):
         each = ((limits[index], name) for index, name in enumerate(self.scheme.types))
         limited = [f"{score:.4g} for {name}" for score, name in each if score]
         return f"no span below {', '.join(limited)}" if limited else ""
-
-
-def _types(spans: TokenSpans, tokens: int) -> NDArray[np.intp]:
-    """Return the type of the span of each token; -1 for other tokens."""
-    types = np.full(tokens, -1)
-    lengths = spans.last + 1 - spans.first
-    starts = np.repeat(spans.first - (np.cumsum(lengths) - lengths), lengths)
-    types[starts + np.arange(len(starts))] = np.repeat(spans.types, lengths)
-    return types
 
 
 def _spans(at: str, label: Label | None) -> list[Span]:

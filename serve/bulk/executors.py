@@ -211,7 +211,8 @@ def _connect(ray: Any, address: str | None) -> None:  # noqa: ANN401
         message = f"the Ray cluster {address or 'of RAY_ADDRESS'} cannot be used: {reason}"
         hint = (
             "check it with `ray status`; ray://HOST:PORT is the port of its Ray client server; a "
-            "cluster that demands a token (Ray 2.59 and later) needs RAY_AUTH_TOKEN here"
+            "cluster that demands a token, as local clusters do by default from Ray 2.59 on and "
+            "all from 2.61 on, needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN here"
         )
         raise NotReadyError(message, hint) from error
     finally:

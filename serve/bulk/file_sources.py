@@ -6,15 +6,16 @@ from pathlib import Path
 from pipework.data.examples import Source
 from pipework.data.other_files import unlabelled_source
 from pipework.data.readers import MAX_FIELD, table_delimiter
-from pipework.data.records import Records
+from pipework.data.records import LINES, Records
 from pipework.data.text_files import HEAD
 from pipework.errors import DataError
+from pipework.run_folder.files import data_suffix
 from pipework.run_folder.manifest import TrainingReadOptions
 from pipework.run_folder.read_options import Format
 from pipework.serve.bulk.input_files import LINE
 from pipework.serve.bulk.stored_files import PARQUET, StoredFile
 
-CUT = (Format.CSV, Format.TSV, Format.JSONL, Format.PARQUET, Format.TEXT)  # read in parts
+CUT = (Format.CSV, Format.TSV, Format.JSONL, Format.PARQUET, *LINES)  # read in parts
 
 
 def file_source(stored: StoredFile, training: TrainingReadOptions, columns: str | None) -> Source:
@@ -29,8 +30,10 @@ def file_source(stored: StoredFile, training: TrainingReadOptions, columns: str 
         DataError: `columns` is invalid, or the file cannot be opened.
     """
     source = unlabelled_source(training, Path(stored.name), columns, lambda _: stored.read(0, HEAD))
-    suffix = source.path.suffix.lower()
-    if suffix == ".txt" and columns is None and is_text_list(stored, source):
+    suffix = data_suffix(source.path)
+    if source.read_options().format is Format.FASTTEXT:
+        source = source.reread(text=LINE)
+    elif suffix == ".txt" and columns is None and is_text_list(stored, source):
         return source.reread(text=LINE, format=Format.TEXT)
     _check_format(source)
     by_name = suffix in (PARQUET, ".jsonl")
@@ -51,6 +54,8 @@ def _check_format(source: Source) -> None:
 def is_text_list(stored: StoredFile, source: Source) -> bool:
     """Return whether a .txt file has a text per line, and not the columns of the training data."""
     options = source.read_options()
+    if options.format not in CUT:
+        return False
     line, _, _ = stored.read(0, MAX_FIELD).partition(b"\n")
     first = line.decode(options.dialect.encoding or "utf-8-sig", "replace").rstrip("\r")
     if not first or table_delimiter(options) in first or options.text_pair is not None:

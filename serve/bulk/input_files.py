@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from pipework.data.examples import Source
-from pipework.data.records import Records
+from pipework.data.records import LINES, Records
 from pipework.data.text_files import check_text
 from pipework.errors import DataError, InputError
 from pipework.record import Record
@@ -53,7 +53,7 @@ class WorkItem(Record):
     Attributes:
         number: position in the job, in the order of the input.
         file: index of the file.
-        start, end: its bytes in the file.
+        start, end: its bytes in the file, or in the unpacked content of a compressed one.
         rows: number of its rows in parquet, of its lines in a text file.
         row: number of its first line, or of its first row in parquet, from 1.
         row_group: index of the row group in parquet; None in a text file.
@@ -179,7 +179,7 @@ def _plan_text(stored: StoredFile, source: Source, index: int) -> PlannedFile:
     row = 1
     start = 0
     with stored.open() as stream:
-        for part in records.blocks(stream, stored.name, ITEM_BYTES):
+        for part in records.blocks(stream, stored.name, -1 if stored.is_packed else ITEM_BYTES):
             skipped = 0
             if start == 0:
                 check_text(part.partition(b"\n")[0], stored.name)
@@ -220,7 +220,7 @@ def _keys(part: bytes, records: Records) -> dict[str, None]:
 
 def _first_record(part: bytes, name: str, records: Records) -> tuple[Sequence[str], int]:
     """Return the column names of a csv, tsv or txt file, and the length of its header in bytes."""
-    if records.format is Format.TEXT:
+    if records.format in LINES:
         return (LINE,), 0
     record = next(records.split(part))
     try:

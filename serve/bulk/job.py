@@ -92,7 +92,9 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
     shard = parse_shard(options.shard, os.environ)
     folder = job_folder(str(options.out))
     with disk_errors():
-        stored = find_files(options.pattern, folder, allow_skipped=options.allow_skipped)
+        stored = find_files(
+            options.pattern, folder, allow_skipped=options.allow_skipped, progress=progress
+        )
     engine = options.engine or planned_engine(folder)
     gpu = computes_on_gpu(read_classifier(run), engine)
     with (

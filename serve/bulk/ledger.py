@@ -90,12 +90,16 @@ class BulkPlan(Record):
 
 
 class RowCounts(Record):
-    """Numbers of rows: scored, rejected, scored but truncated, and scored by label."""
+    """Numbers of rows: scored, rejected, scored but truncated, and scored by label.
+
+    `reason` is the place of the first rejected row, and why it was not scored.
+    """
 
     rows: int = 0
     rejected: int = 0
     truncated: int = 0
     labels: dict[str, int] = Field(default_factory=dict)
+    reason: str = ""
 
     def __add__(self, other: "RowCounts") -> "RowCounts":
         """Return the sums."""
@@ -105,6 +109,7 @@ class RowCounts(Record):
             rejected=self.rejected + other.rejected,
             truncated=self.truncated + other.truncated,
             labels=dict(sorted(labels.items())),
+            reason=self.reason or other.reason,
         )
 
 

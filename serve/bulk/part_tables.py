@@ -93,8 +93,10 @@ def row_counts(window: RowWindow, predicted: PredictedColumns) -> RowCounts:
     if SPANS in predicted:
         found = [[span["label"] for span in spans] for spans in predicted[SPANS].values]
         labels = PredictedColumn(type=ColumnType.TEXT, many=True, values=found)
+    reasons = (f"{reject.file}:{reject.row}: {reject.reason}" for reject in window.rejects)
     return RowCounts(
         rows=len(window.rows),
+        reason=next(reasons, ""),
         rejected=len(window.rejects),
         truncated=sum(predicted[TRUNCATED].values),
         labels=Counter(

@@ -6,13 +6,13 @@ from functools import cached_property
 from typing import IO, Any
 
 from pipework.data.examples import Example, Source, fit_input
-from pipework.data.fields import cell_text
+from pipework.data.fields import cell_text, values_at
 from pipework.data.readers import FIELDS, RawRow
 from pipework.data.records import Records, check_unicode
 from pipework.errors import ConfigError, DataError, InputError, failure_reason
 from pipework.record import Record
 from pipework.run_folder.manifest import Input
-from pipework.run_folder.read_options import Column
+from pipework.run_folder.read_options import Column, Format
 from pipework.serve.bulk.input_files import WorkItem
 from pipework.serve.bulk.stored_files import StoredFile, changed, unreadable
 
@@ -93,7 +93,7 @@ class RowReader:
             ConfigError: a column is missing, is there twice, or cannot be copied.
         """
         copied = (name for name in self.keep if name not in self.keys)
-        for column in (*self._fields().values(), *copied):
+        for column in (*map(self._key, self._fields().values()), *copied):
             names = self.columns if isinstance(column, str) else range(len(self.columns))
             found = names.count(column)  # type: ignore[arg-type]  # of the same type
             if found != 1:
@@ -101,6 +101,12 @@ class RowReader:
                 expected = "no column" if found == 0 else f"expected one column, found {found}:"
                 message = f"{self.source.path}: {expected} {column!r}; columns: {known}"
                 raise ConfigError(message, "choose the columns: --columns text=NAME, --keep NAME")
+
+    def _key(self, column: Column) -> Column:
+        """Return the column of the file; in jsonl, the first key of a path (see `values_at`)."""
+        if isinstance(column, int) or column in self.columns:
+            return column
+        return column.partition(".")[0] if self._records.format is Format.JSONL else column
 
     def windows(self, item: WorkItem, stored: StoredFile, data: bytes) -> Iterator[RowWindow]:
         """Yield the windows of a work item, of which `data` are the bytes.
@@ -231,7 +237,8 @@ class RowReader:
 
     def _add(self, window: RowWindow, row: int, cells: Mapping[str, object]) -> bool:
         """Add a row, or set it aside and return False."""
-        values: dict[str, Any] = {field: cells.get(name) for field, name in self.names.items()}
+        found = {field: values_at(cells, name) for field, name in self.names.items()}
+        values: dict[str, Any] = {field: next(iter(found[field]), None) for field in found}
         try:
             example = fit_input(self.source.parse(RawRow(line=row, **values)), self.expected)
         except InputError as error:

@@ -1,14 +1,17 @@
 """The files of a bulk job on a local disk or in an object store: how they are found and read."""
 
 import hashlib
+import io
 import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from pipework.data.records import SUFFIXES
+from pipework.data.text_files import unpacked_stream
 from pipework.errors import (
     ConfigError,
     DataError,
@@ -18,9 +21,12 @@ from pipework.errors import (
     is_transient,
     without_password,
 )
+from pipework.progress import Progress
+from pipework.run_folder.files import PACKED
 from pipework.serve.bulk.job_folder import AGAIN, PARTS, PLAN, JobFolder, file_system
 
 PARQUET = ".parquet"
+PACKED_TEXT = tuple(f"{suffix}{packed}" for suffix in SUFFIXES for packed in PACKED)
 # The content of a file as object stores describe it: its digest or generation, or else its time.
 ETAGS = ("ETag", "etag")
 TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -65,14 +71,22 @@ class StoredFile:
             return self.version is not None and self.version == _version(self.files.info(self.path))
         return False
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is a compressed text file, which is unpacked in memory and not cut."""
+        return self.name.lower().endswith(PACKED_TEXT)
+
     def open(self) -> IO[bytes]:
-        """Open the file for reading.
+        """Open the file, or its unpacked content, for reading.
 
         Raises:
-            DataError: it cannot be opened.
+            DataError: it cannot be opened or unpacked.
         """
         try:
             stream: IO[bytes] = self.files.open(self.path, "rb")
+            if self.is_packed:
+                with stream:
+                    return io.BytesIO(unpacked_stream(stream, Path(self.name)).read())
         except Exception as error:  # of any package for object stores
             raise unreadable(self.name, error) from error
         return stream
@@ -119,7 +133,11 @@ def changed(stored: StoredFile) -> DataError:
 
 
 def find_files(
-    pattern: str, out: JobFolder | None = None, *, allow_skipped: bool = False
+    pattern: str,
+    out: JobFolder | None = None,
+    *,
+    allow_skipped: bool = False,
+    progress: Progress | None = None,
 ) -> list[StoredFile]:
     """Return the files of a path, a folder or a glob pattern in the order of their names.
 
@@ -130,6 +148,7 @@ def find_files(
         pattern: the path or the pattern.
         out: the job folder, which is left out as well.
         allow_skipped: whether files with other suffixes are left out; else they are an error.
+        progress: receives a note with the number of files that are left out.
 
     Raises:
         ConfigError: nothing was found, or files have other suffixes.
@@ -151,22 +170,24 @@ def find_files(
         and not (out is not None and out.covers(files, found))
     ]
     known = (PARQUET, *SUFFIXES)
-    skipped = Counter(
-        posixpath.splitext(found)[1] for found in paths if not found.lower().endswith(known)
-    )
-    if skipped and not allow_skipped:
+    readable = [found for found in paths if found.lower().endswith((*known, *PACKED_TEXT))]
+    skipped = Counter(posixpath.splitext(found)[1] for found in {*paths} - {*readable})
+    if skipped:
         counts = ", ".join(
             f"{suffix or 'none'} ({skipped[suffix]:,})" for suffix in sorted(skipped)
         )
         message = f"{named}: files with other suffixes than {', '.join(known)}: {counts}"
-        raise ConfigError(message, "choose a narrower pattern, or leave them out: --allow-skipped")
-    paths = [found for found in paths if found.lower().endswith(known)]
-    if not paths:
+        if not allow_skipped:
+            hint = "choose a narrower pattern, or leave them out: --allow-skipped"
+            raise ConfigError(message, hint)
+        if progress is not None:
+            progress.note(f"left out: {message}")
+    if not readable:
         job = f", without the files of the bulk job in {min(jobs)}" if jobs else ""
         hint = f"expected a file, a folder or a pattern of {', '.join(known)}"
         message = f"{named}: no file found{job}"
         raise ConfigError(message, hint)
-    return [StoredFile.of(files, found, base) for found in sorted(paths)]
+    return [StoredFile.of(files, found, base) for found in sorted(readable)]
 
 
 def _parts(path: str, base: str) -> list[str]:

@@ -38,6 +38,10 @@ def test_the_options_are_frozen():
     assert {name: [p for p in names if p != "help"] for name, names in options.items()} == expected
 
 
+def test_the_help_of_tune_names_its_section():
+    assert "[tune]" in pipe("tune", "--help").stdout
+
+
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; sys.argv = ['pipe', '--help']\n"

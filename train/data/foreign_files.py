@@ -8,9 +8,16 @@ from pathlib import Path, PurePosixPath
 
 from pipework.errors import ConfigError
 
-TORCH_WEIGHTS = ("*.safetensors", "*.bin")
-# Of TensorFlow 1 and ONNX; the files of adapters are checked when they are read.
-OTHER_WEIGHTS = ("*.index", "model.onnx", "onnx/model.onnx", "adapter_config.json")
+# Programs also write other .bin files: training_args.bin, openvino_model.bin, optimizer.bin.
+TORCH_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
+# Shards of any name, TensorFlow 1 and ONNX; files of adapters are checked when they are read.
+OTHER_WEIGHTS = (
+    "*.bin.index.json",
+    "*.index",
+    "model.onnx",
+    "onnx/model.onnx",
+    "adapter_config.json",
+)
 LFS_POINTER = b"version https://git-lfs"
 FASTTEXT = b"\xba\x16\x4f\x2f"
 CKPT = re.compile(r"\.ckpt(-[0-9]+)?(\.index|\.meta|\.data.*)?$")
@@ -20,6 +27,7 @@ KERAS = "has only weights of Keras (tf_model.h5), expected those of PyTorch or o
 ROWS = "it has no weights of transformers: train on its rows with pipe train"
 # By the pattern of a file in a folder without weights: what the folder is, and what to do.
 FOLDERS = {
+    "models--*/snapshots/*/*": ("is the hub's cache", "name {parent}, or the hub id"),
     "snapshots/*/*": ("is a folder of the hub's cache", "name {parent}, or the hub id"),
     "checkpoint-*/config.json": ("is the output folder of a Trainer", "name {parent}"),
     "MLmodel": ("is a model of MLflow", "name its folder with config.json, often {folder}/model"),
@@ -28,6 +36,10 @@ FOLDERS = {
     "saved_model.pb": ("is a SavedModel of TensorFlow 2", CONVERT),
     "flax_model.msgpack": ("has only weights of Flax", CONVERT),
     "**/*quantized*.onnx": ("has only a quantised ONNX graph", "add the float32 graph model.onnx"),
+    "**/*.onnx": (
+        "has only an ONNX graph with another name than model.onnx",
+        "add the float32 graph model.onnx, or give {found} that name",
+    ),
     "*.ckpt": ("is a checkpoint of Lightning", "save the model in it with save_pretrained(DIR)"),
     "*.gguf": ("is a GGUF file of llama.cpp", ORIGINAL),
     "*.tflite": ("is a model of TensorFlow Lite", ORIGINAL),
@@ -55,9 +67,11 @@ def check_format(name: str) -> None:
         _check_index(index, loaded=index == _loaded_index(path))
     if readable or any(file for pattern in OTHER_WEIGHTS for file in path.glob(pattern)):
         return
+    if any(_starts_with(file, FASTTEXT) for file in path.glob("*.bin") if file.is_file()):
+        raise _error(name, *FOLDERS["*.ftz"])
     for pattern, (kind, hint) in FOLDERS.items():
         for found in sorted(path.glob(pattern))[:1]:
-            raise _error(name, kind, hint.format(parent=found.parent, folder=path))
+            raise _error(name, kind, hint.format(parent=found.parent, folder=path, found=found))
 
 
 def _check_weights(name: str, files: list[Path]) -> None:

@@ -18,6 +18,7 @@ from pipework.data.examples import Source
 from pipework.data.text_files import numbered_lines
 from pipework.errors import ConfigError
 from pipework.machine import is_out_of_memory
+from pipework.progress import Progress
 from pipework.run_folder.files import MANIFEST_FILE
 from pipework.text.encoding import mark_entities
 from pipework.train.config.model import ModelSettings
@@ -43,7 +44,7 @@ class WordPieceOptions(BaseModel):
     strip_accents: bool | None = None
 
 
-def make_tokenizer(settings: ModelSettings, source: Source) -> Tokenizer:
+def make_tokenizer(settings: ModelSettings, source: Source, progress: Progress) -> Tokenizer:
     """Return the tokenizer for the model settings; `source` is the train file.
 
     Raises:
@@ -55,6 +56,7 @@ def make_tokenizer(settings: ModelSettings, source: Source) -> Tokenizer:
         return _with_vocabulary(settings, read_vocabulary(settings.vocab))
     if settings.name is not None:
         return checkpoint_tokenizer(settings, settings.name)
+    progress.note(f"training a vocabulary on {source.path.name}")
     return learn_wordpiece(settings, lambda: _texts(source))
 
 

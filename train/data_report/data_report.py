@@ -209,7 +209,7 @@ def check_config(
     labels = class_labels(config.task.labels, sources["train"])
     check_labels(labels, sources, configured=config.task.labels is not None)
     labels = sources["train"].task.data_names(labels)
-    tokenizer = make_tokenizer(config.model, sources["train"])
+    tokenizer = make_tokenizer(config.model, sources["train"], progress)
     # Pretraining splits long texts instead of truncating them.
     length = config.model.max_length if task_type(config.task.kind).predicts else UNLIMITED
     encoder = TextEncoder(tokenizer, max_length=length, type_ids=False)

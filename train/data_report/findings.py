@@ -18,6 +18,7 @@ MANY_LABELS = 0.5  # labels per row above which the column is rather an id or a 
 MOSTLY = 0.8  # of the rows
 LISTED = 5  # labels in a finding
 FEW_ROWS = 20  # too few to judge the number of labels
+BALANCE = 'set train.class_weights = "balanced" and task.metric = "macro_f1"'
 
 
 # The counts of a split that are findings: attribute, noun, sentence.
@@ -44,7 +45,7 @@ def findings(
             if count := getattr(split, attribute):
                 yield f"{name}: {counted(count, noun)} {sentence}"
         yield from _text_findings(name, split)
-        yield from _rare_labels(name, split)
+        yield from _rare_labels(name, split, learned=split is next(iter(splits.values())))
     yield from _label_findings(splits)
     for pair in shared:
         advice = ", data.drop_leaked drops them" if pair.earlier == "train" else ""
@@ -79,8 +80,7 @@ def _label_findings(splits: Mapping[str, SplitReport]) -> Iterable[str]:
     name, train = next(iter(splits.items()))
     if train.without_labels > MOSTLY * train.rows:
         share = f"{counted(train.without_labels, 'row')} ({train.without_labels / train.rows:.0%})"
-        advice = 'train.class_weights = "balanced" and task.metric = "macro_f1"'
-        yield f"{name}: {share} without a label: set {advice}, so that rare labels are learned"
+        yield f"{name}: {share} without a label: {BALANCE}, so that rare labels are learned"
     count, numeric = len(train.labels), all(map(DECIMAL.fullmatch, train.labels))
     if train.rows >= FEW_ROWS and count > MANY_LABELS * train.rows:
         advice = ', or set task.kind = "regression" if the labels are values' if numeric else ""
@@ -137,11 +137,14 @@ def _text_findings(name: str, split: SplitReport) -> Iterable[str]:
         )
 
 
-def _rare_labels(name: str, split: SplitReport) -> Iterable[str]:
+def _rare_labels(name: str, split: SplitReport, *, learned: bool) -> Iterable[str]:
+    one_each = learned and sum(split.labels.values()) == split.rows
+    advice = f': {BALANCE} or "matthews"' if one_each else ""
     mean = sum(split.labels.values()) / max(len(split.labels), 1)
     rare = [label for label, count in split.labels.items() if count < RARE_LABEL * mean]
     if rare:
-        yield f"{name}: labels with less than 10 % of the mean count: {', '.join(rare[:LISTED])}"
+        names = ", ".join(rare[:LISTED])
+        yield f"{name}: labels with less than 10 % of the mean count: {names}{advice}"
     always = [label for label, rows in split.labels.items() if rows == split.rows]
     if always and len(split.labels) > 1:
         yield f"{name}: every row has the label {always[0]}, which cannot be learned"

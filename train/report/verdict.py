@@ -77,7 +77,7 @@ class TrainingHistory:
         best_step: the step of the best evaluation on dev.
         step: the last step.
         shortened_from: the steps of all epochs, if `train.max_steps` ended the run before.
-        learning_rate: as configured.
+        learning_rate, class_weights: as configured.
     """
 
     losses: Sequence[float]
@@ -85,6 +85,7 @@ class TrainingHistory:
     step: int
     shortened_from: int | None
     learning_rate: float
+    class_weights: str | tuple[float, ...] = "equal"
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -174,7 +175,9 @@ def judge(rows: ScoredRows, baseline: Baseline | None, history: TrainingHistory)
     findings: tuple[str, ...] = ()
     if outcome is not Outcome.BETTER:
         scored = fresh.task.evaluate(fresh.outputs, fresh.truth)
-        advice = tuple(_imbalance(fresh, scored, outcome)) or (_diagnosis(history),)
+        balanced = history.class_weights == "balanced"
+        advice = tuple(_imbalance(fresh, scored, outcome, balanced=balanced))
+        advice = advice or (_diagnosis(history),)
         findings = (*_collapse(fresh), *advice)
     if outcome is Outcome.NOTHING and linear is not None and linear.baseline > constant.baseline:
         score = f"{metric_in_words(linear.metric)} {linear.baseline:.4f}"
@@ -242,6 +245,8 @@ def _outcome(
 
 def _collapse(rows: ScoredRows) -> Iterable[str]:
     """Yield a finding if the model predicts the same labels for every row."""
+    if rows.task.has_values:
+        return
     labels_NC = rows.task.predicted_labels(rows.outputs.values)
     if labels_NC.size and (labels_NC == labels_NC[0]).all():
         found = [rows.task.labels[index] for index in np.flatnonzero(labels_NC[0])]
@@ -249,15 +254,21 @@ def _collapse(rows: ScoredRows) -> Iterable[str]:
         yield f"the model predicts {names or 'no label'} for every row"
 
 
-def _imbalance(rows: ScoredRows, scored: Evaluation, outcome: Outcome) -> Iterable[str]:
+def _imbalance(
+    rows: ScoredRows, scored: Evaluation, outcome: Outcome, *, balanced: bool
+) -> Iterable[str]:
     metrics = (Metric.ACCURACY, Metric.MICRO_F1)  # high for a constant prediction
-    values, counts = np.unique(rows.truth, axis=0, return_counts=True)
-    if any(_collapse(rows)) and counts.max() > IMBALANCED * counts.mean():
-        share = f"{100 * counts.max() / counts.sum():.0f} % of the rows"
-        unlabelled = values.ndim > 1 and not values[counts.argmax()].any()
-        same = "have no label" if unlabelled else "have the same label"
-        metric = " and task.metric to macro_f1" if scored.metric in metrics else ""
-        yield f"{share} {same}: set train.class_weights to balanced{metric}"
+    _, counts = np.unique(rows.truth, axis=0, return_counts=True)
+    cause = f"{100 * counts.max() / counts.sum():.0f} % of the rows have the same label"
+    if rows.task.many_labels:
+        having = rows.task.label_counts(rows.truth).max()
+        counts = np.array([having, len(rows.truth) - having])
+        cause = f"the most frequent label is in {100 * having / counts.sum():.0f} % of the rows"
+    settings = [] if balanced else ["train.class_weights to balanced"]
+    if scored.metric in metrics:
+        settings.append("task.metric to macro_f1")
+    if settings and any(_collapse(rows)) and counts.max() > IMBALANCED * counts.mean():
+        yield f"{cause}: set {' and '.join(settings)}"
     matthews = scored.scores.get(Metric.MATTHEWS, 0.0)
     if outcome is Outcome.NOTHING and scored.metric in metrics and matthews > USEFUL_MATTHEWS:
         yield (

@@ -138,6 +138,12 @@ def test_a_missing_peft_is_named(adapter_folder, tmp_path, monkeypatch):
     assert "hint: pip install 'pipework[adapters]'" in done.stderr
 
 
+NO_BASE = "the base of the adapter '{0}': "
+NAME_IT = "\nhint: name it: --set adapter_base=FOLDER"
+ABSENT = f"{NO_BASE}checkpoint '/none/base' is not a folder{NAME_IT}"
+UNKNOWN = f"{NO_BASE}'none/base' has no config.json, or cannot be downloaded{NAME_IT}"
+
+
 def without_head(folder):
     path = folder / "adapter_model.safetensors"
     weights = {key: value for key, value in load_file(path).items() if "lora_" in key}
@@ -160,7 +166,13 @@ def without_head(folder):
             lambda folder: edit_json(
                 folder / "adapter_config.json", base_model_name_or_path="/none/base"
             ),
-            "checkpoint '/none/base' is not a folder",
+            ABSENT,
+        ),
+        (
+            lambda folder: edit_json(
+                folder / "adapter_config.json", base_model_name_or_path="none/base"
+            ),
+            UNKNOWN,
         ),
         (
             lambda folder: (folder / "adapter_model.safetensors").unlink(),
@@ -168,10 +180,11 @@ def without_head(folder):
         ),
     ],
 )
-def test_a_fault_of_an_adapter_is_named(fault, message, copy, tmp_path):
+def test_a_fault_of_an_adapter_is_named(fault, message, copy, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     fault(copy)
     done = pipe("import", copy, "--out", tmp_path / "run")
     assert done.returncode == 2
     starts = (f"'{copy}' ", f"'{copy}': ", "")
-    assert any(f"error: {start}{message}" in done.stderr for start in starts)
+    assert any(f"error: {start}{message.format(copy)}" in done.stderr for start in starts)
     assert not (tmp_path / "run").exists()

@@ -1,6 +1,7 @@
 """Sources that cannot be imported: each is refused with one line that names the cause."""
 
 import json
+import re
 import shutil
 from functools import partial
 
@@ -11,13 +12,24 @@ from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
     BertForTokenClassification,
+    CanineConfig,
+    CanineTokenizer,
+    ConvBertConfig,
+    FNetConfig,
+    FunnelConfig,
     GPT2Config,
+    NystromformerConfig,
     T5Config,
     TapasConfig,
 )
 
 from pipework.benchmarks.studies.imports import save_classifier
-from pipework.errors import PipeError
+from pipework.data.examples import Example
+from pipework.errors import ConfigError, PipeError
+from pipework.export.config import ImportSettings
+from pipework.export.importing import comparison
+from pipework.export.importing.run import import_source
+from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
 from tests.commands import pipe
 from tests.export.importing.conftest import edit_json
@@ -177,7 +189,7 @@ FAULTS = [
     (TANH, "activation_fn torch.nn.modules.activation.Tanh is not", ()),
     (family(GPT2), "has no pad_token_id in config.json, which separates texts of a batch", ()),
     (family(T5), "has an encoder and a decoder, of the family t5", ()),
-    (family(TAPAS), "the source cannot be run on every input: IndexError", ()),
+    (family(TAPAS), "cannot be run on every input: it fails for one with 45 tokens (Index", ()),
     (config(pad_token_id=-1), "has the pad_token_id -1 in config.json, expected 0 to 399", ()),
     (config(is_encoder_decoder=True), "has an encoder and a decoder, of the family bert", ()),
     (encoder_decoder_adapter, "has an encoder and a decoder, of the family bert", ()),
@@ -223,6 +235,43 @@ def test_a_fault_is_named_in_one_line(fault, message, settings, classifier_folde
     assert message in line
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64}
+HEADS = {**SIZES, "num_attention_heads": 2}
+FUNNEL = {"block_sizes": [1, 1], "d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 64}
+BATCH = "predicts differently for an input alone and in a batch of 2: logits"
+TWO_TOKENS = "cannot be run on every input: it fails for one with 2 tokens (RuntimeError"
+PYTHON_CODE = "has a CanineTokenizer, which is Python code"
+REFUSED = [
+    (ConvBertConfig, {**HEADS, "embedding_size": 32}, BATCH),
+    (FNetConfig, SIZES, BATCH),
+    (NystromformerConfig, {**HEADS, "num_landmarks": 4, "segment_means_seq_len": 4}, BATCH),
+    (FunnelConfig, FUNNEL, TWO_TOKENS),
+    (CanineConfig, {**HEADS, "local_transformer_stride": 16}, PYTHON_CODE),
+]
+
+
+@pytest.mark.parametrize(("kind", "sizes", "message"), REFUSED)
+def test_a_family_that_no_engine_can_reproduce_is_refused(
+    kind, sizes, message, classifier_folder, tmp_path, monkeypatch
+):
+    config = kind(vocab_size=400, num_labels=3, initializer_range=0.5, **sizes)
+    source = tmp_path / "source"
+    torch.manual_seed(0)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(source)
+    CanineTokenizer().save_pretrained(source)
+    if kind is not CanineConfig:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(classifier_folder / name, source)
+    monkeypatch.setattr(comparison, "COMPARED_ROWS", 20)
+    empty = {"empty": Example(text="")}
+    monkeypatch.setattr(comparison, "edge_examples", lambda _: empty)  # of more than 400 inputs
+    options = ImportSettings()
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        import_source(str(source), tmp_path / "run", [], options, NullProgress())
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_absent_source_is_named(tmp_path):

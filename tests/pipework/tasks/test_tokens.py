@@ -164,21 +164,6 @@ def naive_counts(tags):
     return {*spans}
 
 
-def overlapping(spans, others):
-    """Return the spans that share a token with another span of their type."""
-    return [
-        (start, end, kind)
-        for start, end, kind in spans
-        if any(start < to and at < end and kind == other for at, to, other in others)
-    ]
-
-
-def overlap_f1(pairs, lost):
-    recall = sum(len(overlapping(a, b)) for a, b in pairs) / (sum(len(a) for a, _ in pairs) + lost)
-    precision = sum(len(overlapping(b, a)) for a, b in pairs) / sum(len(b) for _, b in pairs)
-    return 2 * precision * recall / (precision + recall)
-
-
 def test_the_score_is_the_f1_of_spans_with_exact_ends_and_type():
     generator, names = random.Random(0), [0, B_LOC, B_PER]
 
@@ -210,9 +195,6 @@ def test_the_score_is_the_f1_of_spans_with_exact_ends_and_type():
     total = sum(len(a) + len(b) for a, b in pairs) + np.sum(lost)
     evaluation = TASK.evaluate(outputs, truth)
     assert evaluation.score == pytest.approx(2 * right / total)
-    overlap = evaluation.scores["overlap_f1"]
-    assert overlap == pytest.approx(overlap_f1(pairs, np.sum(lost)))
-    assert overlap > evaluation.score
     assert sum(one.support for one in evaluation.classes) == total - sum(len(b) for _, b in pairs)
     assert TASK.scorer(outputs, truth)(np.arange(50)) == evaluation.score
     some = np.array([3, 3, 7])

@@ -1,12 +1,18 @@
 """Shards of array jobs, and the option --on; test_cluster.py runs a job on a real Ray cluster."""
 
 import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pipework.errors import ConfigError, MissingDependencyError
+from pipework.errors import ConfigError, MissingDependencyError, NotReadyError
 from pipework.serve.bulk.executors import executor, parse_shard
 from tests.commands import pipe
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("on", ["spark", "ray:/x", "ray://", "ray://host/path", "rays://x", ""])
@@ -30,6 +36,21 @@ def test_without_ray_its_extra_is_named(run, tmp_path):
     assert "error: --on ray://head needs the package ray" in result.stderr
     assert "hint: pip install 'pipework[bulk,ray]'" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_cluster_that_demands_a_token_has_the_hint_of_the_document(monkeypatch):
+    def init(*_, **__):
+        message = "a token is missing"
+        raise ConnectionError(message)
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(NotReadyError, match="a token is missing") as caught, executor("ray"):
+        pass
+    variables = r"RAY_AUTH_MODE=token`? and `?RAY_AUTH_TOKEN"
+    document = (ROOT / "serve/README.md").read_text()
+    for text in (caught.value.hint, " ".join(document.split())):
+        assert re.search(f"from Ray 2.59 on and all from 2.61 on, needs `?{variables}", text)
 
 
 @pytest.mark.parametrize(

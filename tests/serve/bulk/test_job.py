@@ -638,7 +638,7 @@ def test_a_damaged_file_is_reported_by_one_shard_after_its_summary(run, tmp_path
     for done in (first, second, check):
         assert "scored: " in done.stdout
     assert f"error: {damaged}" in check.stderr
-    assert f"; {rejected} 0.1\n" in check.stderr
+    assert f"; {rejected} 0.1; first: rows.parquet:2: " in check.stderr
     (part,) = part_files(out)
     assert pq.read_table(part)["source_file"].to_pylist() == ["rows.parquet"]
 
@@ -685,9 +685,29 @@ def test_a_job_in_which_most_rows_are_rejected_fails(run, tmp_path):
     done = pipe(*words, "--out", tmp_path / "out")
     assert done.returncode == 3
     assert "scored: " in done.stdout
-    assert "error: 3 rows (75.0%) could not be read, more than --max-rejects 0.1\n" in done.stderr
+    first = "first: in.csv:2: not UTF-8 (byte "
+    assert f"error: 3 rows (75.0%) could not be read, more than --max-rejects 0.1; {first}" in (
+        done.stderr
+    )
     assert "convert the files to UTF-8" in done.stderr
     assert pipe(*words, "--out", tmp_path / "out", "--max-rejects", "0.8").returncode == 0
+
+
+def test_a_column_of_another_type_is_named_and_an_input_without_rows(run, tmp_path):
+    lists, none = pa.array([["rain"], ["sun"]]), pa.array([], pa.string())
+    for name, column in (("list", lists), ("none", none)):
+        pq.write_table(pa.table({"text": column}), tmp_path / f"{name}.parquet")
+    words = ["predict", run, "--columns", "text=text", "--in"]
+    done = pipe(*words, tmp_path / "list.parquet", "--out", tmp_path / "lists")
+    assert done.returncode == 3
+    assert "first: list.parquet:1: expected a string at 'text', found list\n" in done.stderr
+    assert "UTF-8" not in done.stderr
+    assert (
+        "found list" in pipe(*words, tmp_path / "list.parquet", "--out", tmp_path / "lists").stderr
+    )
+    done = pipe(*words, tmp_path / "none.parquet", "--out", tmp_path / "none")
+    assert done.returncode == 0
+    assert done.stdout.endswith("the input has no rows\n")
 
 
 def test_a_signal_ends_the_command_with_one_line(deep_run, files, tmp_path):

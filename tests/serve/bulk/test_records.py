@@ -55,6 +55,19 @@ def test_rows_of_jsonl(reader):
     assert {reason for _, reason in rejects[:3]} == {"expected a string at 'text', found NoneType"}
 
 
+def test_a_column_of_jsonl_may_be_a_path(reader):
+    data = b'{"id": 1, "data": {"text": "rain"}}\n{"id": 2, "data": {}}\n{"data": [3]}\n'
+    paths = reader("x.jsonl", ("id", "data"), ("id",), text="data.text")
+    paths.check()
+    rows, rejects, kept = read(paths, data, 1)
+    assert (rows, kept) == ([(1, "rain")], [["1"]])
+    reason = "expected a string at 'data.text', found NoneType"
+    assert rejects == [(2, reason), (3, reason)]
+    for name, column in (("x.jsonl", "other.text"), ("x.csv", "data.text")):
+        with pytest.raises(ConfigError, match="no column"):
+            reader(name, ("id", "data"), text=column).check()
+
+
 def test_rows_of_tsv_and_text(reader):
     rows, _, _ = read(reader("x.tsv", ("id", "text")), b'1\t"rain\n2\tsun\n')
     assert rows == [(2, '"rain'), (3, "sun")]

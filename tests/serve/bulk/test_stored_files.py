@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import fsspec
@@ -57,14 +58,18 @@ def test_job_folders_are_left_out(tmp_path):
     assert found(tmp_path / "scored/parts/*.parquet") == ["p.parquet"]
 
 
-def test_files_with_other_suffixes_are_counted(tmp_path):
+def test_files_with_other_suffixes_are_counted(tmp_path, noting):
     write_files(tmp_path, "a.csv", "b.md", "x/c.md", "x/d")
     message = r"files with other suffixes than .parquet, .csv.*: none \(1\), .md \(2\)$"
     for pattern in (tmp_path, tmp_path / "**"):
         with pytest.raises(ConfigError, match=message) as caught:
             find_files(str(pattern))
         assert "--allow-skipped" in caught.value.hint
-        assert found(pattern, allow_skipped=True) == ["a.csv"]
+        noting.lines.clear()
+        assert found(pattern, allow_skipped=True, progress=noting) == ["a.csv"]
+        (line,) = noting.lines
+        assert line.startswith("left out: ")
+        assert re.search(message, line)
 
 
 @pytest.mark.parametrize(

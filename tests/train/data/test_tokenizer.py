@@ -8,6 +8,7 @@ from transformers import BertTokenizerFast
 
 from pipework.data.examples import Example, Source
 from pipework.errors import ConfigError
+from pipework.progress import NullProgress
 from pipework.text.encoding import TextEncoder
 from pipework.train.config.run_config import SAMPLE, ModelSettings
 from pipework.train.data.tokenizer import (
@@ -53,7 +54,9 @@ def test_chinese_characters_are_words_only_with_split_cjk():
 def test_a_vocabulary_file_tokenizes_as_bert_does(shared_data, name):
     vocab = shared_data / "vocabs_configs" / f"{name}.vocab.txt"
     settings = ModelSettings(preset="tiny", vocab=vocab)
-    ours = TextEncoder(make_tokenizer(settings, SOURCE), max_length=32, type_ids=True)
+    ours = TextEncoder(
+        make_tokenizer(settings, SOURCE, NullProgress()), max_length=32, type_ids=True
+    )
     theirs = BertTokenizerFast(vocab=str(vocab), do_lower_case=name != "bert-base-cased")
     texts = [
         "Hello, world! it's 2026",
@@ -101,14 +104,16 @@ def test_a_learnt_vocabulary_keeps_marks(text):
 def test_a_vocabulary_file_with_marks_keeps_them(tmp_path, text):
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join([*SPECIAL_TOKENS, *text.split()]) + "\n", encoding="utf-8")
-    tokens = known_words(make_tokenizer(ModelSettings(preset="tiny", vocab=vocab), SOURCE), [text])
+    tokens = known_words(
+        make_tokenizer(ModelSettings(preset="tiny", vocab=vocab), SOURCE, NullProgress()), [text]
+    )
     assert tokens == {word: (word,) for word in text.split()}
 
 
 def test_a_vocabulary_file_without_marks_is_read_as_bert_does(tmp_path):
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join([*SPECIAL_TOKENS, "cote", "cafe"]) + "\n")
-    tokenizer = make_tokenizer(ModelSettings(preset="tiny", vocab=vocab), SOURCE)
+    tokenizer = make_tokenizer(ModelSettings(preset="tiny", vocab=vocab), SOURCE, NullProgress())
     assert tokenizer.encode("Côté café").tokens[1:-1] == ["cote", "cafe"]
 
 

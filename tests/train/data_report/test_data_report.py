@@ -49,6 +49,13 @@ def test_an_unknown_label_of_dev_fails_the_check(tmp_path):
         check_config(str(tmp_path / "config.toml"), ["model.preset=tiny"], NullProgress())
 
 
+def test_the_training_of_a_vocabulary_is_noted(tmp_path, noting):
+    sources(tmp_path, train=[("x", "a"), ("y", "b")], dev=[("z", "a")])
+    (tmp_path / "config.toml").write_text('[data]\ntrain = "train.tsv"\ndev = "dev.tsv"\n')
+    check_config(str(tmp_path / "config.toml"), ["model.preset=tiny"], noting)
+    assert noting.lines == ["training a vocabulary on train.tsv"]
+
+
 @pytest.mark.parametrize(
     ("header", "first", "found"),
     [(False, "label", "label"), (False, "a", None), (True, "label", None)],

@@ -94,6 +94,15 @@ def test_rows_without_any_of_several_labels_are_counted(tmp_path):
     assert (title, rows[:2]) == ("rows by label", [("without a label", "18"), ("a", "2")])
 
 
+def test_the_finding_of_rare_labels_has_the_settings_to_change(tmp_path):
+    rows = [(f"text {n}", "rare" if n < 3 else "common") for n in range(100)]
+    dev = [(f"other {text}", label) for text, label in rows]
+    report = report_of(sources(tmp_path, train=rows, dev=dev))
+    rare = "labels with less than 10 % of the mean count: rare"
+    advice = 'set train.class_weights = "balanced" and task.metric = "macro_f1" or "matthews"'
+    assert report.findings == (f"train: {rare}: {advice}", f"dev: {rare}")
+
+
 def test_rows_without_a_label_are_counted(tmp_path):
     files = sources(tmp_path, train=[("x", "a"), ("y", "-"), ("z", ""), ("w", "b")])
     source = files["train"].reread(skip_unlabelled=True, no_label=("-",))

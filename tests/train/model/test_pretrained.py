@@ -10,6 +10,7 @@ from transformers import BertConfig, BertForPreTraining, BertModel, PreTrainedTo
 from transformers.models.bert.modeling_bert import BertEncoder
 
 from pipework.errors import ConfigError
+from pipework.progress import NullProgress
 from pipework.tasks.kinds import Metric
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.regression import RegressionTask
@@ -45,7 +46,7 @@ def old_folder(tmp_path, model, *, rename=str, config="bert_config.json"):
 
 
 def open_classifier(settings, task=TASK):
-    return build(settings, make_tokenizer(settings, SOURCE), task)
+    return build(settings, make_tokenizer(settings, SOURCE, NullProgress()), task)
 
 
 def gamma(name):
@@ -92,7 +93,7 @@ def test_the_casing_of_the_folder_precedes_the_settings(
     settings = settings.model_copy(update={"lowercase": lowercase})
     if tokenizer_config is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
-    result = make_tokenizer(settings, SOURCE).encode("Hello É").tokens
+    result = make_tokenizer(settings, SOURCE, NullProgress()).encode("Hello É").tokens
     assert result == ["[CLS]", *pieces, "[SEP]"]
 
 
@@ -131,7 +132,7 @@ def test_a_length_above_the_positions_is_refused_for_every_head(tmp_path):
 )
 def test_too_little_memory_is_not_a_length_above_the_positions(tmp_path, monkeypatch, open_model):
     settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
-    tokenizer = make_tokenizer(settings, SOURCE)
+    tokenizer = make_tokenizer(settings, SOURCE, NullProgress())
     monkeypatch.setattr(BertEncoder, "forward", lambda *_, **__: torch.empty(1 << 60))
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         open_model(settings, tokenizer, TASK)
@@ -139,10 +140,10 @@ def test_too_little_memory_is_not_a_length_above_the_positions(tmp_path, monkeyp
 
 def test_tokenizer_json_precedes_vocab_txt(tmp_path):
     settings = old_folder(tmp_path, BertModel(BertConfig(**SIZES)))
-    cased = make_tokenizer(settings, SOURCE)
+    cased = make_tokenizer(settings, SOURCE, NullProgress())
     PreTrainedTokenizerFast(tokenizer_object=cased, pad_token="[PAD]").save_pretrained(tmp_path)
     (tmp_path / "vocab.txt").write_text("not\nthis\n")
-    assert make_tokenizer(settings, SOURCE).encode("Hello").tokens[1] == "Hello"
+    assert make_tokenizer(settings, SOURCE, NullProgress()).encode("Hello").tokens[1] == "Hello"
 
 
 def test_too_many_unknown_tokens_are_refused_with_the_name_of_the_vocabulary():
@@ -206,7 +207,10 @@ def test_a_name_that_cannot_be_opened_is_refused_at_once(monkeypatch, name, mess
     constants = "huggingface_hub.constants"
     monkeypatch.setattr(f"{constants}.ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(f"{constants}.HF_HUB_OFFLINE", False)
-    for function in (open_classifier, partial(make_tokenizer, source=SOURCE)):
+    for function in (
+        open_classifier,
+        partial(make_tokenizer, source=SOURCE, progress=NullProgress()),
+    ):
         with pytest.raises(ConfigError, match=message):
             function(ModelSettings(name=name))
 
@@ -219,16 +223,16 @@ def test_weights_of_keras_are_refused(tmp_path):
         r"has only weights of Keras \(tf_model.h5\), expected those of PyTorch or of TensorFlow 1"
     )
     with pytest.raises(ConfigError, match=message) as caught:
-        make_tokenizer(settings, SOURCE)
+        make_tokenizer(settings, SOURCE, NullProgress())
     assert caught.value.hint.startswith("convert it first")
     with pytest.raises(ConfigError, match=message):
         open_pretrained(settings, settings.name, LabelNames.of(TASK))
     (tmp_path / "pytorch_model.bin").write_text("")
-    assert make_tokenizer(settings, SOURCE).get_vocab_size() == len(SPECIAL_TOKENS)
+    assert make_tokenizer(settings, SOURCE, NullProgress()).get_vocab_size() == len(SPECIAL_TOKENS)
 
 
 @pytest.mark.parametrize("name", ["bert/bert_model.ckpt", "bert/model.ckpt-100.index"])
 def test_a_file_of_tensorflow_is_refused_with_its_folder(name):
     with pytest.raises(ConfigError, match="is a file of TensorFlow, expected its folder") as caught:
-        make_tokenizer(ModelSettings(name=name), SOURCE)
+        make_tokenizer(ModelSettings(name=name), SOURCE, NullProgress())
     assert caught.value.hint.startswith("name 'bert': bert_config.json, vocab.txt")

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from pipework.errors import ConfigError
+from pipework.progress import NullProgress
 from pipework.tasks.kinds import Metric
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.model import ModelSettings
@@ -123,7 +124,7 @@ def test_a_classifier_of_run_classifier_is_opened_with_its_head(tmp_path):
     name = write_folder(tmp_path, variables, SIZES, "model.ckpt-100")
     assert label_count(find_index(name)) == 3
     settings = ModelSettings(name=name, max_length=16)
-    classifier = build(settings, make_tokenizer(settings, None), TASK)
+    classifier = build(settings, make_tokenizer(settings, None, NullProgress()), TASK)
     with torch.inference_mode():
         logits_1C = classifier.eval()(IDS_1T, torch.ones_like(IDS_1T), TYPES_1T)
         expected_1C = model(IDS_1T, token_type_ids=TYPES_1T).logits
@@ -142,7 +143,9 @@ def test_pretraining_continues_with_the_head_of_masked_words(tmp_path, model, co
     model = randomise(model())
     name = write_folder(tmp_path, google_variables(model), config)
     settings = ModelSettings(name=name, max_length=16)
-    pretrain_model = build_pretrain_model(settings, make_tokenizer(settings, None), order=True)
+    pretrain_model = build_pretrain_model(
+        settings, make_tokenizer(settings, None, NullProgress()), order=True
+    )
     with torch.inference_mode():
         logits_1TV = pretrain_model.eval().model(IDS_1T, token_type_ids=TYPES_1T).logits
         expected_1TV = model(IDS_1T, token_type_ids=TYPES_1T).prediction_logits
@@ -184,7 +187,7 @@ def test_variables_of_more_layers_than_in_the_config_are_named(tmp_path):
 def test_weights_without_a_variable_of_their_shape_are_named(tmp_path, size, missing):
     settings = ModelSettings(name=bert_folder(tmp_path, SIZES | size), max_length=16)
     with pytest.raises(ConfigError, match=missing) as caught:
-        build(settings, make_tokenizer(settings, None), TASK)
+        build(settings, make_tokenizer(settings, None, NullProgress()), TASK)
     assert caught.value.hint == "check that family and sizes in config.json match the weights"
 
 
@@ -222,7 +225,7 @@ def test_a_checkpoint_of_another_family_is_refused(tmp_path):
 def test_a_checkpoint_without_config_or_vocabulary_is_refused_with_a_hint(tmp_path):
     """As in the folder that run_classifier.py writes."""
     settings = ModelSettings(name=bert_folder(tmp_path), max_length=16)
-    tokenizer = make_tokenizer(settings, None)
+    tokenizer = make_tokenizer(settings, None, NullProgress())
     (tmp_path / "bert_config.json").unlink()
     with pytest.raises(ConfigError, match="cannot be opened: ") as caught:
         build(settings, tokenizer, TASK)
@@ -231,5 +234,5 @@ def test_a_checkpoint_without_config_or_vocabulary_is_refused_with_a_hint(tmp_pa
     )
     (tmp_path / "vocab.txt").unlink()
     with pytest.raises(ConfigError, match="no tokenizer found") as caught:
-        make_tokenizer(settings, None)
+        make_tokenizer(settings, None, NullProgress())
     assert caught.value.hint == "expected a hub id, or a folder with tokenizer.json or vocab.txt"

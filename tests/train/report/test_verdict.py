@@ -54,10 +54,13 @@ SOUND = TrainingHistory(
 )
 FLAT = replace(SOUND, losses=[0.70, 0.71, 0.69, 0.699])
 OVERFITTED = replace(SOUND, best_step=10)
+BALANCED = replace(SOUND, class_weights="balanced")
 TRIAL = replace(SOUND, shortened_from=900)
 RARE = (generator.random(ROWS) < 0.05).astype(np.int64)  # 5 % are positive
 # Recall 0.95, and 8 % of the negative rows are predicted positive: accuracy below 0.95.
 DETECTED = np.where(RARE, generator.random(ROWS) < 0.95, generator.random(ROWS) < 0.08)
+SEVERAL = np.stack([0 * RARE, RARE], axis=1).astype(np.int8)
+LABELS = MultiLabelTask(labels=("a", "b"), metric=Metric.MACRO_F1)
 LEAKED = generator.random(ROWS) < 0.3
 # Right for the leaked rows, and as good as the baseline for the others.
 MEMORISED = np.where(LEAKED[:, None], logits_of(1.0), logits_of(0.8))
@@ -126,6 +129,27 @@ CASES = {
         f"{NOTHING}a' for every row",
         True,
         "for every row 94 % of the rows have the same label: set train.class_weights to balanced",
+    ),
+    "collapsed to the common label with balanced weights": (
+        lambda: judged(ZEROS, other=ZEROS, history=BALANCED, **of_metric(Metric.MACRO_F1)),
+        "nothing",
+        f"{NOTHING}a' for every row",
+        True,
+        "the model predicts a for every row the score on dev was best near the end",
+    ),
+    "collapsed by accuracy with balanced weights": (
+        lambda: judged(ZEROS, other=ZEROS, history=BALANCED, **of_metric(Metric.ACCURACY)),
+        "nothing",
+        f"{NOTHING}a' for every row",
+        True,
+        "94 % of the rows have the same label: set task.metric to macro_f1",
+    ),
+    "collapsed to no label of several": (
+        lambda: judge(rows_of(-np.ones((ROWS, 2), np.float32), SEVERAL, LABELS), None, SOUND),
+        "nothing",
+        f"{NOTHING}b' for every row",
+        True,
+        "no label for every row the most frequent label is in 6 % of the rows: set train.class",
     ),
     "too short": (
         lambda: judged(constant(0), history=TRIAL),
@@ -264,6 +288,7 @@ def test_a_regression_is_compared_by_its_own_metric():
     same = judged(np.ones_like(near), far, truth=truth, task=task)
     assert (same.outcome, same.failed) == (Outcome.NOTHING, True)
     assert "predicting the same value for every row: test Pearson 0.0000" in same.sentence
+    assert "label" not in " ".join(same.findings).replace("the labels can be learned", "")
 
 
 def test_the_baseline_keeps_its_own_thresholds():
