@@ -4,7 +4,7 @@ Each run becomes a head. The heads are compared with their runs on the dev rows 
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from pipework.train.model.combined import CombinedClassifier, check_encoders
 
 MAX_DIFFERENCE = 1e-4  # of a logit, between a head and its run
 COMPARED_ROWS = 1000  # of each run
+DEV_ROWS = 10_000  # of all heads: as many as a parity check computes
 
 
 def combine(runs: Mapping[str, Path], out: Path, progress: Progress) -> Manifest:
@@ -48,7 +49,7 @@ def combine(runs: Mapping[str, Path], out: Path, progress: Progress) -> Manifest
     """
     check_names(runs)
     check_new(out)
-    heads = {name: open_head(name, run) for name, run in runs.items()}
+    heads = {name: open_head(name, run, DEV_ROWS // len(runs)) for name, run in runs.items()}
     check_inputs(heads)
     check_encoders({str(head.run): head.engine.model for head in heads.values()})
     task = HeadsTask.of({name: head.task for name, head in heads.items()})
@@ -126,7 +127,7 @@ def _data(
 ) -> Data:
     """Keep the rows of all heads, score them, and return the record."""
     rows = {
-        split: [row for head in heads.values() for row in getattr(head, split)]
+        split: _mixed([getattr(head, split) for head in heads.values()])
         for split in ("dev", "train")
     }
     splits = {}
@@ -158,3 +159,13 @@ def _data(
             for failure in head.manifest.data.failures
         ),
     )
+
+
+def _mixed(rows_of_heads: Sequence[Sequence[Example]]) -> list[Example]:
+    """Return the rows of all heads, so that each part of them has rows of each head."""
+    placed = [
+        ((number + 0.5) / len(rows), head, row)
+        for head, rows in enumerate(rows_of_heads)
+        for number, row in enumerate(rows)
+    ]
+    return [row for _, _, row in sorted(placed, key=lambda item: item[:2])]

@@ -181,7 +181,10 @@ def redacted(example: Example, prediction: Prediction) -> str:
     """
     if not isinstance(prediction, Spans):
         message = "--redact needs a model that finds spans"
-        raise ConfigError(message, 'train one with task.kind = "tokens"')
+        hint = 'train one with task.kind = "tokens"'
+        if isinstance(prediction, HeadPredictions):
+            hint = "redact with the run of a head, before runs are combined"
+        raise ConfigError(message, hint)
     if prediction.truncated:
         at = "a text" if example.line is None else f"line {example.line}"  # not its private text
         message = f"{at} is longer than the model reads, so spans may be left"

@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from transformers import AutoConfig
+
 from pipework.data.examples import Example
 from pipework.data.kept_rows import CALIBRATION_ROWS, kept_source, sample_evenly
 from pipework.data.splits import split_source
 from pipework.errors import ConfigError, DataError
+from pipework.export.importing.source_checks import is_decoder
 from pipework.run_folder.manifest import Input, Manifest, read_classifier
 from pipework.run_folder.read_options import Format, ReadOptions
 from pipework.tasks.heads import HEAD_NAME, HeadTask
@@ -16,6 +19,7 @@ from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.tokens import TokenTask
 from pipework.train.config.model import LINEAR_FAMILY
+from pipework.train.model import checkpoint
 from pipework.train.model.checkpoint_engine import CheckpointEngine, open_reference
 
 FEWEST = 2  # heads
@@ -57,8 +61,8 @@ def check_names(runs: Mapping[str, Path]) -> None:
             raise ConfigError(message, f"name it: pipe combine NAME={runs[name]} ...")
 
 
-def open_head(name: str, run: Path) -> RunHead:
-    """Open a run as the head of this name.
+def open_head(name: str, run: Path, most: int) -> RunHead:
+    """Open a run as the head of this name, with at most `most` dev rows.
 
     Raises:
         ConfigError: it cannot be a head.
@@ -72,6 +76,8 @@ def open_head(name: str, run: Path) -> RunHead:
         reason = f"has the task {task.kind}; a head has one label, several labels, or spans"
     elif manifest.model.family == LINEAR_FAMILY:
         reason = "is a linear model, which has no encoder"
+    elif is_decoder(AutoConfig.from_pretrained(run / checkpoint.FOLDER)):
+        reason = "is a decoder, whose head cannot be computed from the states alone"
     elif manifest.model.takes_spans:
         reason = "has an entity head, which reads the places of the entities"
     elif manifest.windows is not None:
@@ -81,10 +87,9 @@ def open_head(name: str, run: Path) -> RunHead:
     if reason or not isinstance(task, SingleLabelTask | MultiLabelTask | TokenTask):
         message = f"{run} {reason}"
         raise ConfigError(message, "leave it out, or serve it as a model of its own")
-    dev = [
-        replace(row, label=_json_label(name, row))
-        for row in split_source(run, manifest, "dev").rows()
-    ]
+    rows = [*split_source(run, manifest, "dev").rows()]
+    sampled = sample_evenly(rows, len(rows), most).values()
+    dev = [replace(row, label=_json_label(name, row)) for row in sampled]
     return RunHead(
         run=run,
         manifest=manifest,
@@ -125,8 +130,13 @@ def check_inputs(heads: Mapping[str, RunHead]) -> None:
         different = sorted(name for name in pairs[0] if pairs[0][name] != pairs[1][name])
         if different:
             message = f"{other.run} reads other inputs than {first.run}: {', '.join(different)}"
-            hint = "train both with the same tokenizer, columns and model.max_length"
+            hint = "train both with the same tokenizer, fields and model.max_length"
             raise ConfigError(message, hint)
+    words = {head.task.tagged: head.run for head in heads.values() if head.task.rows_per_token}
+    if len(words) > 1:
+        found = " and ".join(f"{name} ({run})" for name, run in words.items())
+        message = f"expected heads for spans of the same words, found {found}"
+        raise ConfigError(message, "set task.words when they are trained")
 
 
 def _input(form: Input) -> dict[str, object]:
@@ -140,6 +150,6 @@ def kept_reading(form: Input, kind: str) -> ReadOptions:
         text_pair="text_pair" if form.pair else None,
         label="label",
         format=Format.JSONL,
-        header=False,
+        header=True,
         kind=kind,
     )

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pipework.benchmarks.studies.script import report_errors, study_parser
 from pipework.data.examples import Example
@@ -99,7 +98,8 @@ def score(config: Config) -> float:
         logits_TC[: len(row["labels"])].argmax(axis=-1)[np.array(row["labels"]) != IGNORED]
         for row, logits_TC in zip(encoded, logits, strict=True)
     ]
-    return _micro_f1(test, predicted, tags)
+    read = [[tags[tag] for tag in tags_W.tolist()] for tags_W in predicted]
+    return _micro_f1(test, [_read_words(row, tokenizer, config) for row in test], read)
 
 
 def _weights(name: str) -> str:
@@ -110,7 +110,9 @@ def _weights(name: str) -> str:
 
 def _words(row: Example, *, tokens: bool) -> TaggedWords:
     """Split a text into words: the `tokens` of a CoNLL file, or runs of letters and other signs."""
-    pattern = re.compile(r"\S+" if " " in row.text else r"\S") if tokens else WORD
+    pattern = WORD
+    if tokens:  # a text of a script without blanks has a character per token
+        pattern = re.compile(r"\S+" if " " in row.text or row.text.isascii() else r"\S")
     places = [match.span() for match in pattern.finditer(row.text)]
     tags = [OUTSIDE] * len(places)
     spans = spans_of(row.label)
@@ -122,13 +124,17 @@ def _words(row: Example, *, tokens: bool) -> TaggedWords:
     return TaggedWords(words, places, tags, {*spans})
 
 
-def _encoded(row: TaggedWords, tokenizer: Any, tags: list[str], config: Config) -> dict[str, Any]:  # noqa: ANN401
-    encoded = tokenizer(
+def _tokens(row: TaggedWords, tokenizer: Any, config: Config) -> Any:  # noqa: ANN401
+    return tokenizer(
         row.words,
         is_split_into_words=True,
         truncation=True,
         max_length=config.model.max_length,
     )
+
+
+def _encoded(row: TaggedWords, tokenizer: Any, tags: list[str], config: Config) -> dict[str, Any]:  # noqa: ANN401
+    encoded = _tokens(row, tokenizer, config)
     numbers = {tag: number for number, tag in enumerate(tags)}
     words = encoded.word_ids()
     labels = [
@@ -138,14 +144,20 @@ def _encoded(row: TaggedWords, tokenizer: Any, tags: list[str], config: Config) 
     return {**encoded, "labels": labels}
 
 
+def _read_words(row: TaggedWords, tokenizer: Any, config: Config) -> list[int]:  # noqa: ANN401
+    """Return the numbers of the words that have a token and are not truncated."""
+    words = _tokens(row, tokenizer, config).word_ids()
+    return [*dict.fromkeys(word for word in words if word is not None)]
+
+
 def _micro_f1(
-    rows: Sequence[TaggedWords], predicted: Sequence[NDArray[np.intp]], tags: Sequence[str]
+    rows: Sequence[TaggedWords], words: Sequence[Sequence[int]], tags: Sequence[Sequence[str]]
 ) -> float:
-    """Return the F1 of spans from the tags of the read words of each row."""
+    """Return the F1 of spans from the numbers and the tags of the read words of each row."""
     right, found, true = 0, 0, 0
-    for row, tags_W in zip(rows, predicted, strict=True):
-        read = [tags[tag] for tag in tags_W.tolist()]
-        spans = {*parse_spans(spans_of_tokens(read, row.places[: len(read)]))}
+    for row, words_W, tags_W in zip(rows, words, tags, strict=True):
+        places = [row.places[word] for word in words_W]
+        spans = {*parse_spans(spans_of_tokens(tags_W, places))}
         right += len(spans & row.spans)
         found += len(spans)
         true += len(row.spans)

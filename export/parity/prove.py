@@ -160,7 +160,7 @@ def prove(
         labelled=len(rows.edge.rows) + len(rows.dev.rows),
     )
     dev = Outputs.concatenate([run.found for run in bulk])
-    changes = dev_changes(run_rows, rows.dev.expected, dev)
+    changes = dev_changes(comparison.task, rows.dev.expected, dev, run_rows.truth_N)
     breaches = comparison.breaches(tolerance, score_drop=changes.drop)
     repeat = max(run.repeat for run in runs)
     if repeat > 0:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipework.errors import CheckFailedError
+from pipework.errors import CheckFailedError, DataError
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import CalibrationChange, HeadChange, ParityScores
@@ -73,13 +73,17 @@ class DevChanges:
         return max([0.0 if self.scores is None else self.scores.drop, *falls])
 
 
-def dev_changes(run_rows: RunRows, expected: Outputs, found: Outputs) -> DevChanges:
-    """Return the scores and the calibration of checkpoint and engine on the labelled rows."""
-    truth_N = run_rows.truth_N
+def dev_changes(
+    task: Task, expected: Outputs, found: Outputs, truth_N: NDArray[np.generic] | None
+) -> DevChanges:
+    """Return the scores and the calibration of checkpoint and engine on the labelled rows.
+
+    Raises:
+        DataError: no row has a label of one of several heads.
+    """
     if truth_N is None:
         return DevChanges(target_range=value_range(expected.values))
-    before, after = (outputs.part(0, len(run_rows.dev)) for outputs in (expected, found))
-    task = run_rows.manifest.task
+    before, after = (outputs.part(0, len(truth_N)) for outputs in (expected, found))
     return DevChanges(
         target_range=value_range(truth_N),
         scores=compare_scores(before, after, truth_N, task),
@@ -165,6 +169,9 @@ def _head_changes(
             scores=scores.record(),
         )
         found[one.name] = (change, scores.drop)
+    if missing := [name for name in task.heads if name not in found]:
+        message = f"no compared dev row has a label of the head {missing[0]}"
+        raise DataError(message, "raise dev_rows")
     return found
 
 

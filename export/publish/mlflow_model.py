@@ -25,6 +25,7 @@ from pipework.progress import Progress
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.serve.engines import open_proven
 from pipework.serve.engines.runtimes import runtime_of
+from pipework.tasks.heads import HeadsTask
 from pipework.tasks.predictions import Prediction
 from pipework.tasks.regression import RegressionTask
 
@@ -102,9 +103,13 @@ def publish_mlflow(run: Path, name: str, progress: Progress) -> str:
         PipeError: as `publish_oci`; or the run reads texts with marked entities.
     """
     manifest = read_classifier(run)
-    if manifest.input.marked or manifest.task.rows_per_token:
-        what = "reads texts with marked entities" if manifest.input.marked else "finds spans"
-        message = f"{run} {what}, which are not columns of a frame"
+    reasons = {
+        "reads texts with marked entities": manifest.input.marked,
+        "has several heads": isinstance(manifest.task, HeadsTask),
+        "finds spans": manifest.task.rows_per_token,
+    }
+    if reason := next((text for text, applies in reasons.items() if applies), None):
+        message = f"{run} {reason}, which are not columns of a frame"
         raise ConfigError(message, "pipe publish RUN --to oci:DIR")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     with tempfile.TemporaryDirectory(prefix="pipework-mlflow-") as temporary:

@@ -7,7 +7,7 @@ Shapes: N texts, C classes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -179,7 +179,7 @@ def _predictions(
     outputs: InferOutputs, names_C: Sequence[str], top_k: int | None
 ) -> list[Prediction]:
     if outputs.decoded is not None:
-        return [*outputs.decoded]
+        return [_best(one, top_k) for one in outputs.decoded]
     classes = outputs.probabilities_NC.shape[1]
     if classes == 1 and not any(outputs.label_N):
         return [RegressionValue(score=float(score)) for score in outputs.score_N]
@@ -215,10 +215,25 @@ def _decoded(labels: Sequence[str], *, spans: bool) -> Sequence[Spans | HeadPred
         return None
 
 
+def _best(one: Spans | HeadPredictions, top_k: int | None) -> Prediction:
+    """Return a prediction whose heads have the `top_k` best scores."""
+    if isinstance(one, Spans):
+        return one
+    heads = {
+        name: head if isinstance(head, Spans) else replace(head, scores=_first(head.scores, top_k))
+        for name, head in one.heads.items()
+    }
+    return replace(one, heads=heads)
+
+
+def _first(ranked: Mapping[str, float], top_k: int | None) -> dict[str, float]:
+    return dict([*ranked.items()][:top_k])
+
+
 def _prediction(
     label: str, ranked: Mapping[str, float], one_label: bool, top_k: int | None
 ) -> Prediction:
-    scores = dict([*ranked.items()][:top_k])
+    scores = _first(ranked, top_k)
     labels, best = _split(label, ranked), max(ranked.values())
     if one_label and ranked.get(label) == best:  # different logits may have equal probabilities
         return SingleLabel(label=label, score=best, scores=scores)

@@ -140,4 +140,6 @@ def combine(
 def _named(run: str) -> tuple[str, Path]:
     """Return the name of a head and the folder of its run; without a name that of the folder."""
     name, equals, path = run.partition("=")
-    return (name, Path(path)) if equals else (Path(run).absolute().name, Path(run))
+    if equals and not Path(run).exists():
+        return name, Path(path)
+    return Path(run).absolute().name, Path(run)

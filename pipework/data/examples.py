@@ -202,8 +202,8 @@ class Source:
     def _held_out(self, part: Part, size: int) -> Iterator[Example]:
         """Yield the held-out rows, or all other rows; a stratified part needs the labels.
 
-        Copies of a text, and rows of a group, have the same digest, so that they are in the same
-        part.
+        Copies of a text, or with groups the rows of a group, have the same digest, so that they are
+        in the same part.
         """
         held_out = held_out_digests(
             (
@@ -216,9 +216,14 @@ class Source:
             rows = sum(1 for _ in self._all())
             message = f"{self.path} holds {rows} rows: cannot hold out {size} of them"
             raise DataError(message, "lower data.dev_rows, data.test_rows or data.calibration_rows")
+        empty = True
         for row in self._all():
             if (_part_digest(row, part.seed) in held_out) == part.held_out:
+                empty = False
                 yield row
+        if empty:
+            message = f"{self.path}: the groups of data.group are too large: a part has no rows"
+            raise DataError(message, "hold out fewer rows, or choose another column")
 
     def _example(self, row: RawRow, *, marked: bool) -> Example:
         try:
@@ -240,6 +245,9 @@ class Source:
         if self.reading.label is not None:
             label = self.task.parse_label(row.label, self.reading.separator, self.reading.vector)
             label = self.task.fit_label(label, text)
+        if row.group is not None and not str(row.group).strip():
+            message = f"the group at {self.part and self.part.group!r} is empty"
+            raise InputError(message, "fill it, or remove data.group")
         entities = None
         if marked:
             text, entities = parse_marked_text(text)

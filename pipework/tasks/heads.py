@@ -9,20 +9,25 @@ numbers that hold the labels of a row for all heads.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from pipework.errors import InputError
+from pipework.errors import DataError, InputError
 from pipework.tasks.evaluation import Evaluation
 from pipework.tasks.kinds import Metric, Words
 from pipework.tasks.labels import Label
 from pipework.tasks.multi_label import MultiLabelTask
 from pipework.tasks.outputs import Indices, LocatedOutputs, Outputs, Places
-from pipework.tasks.predictions import HeadPredictions, PredictedColumns, Prediction
+from pipework.tasks.predictions import (
+    HeadPredictions,
+    PredictedColumns,
+    Prediction,
+    without_marks,
+)
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.tasks.task import Floats, Logits, Scorer, Task, Truth
 from pipework.tasks.tokens import TokenTask
@@ -186,24 +191,39 @@ class HeadsTask(Task):
         self, rows: Sequence[tuple[str, Label | None]], places: Sequence[Places], width: int
     ) -> Truth:
         """Return the labels as `truth` does, with the tags of tokens; see `Task`."""
-        given = [(at, json.loads(str(label))) for at, label in rows]
+        given = [self._given(at, label) for at, label in rows]
         parts = list[NDArray[np.float32]]()
         for name, task in self.heads.items():
-            labelled = [number for number, (_, labels) in enumerate(given) if name in labels]
+            labelled = [number for number, labels in enumerate(given) if name in labels]
             chosen = [
-                (f"{at}, head {name}", task.parse_label(labels[name], None))
-                for at, labels in (given[number] for number in labelled)
+                (f"{rows[number][0]}, head {name}", given[number][name]) for number in labelled
             ]
             numbers = len(task.labels) if task.many_labels else 1
             if isinstance(task, TokenTask):
                 numbers = width + len(task.scheme.types)
-                found = task.token_truth(chosen, [places[number] for number in labelled], width)
-            else:
-                found = task.truth(chosen)
             part = np.full((len(rows), numbers), np.nan, np.float32)
-            part[labelled] = np.asarray(found, np.float32).reshape(len(labelled), numbers)
+            if chosen:
+                located = [places[number] for number in labelled] if places else []
+                found = task.token_truth(chosen, located, width)
+                part[labelled] = np.asarray(found, np.float32).reshape(len(labelled), numbers)
             parts.append(part)
         return np.concatenate(parts, axis=1)
+
+    def _given(self, at: str, label: Label | None) -> dict[str, Label]:
+        """Return the labels of a row by head; null is no label."""
+        values = json.loads(str(label))
+        if unknown := [*(values.keys() - self.heads.keys())]:
+            message = f"{at} has a label for the head {min(unknown)!r}, which the model lacks"
+            raise DataError(message, f"known heads: {', '.join(self.heads)}")
+        given = {}
+        for name, value in values.items():
+            try:
+                if value is not None:
+                    given[name] = self.heads[name].parse_label(value, None)
+            except InputError as error:
+                message = f"{at}, head {name}: {error}"
+                raise DataError(message, error.hint) from error
+        return given
 
     def _joined(self, name: str, logits: Logits) -> NDArray[Any]:
         """Return the results of a method of each task for its logits, side by side."""
@@ -264,11 +284,14 @@ class HeadsTask(Task):
             part.name: part.task.evaluate(part.of_labelled, part.truth)
             for part in self.parts(outputs, truth)
         }
+        if not found:
+            message = "no row has a label for a head"
+            raise DataError(message, 'write the label of a row as {"HEAD": LABEL}')
         scores = [one.score for one in found.values()]
         return Evaluation(
             rows=len(outputs),
             metric=self.metric,
-            scores={self.metric: float(np.mean(scores)) if scores else 0.0},
+            scores={self.metric: float(np.mean(scores))},
             classes=tuple(
                 report.model_copy(update={"label": f"{name}/{report.label}"})
                 for name, one in found.items()
@@ -339,7 +362,8 @@ class HeadsTask(Task):
 
     def label_text(self, prediction: Any) -> str:  # noqa: ANN401  (of this kind)
         """Return the predictions of all heads as JSON."""
-        return json.dumps(asdict(prediction), ensure_ascii=False)
+        heads = {name: without_marks(head) for name, head in prediction.heads.items()}
+        return json.dumps({"heads": heads}, ensure_ascii=False)
 
 
 class TokenHeadsTask(HeadsTask):

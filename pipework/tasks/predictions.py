@@ -175,15 +175,24 @@ class HeadPredictions:
 
     def text_fields(self, separator: str | None = SEPARATOR) -> tuple[str, ...]:
         """Return the predictions as an object of JSON."""
-        fields = {name: _without_scores(head) for name, head in self.heads.items()}
+        fields = {
+            name: {key: value for key, value in without_marks(head).items() if key != "scores"}
+            for name, head in self.heads.items()
+        }
         return (json.dumps(fields, ensure_ascii=False),)
 
 
-def _without_scores(head: object) -> dict[str, object]:
-    """Return the fields of a prediction without the scores of all labels."""
-    unread = ("scores", "truncated", "windows")
+def without_marks(head: object) -> dict[str, object]:
+    """Return the fields of the prediction of a head, without the marks of its text."""
     fields = asdict(head)  # type: ignore[call-overload]
-    return {name: value for name, value in fields.items() if name not in unread}
+    return {name: value for name, value in fields.items() if name not in (TRUNCATED, WINDOWS)}
+
+
+def _marked(one: "Prediction", **marks: Any) -> "Prediction":  # noqa: ANN401
+    """Return a prediction, and the predictions of its heads, with other marks."""
+    if isinstance(one, HeadPredictions):
+        marks["heads"] = {name: replace(head, **marks) for name, head in one.heads.items()}
+    return replace(one, **marks)
 
 
 Prediction = (
@@ -324,7 +333,7 @@ def mark_first_stage(predictions: list[Prediction], rows: Iterable[int]) -> list
 def mark_truncated(predictions: list[Prediction], rows: Iterable[int]) -> list[Prediction]:
     """Set `truncated` of the predictions of these rows, and return all predictions."""
     for row in rows:
-        predictions[row] = replace(predictions[row], truncated=True)
+        predictions[row] = _marked(predictions[row], truncated=True)
     return predictions
 
 
@@ -332,5 +341,5 @@ def mark_windows(predictions: list[Prediction], counts: Sequence[int]) -> list[P
     """Set `windows` of predictions to these counts, if there are any, and return all."""
     for row, count in enumerate(counts):
         if count > 1:
-            predictions[row] = replace(predictions[row], windows=count)
+            predictions[row] = _marked(predictions[row], windows=count)
     return predictions

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipework.data.examples import Example, fit_examples
 from pipework.errors import InputError, TooLargeError
 from pipework.run_folder.manifest import Input
+from pipework.tasks.heads import HeadsTask
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.task import Task
 
@@ -92,7 +93,8 @@ class OutputTensors:
         """Compute the tensors from outputs."""
         probabilities_RC = task.probabilities(outputs.values)
         best_N = outputs.max_per_input(probabilities_RC.max(axis=1, initial=-np.inf))
-        predictions = task.decode(outputs, top_k=1)
+        top_k = None if isinstance(task, HeadsTask) else 1  # the label has the scores of its heads
+        predictions = task.decode(outputs, top_k)
         labels = [task.label_text(prediction).encode() for prediction in predictions]
         return cls(
             label_N=np.array(labels, np.object_),

@@ -5,7 +5,6 @@ import random
 import shutil
 from dataclasses import asdict
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
@@ -14,12 +13,13 @@ from pyarrow import parquet
 
 from pipework.client import Client
 from pipework.data.examples import Example
-from pipework.errors import CheckFailedError, ConfigError, MissingDependencyError
+from pipework.errors import CheckFailedError, ConfigError, DataError, MissingDependencyError
 from pipework.export import combine as combine_module
 from pipework.export.combine import combine
 from pipework.export.config import ExportSettings, TritonSettings
 from pipework.export.convert import checkpoint2onnx
 from pipework.export.inference import evaluate_run, predict_run
+from pipework.export.parity.score_change import dev_changes
 from pipework.export.prediction_files import write_predictions
 from pipework.export.run import export
 from pipework.export.triton.model_repository import EngineChoice, add_version
@@ -32,7 +32,11 @@ from pipework.serve.models.open_models import open_predictor
 from pipework.serve.models.registry import Models
 from pipework.serve.triton.installation import Installation
 from pipework.serve.triton.server import TritonServer
+from pipework.tasks.heads import HeadsTask
+from pipework.tasks.kinds import Metric
 from pipework.tasks.logit_scale import LogitScale
+from pipework.tasks.outputs import Outputs
+from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.run_config import load_config
 from pipework.train.model.combined import open_saved
 from pipework.train.run import train
@@ -149,12 +153,18 @@ def answers(head):
     return fields.get("label"), [*fields.get("labels", ())], spans
 
 
+def scores(head):
+    return head.get("scores", {}) if isinstance(head, dict) else getattr(head, "scores", {})
+
+
 def check(found, expected):
     assert len(found) == len(expected) == len(TEXTS)
     for heads, runs in zip(found, expected, strict=True):
         assert {name: answers(head) for name, head in heads.items()} == {
             name: answers(one) for name, one in runs.items() if name in heads
         }
+        for name, head in heads.items():
+            assert scores(head) == pytest.approx(scores(runs[name]), abs=1e-4)
 
 
 @pytest.mark.parametrize("engine", [None, "onnx-fp32", "onnx-fp32-packed"])
@@ -209,13 +219,14 @@ def test_a_fault_in_one_head_is_refused(combined, tmp_path, monkeypatch, layout,
 
 def test_a_server_answers_with_all_heads(combined, launch, expected):
     http, *_, grpc = launch(combined).first_line().split()
-    answer = httpx.post(f"{http}/v1/predict", json={"texts": TEXTS, "top_k": 1}, timeout=60)
-    predictions = answer.json()["predictions"]
-    check([one["heads"] for one in predictions], expected)
-    assert len(predictions[0]["heads"]["mood"]["scores"]) == 1
     for url in (http, f"grpc://{grpc}", f"{http}/v2/models/run"):
         with Client(url) as client:
             check([one.heads for one in client.predict(TEXTS)], expected)
+            (best,) = client.predict(TEXTS[:1], top_k=1)
+            assert [len(best.heads[name].scores) for name in ("mood", "kinds")] == [1, 1]
+            (long,) = client.predict(["Ana met Bob " * 40])
+            assert long.truncated
+            assert all(head.truncated for head in long.heads.values())
 
 
 def test_heads_of_whole_texts_are_served(text_heads, launch, expected):
@@ -297,6 +308,39 @@ def test_runs_that_do_not_fit_are_refused(runs, tmp_path, trained_run):
     assert f"{base} already exists" in other.stderr
     kind = pipe("check", folder / "base.toml", "--set", "task.kind=heads")
     assert (kind.returncode, "pipe combine makes such runs" in kind.stderr) == (2, True)
+
+
+def test_labels_of_some_heads_are_scored_and_of_others_refused(text_heads, tmp_path):
+    def evaluated(*labels):
+        write(tmp_path / "e.jsonl", [{"text": "Ana met Oslo", "label": label} for label in labels])
+        return evaluate_run(text_heads, tmp_path / "e.jsonl", "dev", None, NullProgress())
+
+    found = evaluated({"mood": "away"}, {"mood": "home", "kinds": None})
+    assert found.score == 0.5  # the head kinds has no label
+    for label, message in {
+        "moood": "has a label for the head 'moood', which the model lacks",
+        "kinds": r"e\.jsonl:1, head kinds has label 'x', which the model lacks",
+    }.items():
+        with pytest.raises(DataError, match=message):
+            evaluated({label: ["x"]})
+    with pytest.raises(DataError, match="no row has a label for a head"):
+        evaluate_run(text_heads, None, "train", None, NullProgress())
+
+
+def test_a_head_whose_score_falls_is_not_hidden_by_the_others():
+    single = SingleLabelTask(labels=("no", "yes"), metric=Metric.ACCURACY)
+    task = HeadsTask.of({"a": single, "b": single, "c": single})
+    truth = task.truth([("f", json.dumps(dict.fromkeys("abc", "yes")))] * 100)
+    right = np.tile(np.array([0, 1], np.float32), (100, 3))
+    wrong = right.copy()
+    wrong[:4, 2:4] = [1, 0]  # 4 % of the labels of head b
+    changes = dev_changes(task, Outputs.of(right), Outputs.of(wrong), truth)
+    assert changes.drop == pytest.approx(0.04)
+    assert changes.scores.drop == pytest.approx(0.04 / 3)
+    assert [change.flips for change, _ in changes.heads.values()] == [0, 4, 0]
+    truth[:, 0] = np.nan
+    with pytest.raises(DataError, match="no compared dev row has a label of the head a"):
+        dev_changes(task, Outputs.of(right), Outputs.of(wrong), truth)
 
 
 def test_a_head_that_answers_differently_is_refused(runs, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from pipework.errors import ConfigError
+from pipework.errors import ConfigError, RunFolderError
 from pipework.train.config.model import Head, HeadSettings
 from pipework.train.model import families
 from pipework.train.model.classifier import Classifier, model_class, open_checkpoint
@@ -164,10 +164,18 @@ def open_saved(folder: Path, attention: str | None = None) -> Classifier:
         settings = HeadSettings.model_validate(fields["settings"])
         config = AutoConfig.for_model(**fields["config"])
         kind = model_class(config) if settings.head is Head.LINEAR else AutoModel
-        heads.append(Classifier(kind.from_config(config), settings))
+        with torch.device("meta"):  # without memory: the weights are in the files
+            model = kind.from_config(config)
+        heads.append(Classifier(model, settings))
+        _share(first.encoder, heads[-1].encoder)
         prefix = f"{number}."
         own = {
             name.removeprefix(prefix): weights[name] for name in weights if name.startswith(prefix)
         }
-        heads[-1].load_state_dict(own, strict=False)  # the encoder is that of the first head
+        heads[-1].load_state_dict(own, strict=False, assign=True)  # without the shared encoder
+        if any(parameter.is_meta for parameter in heads[-1].parameters()):
+            message = (
+                f"{folder / HEADS_WEIGHTS} lacks weights of the head {saved['names'][number + 1]}"
+            )
+            raise RunFolderError(message, "combine the runs again with this version")
     return CombinedClassifier(dict(zip(saved["names"], heads, strict=True))).eval()

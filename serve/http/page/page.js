@@ -200,7 +200,9 @@ function joined(prediction) {
     ...prediction,
     labels: heads.flatMap(([name, head]) => labels(head).map((label) => `${name}/${label}`)),
     scores: Object.fromEntries(scores),
-    spans: heads.flatMap(([, head]) => head.spans ?? []).sort((one, other) => one.start - other.start),
+    spans: heads
+      .flatMap(([name, head]) => (head.spans ?? []).map((span) => ({ ...span, label: `${name}/${span.label}` })))
+      .sort((one, other) => one.start - other.start),
   };
 }
 

@@ -1,8 +1,7 @@
-import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from pipework.benchmarks.studies.run_ner import IGNORED, _encoded, _micro_f1, _words
+from pipework.benchmarks.studies.run_ner import IGNORED, _encoded, _micro_f1, _read_words, _words
 from pipework.data.examples import Example
 from pipework.tasks.spans import Span
 from pipework.train.config.run_config import run_config
@@ -39,5 +38,15 @@ def test_the_first_token_of_a_word_has_its_tag(trained_run):
     ],
 )
 def test_spans_count_with_exact_ends(tags, score):
-    predicted = np.array([TAGS.index(tag) for tag in tags.split()])
-    assert _micro_f1([_words(ROW, tokens=False)], [predicted], TAGS) == pytest.approx(score)
+    read = tags.split()
+    words = [*range(len(read))]
+    assert _micro_f1([_words(ROW, tokens=False)], [words], [read]) == pytest.approx(score)
+
+
+def test_a_word_without_a_token_does_not_move_the_spans(trained_run):
+    tokenizer = AutoTokenizer.from_pretrained(trained_run / "checkpoint")
+    row = Example(text="Dr. \ufffd Ana Lima left.", label=(Span(6, 14, "PER"),))
+    words = _words(row, tokens=True)
+    read = _read_words(words, tokenizer, run_config(trained_run))
+    assert read == [0, 2, 3, 4]
+    assert _micro_f1([words], [read], [["O", "B-PER", "I-PER", "O"]]) == 1

@@ -50,6 +50,18 @@ def test_rows_of_a_group_are_held_out_together(tmp_path):
     assert set.union(*authors) == {*range(25)}
 
 
+@pytest.mark.parametrize(
+    ("author", "message"),
+    [("one", "groups of data.group are too large"), (" ", "the group at 'author' is empty")],
+)
+def test_a_group_of_all_rows_and_an_empty_group_are_refused(tmp_path, author, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "a", "author": author}) + "\n")
+    path.write_text(path.read_text() + json.dumps({"text": "b", "author": author}) + "\n")
+    with pytest.raises(DataError, match=message):
+        held_out_by_group(path, rows=1, held_out=False)
+
+
 def test_a_file_without_columns_has_no_groups(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("Ana\tB-PER\n\nBob\tB-PER\n")
