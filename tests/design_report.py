@@ -24,13 +24,13 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 12_807,
-    "train": 12_277,
-    "export": 10_883,
+    "pipework": 12_867,
+    "train": 12_285,
+    "export": 10_919,
     "serve": 14_283,
     "benchmarks": 4_207,  # without studies
-    STUDIES: 5_103,
-    "tests": 51_638,
+    STUDIES: 5_115,
+    "tests": 51_704,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
