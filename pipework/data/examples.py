@@ -221,7 +221,7 @@ class Source:
             if (_part_digest(row, part.seed) in held_out) == part.held_out:
                 empty = False
                 yield row
-        if empty:
+        if empty and part.group is not None:
             message = f"{self.path}: the groups of data.group are too large: a part has no rows"
             raise DataError(message, "hold out fewer rows, or choose another column")
 

@@ -132,7 +132,7 @@ SETTINGS = {
     "an unknown metric": outside(
         "task.metric=auc",
         "'accuracy', 'macro_f1', 'micro_f1', 'f1', 'matthews', 'directional_f1', 'pearson', "
-        "'spearman', 'masked_accuracy' or 'order_accuracy'",
+        "'spearman', 'masked_accuracy', 'order_accuracy' or 'mean_score'",
     ),
     "a positive label that is none": settings(
         "task.metric=f1 & task.positive=snow",
