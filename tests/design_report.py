@@ -24,13 +24,13 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 12_867,
-    "train": 12_285,
+    "pipework": 12_864,
+    "train": 12_287,
     "export": 10_919,
     "serve": 14_283,
     "benchmarks": 4_207,  # without studies
     STUDIES: 5_115,
-    "tests": 51_709,
+    "tests": 51_725,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

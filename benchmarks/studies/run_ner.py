@@ -154,7 +154,7 @@ def _micro_f1(
     rows: Sequence[TaggedWords], words: Sequence[Sequence[int]], tags: Sequence[Sequence[str]]
 ) -> float:
     """Return the F1 of spans from the numbers and the tags of the read words of each row."""
-    right, found, true = 0, 0, 0
+    right = found = true = 0
     for row, words_W, tags_W in zip(rows, words, tags, strict=True):
         places = [row.places[word] for word in words_W]
         spans = {*parse_spans(spans_of_tokens(tags_W, places))}

@@ -37,7 +37,8 @@ def _overlap_f1(true: TokenSpans, found: TokenSpans, tokens: int, true_spans: in
     true_hits, found_hits = (
         int((same[spans.last + 1] > same[spans.first]).sum()) for spans in (true, found)
     )
-    recall, precision = true_hits / max(1, true_spans), found_hits / max(1, len(found.first))
+    recall = true_hits / max(1, true_spans)
+    precision = found_hits / max(1, len(found.first))
     return 2 * precision * recall / max(precision + recall, np.finfo(float).tiny)
 
 

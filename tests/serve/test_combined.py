@@ -310,6 +310,23 @@ def test_runs_that_do_not_fit_are_refused(runs, tmp_path, trained_run):
     assert (kind.returncode, "pipe combine makes such runs" in kind.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("first", ["cnn", "names"])
+def test_a_head_of_another_form_answers_as_its_run(runs, tmp_path, first):
+    base = runs["mood"].parent / "base"
+    model = f'name = "{base}"\nfreeze = true\nhead = "cnn"'
+    folder = tmp_path / "cnn"
+    folder.mkdir()
+    for name in ("train.jsonl", "dev.jsonl"):
+        shutil.copy(runs["mood"].parent / name, folder)
+    cnn = train_head(folder, "mood", "single_label", model=model, epochs=2)
+    chosen = {"cnn": cnn, "names": runs["names"]}
+    order = sorted(chosen, key=first.__ne__)
+    out = tmp_path / "out"
+    combine({name: chosen[name] for name in order}, out, NullProgress())
+    for (_, found), (_, own) in zip(predict(out), predict(cnn), strict=True):
+        assert found.heads["cnn"].scores == pytest.approx(own.scores, abs=1e-5)
+
+
 def test_labels_of_some_heads_are_scored_and_of_others_refused(text_heads, tmp_path):
     def evaluated(*labels):
         write(tmp_path / "e.jsonl", [{"text": "Ana met Oslo", "label": label} for label in labels])

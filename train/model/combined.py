@@ -17,6 +17,7 @@ from pipework.errors import ConfigError, RunFolderError
 from pipework.train.config.model import Head, HeadSettings
 from pipework.train.model import families
 from pipework.train.model.classifier import Classifier, model_class, open_checkpoint
+from pipework.train.model.pretrained import no_pooler
 
 HEADS_FILE, HEADS_WEIGHTS = "heads.json", "heads.safetensors"
 POOLER = "pooler"  # part of an encoder of transformers, but trained with a frozen encoder
@@ -163,9 +164,10 @@ def open_saved(folder: Path, attention: str | None = None) -> Classifier:
     for number, fields in enumerate(saved["others"]):
         settings = HeadSettings.model_validate(fields["settings"])
         config = AutoConfig.for_model(**fields["config"])
-        kind = model_class(config) if settings.head is Head.LINEAR else AutoModel
+        linear = settings.head is Head.LINEAR
+        kind = model_class(config) if linear else AutoModel
         with torch.device("meta"):  # without memory: the weights are in the files
-            model = kind.from_config(config)
+            model = kind.from_config(config, **({} if linear else no_pooler(config)))
         heads.append(Classifier(model, settings))
         _share(first.encoder, heads[-1].encoder)
         prefix = f"{number}."
