@@ -71,8 +71,7 @@ def build_checked(
         checker.check(candidate, opener, result.float_digest)
         parity = None
         progress.note(f"built, not run: {variant.label}; its ONNX graph passed; {reason}")
-    if graph != path:
-        graph.unlink(missing_ok=True)
+    graph.unlink(missing_ok=True)
     checker.reference_rows().write(folder / REFERENCE_ROWS_FILE)
     return _record(variant, checker, result, parity)
 
@@ -89,7 +88,8 @@ def _check_conversion(candidate: EngineCandidate, path: Path) -> None:
     converter = converter_of(candidate.variant.format)
     with tempfile.TemporaryDirectory(prefix="float-", dir=candidate.folder) as name:
         source = converter.structure(converter.write_graph(plain, Path(name), Precision.FP32))
-    engine = converter.structure(path if converter.runs_graphs else candidate.folder / GRAPH)
+    graph = candidate.folder / GRAPH
+    engine = converter.structure(graph if graph.is_file() else path)
     try:
         check_conversion(source, engine)
     except CheckFailedError as error:

@@ -40,22 +40,20 @@ def select_variants(
     if to in (TRITON, CASCADE):
         return ()
     if to == AUTO:
-        from pipework.train.model.packed_encoder import PACKABLE  # noqa: PLC0415  (imports torch)
-
-        family = manifest.model.family
-        packable, quantizable = family in PACKABLE, family != LINEAR_FAMILY
-        layouts = (Layout.PADDED, Layout.PACKED) if packable else (Layout.PADDED,)
+        quantizable = manifest.model.family != LINEAR_FAMILY
         chosen = tuple(
             variant
             for runtime in RUNTIMES
             for variant in _variants(
                 runtime,
                 _local_precisions(runtime, precision),
-                layouts,
+                _local_layouts(runtime, manifest.model.family),
                 _scalings(runtime, manifest),
             )
             if layout in (None, variant.layout)
             and (quantizable or variant.precision is not Precision.INT8)
+            # Without float16, attention is not one kernel.
+            and (variant.layout is not Layout.VARLEN or variant.precision is Precision.FP16)
         )
     else:
         runtime = runtime_of(to)
@@ -64,14 +62,15 @@ def select_variants(
         chosen = _variants(runtime, precisions, layouts, _scalings(runtime, manifest))
     if not chosen:
         supported = "; ".join(
-            f"{runtime.format}: {', '.join(runtime.precisions)}" for runtime in RUNTIMES
+            f"{runtime.format}: {', '.join(runtime.precisions)} ({', '.join(runtime.layouts)})"
+            for runtime in RUNTIMES
         )
         options = {"to": to, "precision": precision, "layout": layout}
         command = " ".join(
             f"--{name} {value}" for name, value in options.items() if value is not None
         )
         message = f"no engine variant matches {command}"
-        raise ConfigError(message, f"supported precisions: {supported}")
+        raise ConfigError(message, f"supported: {supported}")
     if to != AUTO:
         runtime_of(to).check_converter()
     return chosen
@@ -125,9 +124,18 @@ def _variants(
     return tuple(
         Variant(format=runtime.format, precision=precision, layout=layout, scaling=scaling)
         for precision, layout in product(precisions, layouts)
-        if precision in runtime.precisions and layout in runtime.layouts
+        if runtime.supports(precision, layout)
         for scaling in (scalings if precision is Precision.INT8 else (None,))
     )
+
+
+def _local_layouts(runtime: Runtime, family: str) -> tuple[Layout, ...]:
+    """Return the layouts to build with `auto`: those of a family that are worth building here."""
+    from pipework.train.model.packed_encoder import PACKABLE, VARLEN  # noqa: PLC0415  (torch)
+
+    packed = (Layout.PACKED,) if family in PACKABLE else ()
+    varlen = Layout.VARLEN in runtime.layouts and family in VARLEN and runtime.computes_on_gpu()
+    return (Layout.PADDED, *packed, *((Layout.VARLEN,) if varlen else ()))
 
 
 def _scalings(runtime: Runtime, manifest: Manifest) -> tuple[Scaling, ...]:

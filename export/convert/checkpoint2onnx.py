@@ -1,25 +1,34 @@
-"""Export a checkpoint to an ONNX graph with dynamic batch size and length, padded or packed.
+"""Export a checkpoint to an ONNX graph with dynamic batch size and length, in any layout.
 
 The inputs of the graph are the arrays of `pipework.serve.engines.collate.Collate`, int64; the
 output is logits, float32 [B, C], or a row for each token.
 """
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 import torch
 from torch import nn
 
 from pipework.errors import ConfigError
+from pipework.export.convert import varlen
 from pipework.export.convert.prune_last_layer import prune_last_layer
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import Manifest
+from pipework.text.packing import LENGTHS, OFFSET
 from pipework.train.data.tokenizer import summary
 from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.classifier import Classifier
 from pipework.train.model.combined import open_saved
-from pipework.train.model.packed_encoder import PackedEncoder, check_packable
+from pipework.train.model.packed_encoder import (
+    SLIDING,
+    PackedEncoder,
+    check_packable,
+    check_varlen,
+)
 
 # The packed graph passes explicit positions and a float attention bias to the encoder: 0 between
 # tokens of the same text, a large negative number elsewhere. The states of each text are then
@@ -31,7 +40,7 @@ from pipework.train.model.packed_encoder import PackedEncoder, check_packable
 # clearly faster, takes 5 to 9 s instead of 1 to 2 s, and fails for XLNet.
 OPSET = 17  # the first opset with a layer norm operator
 EXPORTER = "torchscript"
-AXES = {0: "batch", 1: "length"}  # dynamic axes of the inputs with one value per token
+AXES = {0: "batch", 1: "length"}  # names of the dynamic axes of inputs for tokens
 
 
 def strip_model_prefix(path: str) -> str:
@@ -50,7 +59,13 @@ def module_path(node: str) -> str:
 
 
 class PackedClassifier(nn.Module):
-    """Computes logits from packed rows, the arrays of `pipework.text.packing.pack`."""
+    """Computes logits from packed rows, the arrays of `pipework.text.packing.pack`.
+
+    Attributes:
+        token_axes: dynamic axes of the inputs with one value per token.
+    """
+
+    token_axes: Mapping[int, str] = AXES
 
     def __init__(self, classifier: Classifier) -> None:
         """Wrap a classifier whose family passes `check_packable`."""
@@ -72,10 +87,73 @@ class PackedClassifier(nn.Module):
     ) -> torch.Tensor:
         """Return logits [N, C]."""
         states_RTH = self.read(input_ids, position_ids, segment_ids, token_type_ids)
+        return self.from_packed(states_RTH, text_index, entity_spans)
+
+    def token_inputs(self) -> dict[str, torch.Tensor]:
+        """Return an example of three texts: inputs with a value for each token."""
+        segments_RT = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, -1, -1]])
+        return {
+            "input_ids": torch.ones_like(segments_RT),
+            "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0, 0]]),
+            "segment_ids": segments_RT,
+        }
+
+    def text_inputs(self) -> dict[str, torch.Tensor]:
+        """Return the example's inputs with values for each text, without `text_index`."""
+        return {}
+
+    def from_packed(
+        self,
+        states_RTH: torch.Tensor,
+        text_index: torch.Tensor,
+        entity_spans: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Return logits [N, C] from the states of packed rows."""
         flat_SH = states_RTH.reshape(-1, self.width)
         states_NLH = flat_SH[text_index.clamp(min=0)]
         mask_NL = (text_index >= 0).to(torch.int64)
         return self.classifier.from_states(states_NLH, mask_NL, entity_spans)
+
+
+class VarlenClassifier(PackedClassifier):
+    """Computes logits from the arrays of `pipework.text.packing.concatenate`."""
+
+    token_axes = MappingProxyType({1: "length"})
+
+    def forward(  # type: ignore[override]  # noqa: PLR0913  (the inputs of the graph)
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        token_offset: torch.Tensor,
+        cumulative_lengths: torch.Tensor,
+        text_index: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+        entity_spans: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return logits [N, C]."""
+        unused = torch.zeros(1, 1, 1, 1)  # a bias of four dimensions is passed on as it is
+        states_1TH = self.read.states(
+            input_ids,
+            position_ids,
+            unused if self.read.window is None else {"full_attention": unused, SLIDING: unused},
+            token_type_ids,
+            token_offset=token_offset,
+            cumulative_lengths=cumulative_lengths,
+        )
+        return self.from_packed(states_1TH, text_index, entity_spans)
+
+    def token_inputs(self) -> dict[str, torch.Tensor]:
+        """Return an example of three texts: inputs with a value for each token."""
+        positions_1T = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 3, 4]])
+        return {"input_ids": torch.ones_like(positions_1T), "position_ids": positions_1T}
+
+    def text_inputs(self) -> dict[str, torch.Tensor]:
+        """Return the example's inputs with values for each text, without `text_index`."""
+        offset_NL = [[0, 1, 2, 5, 6], [7, 8, 10, 11, 12], [13, 14, 3, 4, 9]]
+        return {
+            OFFSET: torch.tensor(offset_NL),
+            LENGTHS: torch.tensor([0, 3, 7, 12]),
+        }
 
 
 class _Logits(nn.Module):
@@ -97,17 +175,37 @@ def checkpoint_to_onnx(
     """Load the run's checkpoint, trace it, and write the graph to `path`.
 
     Raises:
-        ConfigError: `layout` is packed, and the model family does not support it; or ONNX has no
-            operation that the family needs.
+        ConfigError: the model family does not support the layout, or ONNX has no operation that it
+            needs.
     """
-    if layout is Layout.PACKED:
-        check_packable(manifest.model.family)
-    classifier = open_saved(run / FOLDER, attention="eager")
-    type_ids, spans = manifest.input.type_ids, manifest.model.takes_spans
-    if layout is Layout.PACKED:
-        trace_packed(PackedClassifier(classifier), path, type_ids=type_ids, spans=spans)
-    else:
-        trace(classifier, path, type_ids=type_ids, spans=spans)
+    family, type_ids = manifest.model.family, manifest.input.type_ids
+    spans = manifest.model.takes_spans
+    match layout:
+        case Layout.PADDED:
+            trace(open_saved(run / FOLDER, "eager"), path, type_ids=type_ids, spans=spans)
+        case Layout.PACKED:
+            check_packable(family)
+            packed = PackedClassifier(open_saved(run / FOLDER, "eager"))
+            trace_packed(packed, path, type_ids=type_ids, spans=spans)
+        case Layout.VARLEN:
+            check_varlen(family)
+            varied = VarlenClassifier(open_saved(run / FOLDER, varlen.ATTENTION))
+            _check_window(varied.read.window, manifest)
+            trace_packed(varied, path, type_ids=type_ids, spans=spans)
+            varlen.add_function(path)
+
+
+def _check_window(window: int | None, manifest: Manifest) -> None:
+    """Check that all tokens of a text are in the attention window of each other.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    longest = manifest.input.max_length
+    if window is not None and longest > window + 1:
+        message = f"the varlen layout has no attention windows: {longest} tokens of a text, "
+        message += f"windows of {window} tokens to each side"
+        raise ConfigError(message, "use --layout packed, or train with a smaller max_length")
 
 
 def trace(model: nn.Module, path: Path, *, type_ids: bool, spans: bool) -> None:
@@ -124,23 +222,23 @@ def trace(model: nn.Module, path: Path, *, type_ids: bool, spans: bool) -> None:
 
 
 def trace_packed(model: PackedClassifier, path: Path, *, type_ids: bool, spans: bool) -> None:
-    """Write a model as a packed graph; sets the model to evaluation mode.
+    """Write a model as a packed or varlen graph; sets the model to evaluation mode.
 
     The second dimension of `text_index` is 1 if the head reads only the first token of a text.
     """
-    segments_RT = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, -1, -1]])
-    inputs = {
-        "input_ids": torch.ones_like(segments_RT),
-        "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0, 0]]),
-        "segment_ids": segments_RT,
-    }
+    inputs = model.token_inputs()
     if type_ids:
-        inputs["token_type_ids"] = torch.zeros_like(segments_RT)
-    axes = dict.fromkeys(inputs, AXES)
+        inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
+    axes = dict.fromkeys(inputs, model.token_axes)
     index_NL = torch.tensor([[0, 1, 2, -1, -1], [3, 4, 5, 6, -1], [7, 8, 9, 10, 11]])
     inputs["text_index"] = index_NL[:, :1] if model.first_only else index_NL
     longest = {} if model.first_only else {1: "longest"}
     axes |= {"logits": {0: "texts"}, "text_index": {0: "texts"} | longest}
+    inputs |= (of_texts := model.text_inputs())
+    axes |= {
+        name: {axis: f"{name} {axis}" for axis in range(values.ndim)}
+        for name, values in of_texts.items()
+    }
     if spans:
         inputs["entity_spans"] = torch.tensor([[0, 1, 2, 3], [1, 2, 2, 4], [3, 5, 0, 2]])
         axes["entity_spans"] = {0: "texts"}

@@ -12,7 +12,7 @@ from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineBuild, Precision, Variant
 from pipework.serve.engines.runtime import Runtime
 
-GRAPH = "model.onnx"  # name of the graph in the folder of an engine
+GRAPH = "graph.onnx"  # name of the graph in the folder of an engine
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from pipework.export.convert import varlen
 from pipework.machine import cpu_limit
 from pipework.serve.engines.onnxruntime import CPU, session_options
 
@@ -48,6 +49,8 @@ def float32_tensors(model: onnx.ModelProto) -> set[str]:
 
 def supports_fp16(node: NodeProto, floating: set[str], opset: int) -> bool:
     """Return whether a node's operator accepts float16 in place of each float32 tensor."""
+    if node.domain == varlen.DOMAIN:
+        return True
     known = onnx.defs.has(node.op_type, opset, node.domain)
     if not known or has_graph(node):
         return False

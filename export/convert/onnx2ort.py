@@ -1,14 +1,15 @@
-"""Engines of onnxruntime: an engine is the ONNX graph itself."""
+"""Engines of onnxruntime: an engine is the ONNX graph itself, with the kernel of its layout."""
 
 from pathlib import Path
 
 from pipework.export.convert.converter import ConvertedGraph, Converter
 from pipework.export.convert.fusions import operators
+from pipework.export.convert.varlen import use_kernel
 from pipework.export.rows.run_rows import RunRows
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineBuild, Layout, Precision, Variant
 from pipework.serve.engines.cuda import Gpu
-from pipework.serve.engines.onnxruntime import OnnxRuntime, cuda_gpu
+from pipework.serve.engines.onnxruntime import GPU_TARGET, OnnxRuntime, cuda_gpu
 
 # The CUDA kernel of MatMulInteger reads int8 only, and the layers with dynamic scales read uint8:
 # https://github.com/microsoft/onnxruntime/blob/main/docs/OperatorKernels.md
@@ -17,7 +18,7 @@ ONNX_FP32 = Variant(format=OnnxRuntime.format, precision=Precision.FP32, layout=
 
 
 class OnnxConverter(Converter):
-    """Keeps the graph."""
+    """Keeps the graph; a varlen graph is kept in addition, because it runs on any machine."""
 
     runtime = OnnxRuntime()
     runs_graphs = True
@@ -28,6 +29,9 @@ class OnnxConverter(Converter):
     ) -> EngineBuild:
         """Rename the graph; print a warning about nodes without a CUDA kernel."""
         del run_rows
+        if graph.variant.layout is Layout.VARLEN:
+            use_kernel(graph.path, out)
+            return graph.build.model_copy(update={"target": GPU_TARGET})
         graph.path.rename(out)
         if graph.variant.precision is Precision.INT8:
             warning = cuda_warning(out, cuda_gpu())

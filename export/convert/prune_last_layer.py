@@ -70,7 +70,8 @@ class _Graph:
     def has_all_tokens(self, name: str) -> bool:
         """Return whether the inferred shape of a tensor is [R, T, D] without broadcasting."""
         shape = self._shapes.get(name, ())
-        return len(shape) == len("RTD") and 1 not in shape[:2]
+        known = 1 not in shape[:2] or shape[:2] == self._shapes["input_ids"]
+        return len(shape) == len("RTD") and known
 
     def find_gather(self) -> _Gather | None:
         """Return the nodes that gather the first tokens; None if the structure is unknown."""

@@ -209,7 +209,7 @@ def locate_input(
     feed = next(feed for feed in feeds if case.index in feed.rows)
     number = list(feed.rows).index(case.index)
     width, length = feed.arrays["input_ids"].shape[1], len(case.row.encoding)
-    if layout is Layout.PACKED:
+    if layout is not Layout.PADDED:
         row, start = divmod(int(feed.arrays["text_index"][number, 0]), width)
     else:
         row, start = number, width - length if collate.padding.left else 0

@@ -17,7 +17,7 @@ from pipework.export.rows.edge_cases import Row, WordRows, edge_case_rows, encod
 from pipework.run_folder.engine_record import Layout, Precision, Tolerance
 from pipework.run_folder.manifest import Input, Manifest
 from pipework.scoring.evaluation import label_array
-from pipework.serve.engines.collate import Collate
+from pipework.serve.engines.collate import INPUTS, Collate
 from pipework.text.encoding import Encoding, TextEncoder, open_encoder
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import SAMPLE
@@ -214,13 +214,13 @@ def graph_feeds(
     """Return the input arrays of calls with `batch` encodings each, by the graph's input names.
 
     Args:
-        graph: an ONNX file of `checkpoint_to_onnx`, padded or packed.
+        graph: an ONNX file of `checkpoint_to_onnx`.
         run_rows: the run, which determines padding and entity spans.
         encodings: the inputs, in order.
         batch: number of inputs per call.
     """
     collate = Collate(
-        layout=Layout.PADDED if _text_index(graph) is None else Layout.PACKED,
+        layout=_layout(graph),
         padding=Padding.of(run_rows.manifest.input),
         spans=run_rows.manifest.model.takes_spans,
         first_only=reads_first_only(graph),
@@ -231,6 +231,12 @@ def graph_feeds(
         for start in range(0, len(encodings), batch)
         for feed in collate.feeds(encodings[start : start + batch])
     ]
+
+
+def _layout(graph: Path) -> Layout:
+    """Return the layout of a graph, by its inputs."""
+    inputs = {input_.name for input_ in onnx.load(graph, load_external_data=False).graph.input}
+    return next(layout for layout, names in INPUTS.items() if inputs.issuperset(names))
 
 
 def reads_first_only(graph: Path) -> bool:

@@ -71,7 +71,8 @@ def export(
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=FORMATS)],
     precision: Annotated[Precision | None, typer.Option(help="numeric precision")] = None,
     layout: Annotated[
-        Layout | None, typer.Option(help="batch layout: a text per row, or several")
+        Layout | None,
+        typer.Option(help="batch layout: a text per row, several, or all without padding (GPU)"),
     ] = None,
     repository: Annotated[
         Path | None, typer.Option(help="Triton repository to add a proven engine to")

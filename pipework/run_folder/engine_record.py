@@ -29,10 +29,15 @@ class Precision(StrEnum):
 
 
 class Layout(StrEnum):
-    """The batch layout: a text per padded row, or several texts packed into a row."""
+    """The batch layout: a text per padded row, several texts packed into a row, or all in one row.
+
+    A varlen graph has no padding and no mask: its attention takes the lengths of the texts. Its
+    kernel runs on NVIDIA GPUs only.
+    """
 
     PADDED = "padded"
     PACKED = "packed"
+    VARLEN = "varlen"
 
 
 class Scaling(StrEnum):
@@ -59,8 +64,8 @@ class Variant(Record):
     def label(self) -> str:
         """The engine's name in its run folder."""
         scaling = [self.scaling] if self.scaling is not None else []
-        packed = [self.layout] if self.layout is Layout.PACKED else []
-        return "-".join((self.format, self.precision, *scaling, *packed))
+        layout = [] if self.layout is Layout.PADDED else [self.layout]
+        return "-".join((self.format, self.precision, *scaling, *layout))
 
 
 class LengthBand(Record):

@@ -1,4 +1,4 @@
-"""Cuts a batch into engine calls: padded micro-batches of similar lengths, or packed rows.
+"""Cuts a batch into engine calls: padded micro-batches of similar lengths, or packed texts.
 
 A call has a fixed cost: small on a CPU, as for thousands of tokens on a GPU. Padding inputs into
 one call pays only if it costs less than a second call. The cost of calls is measured on this
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipework.run_folder.engine_record import Layout
 from pipework.tasks.outputs import RowOffsets, one_row_of
 from pipework.text.encoding import Encoding
-from pipework.text.packing import even_bins, even_rows, pack
+from pipework.text.packing import LENGTHS, OFFSET, concatenate, even_bins, even_rows, pack
 from pipework.text.padding import Padding, pad
 
 WIDTH = 64  # tokens; up to this width the quadratic cost of attention is small
@@ -32,6 +32,14 @@ ROW_TOKENS = 256  # most tokens of a packed row: the cost of attention is quadra
 # Factor by which packed calls may exceed `most_tokens`, so that a batch slightly larger than a
 # call is not split: that takes 4 % longer (CPU, int8 MiniLM, batches of 1,020 tokens on average).
 PACKED_SLACK = 1.25
+
+
+# The inputs of graphs by layout, without those that all have, type ids and entity spans.
+INPUTS = {
+    Layout.PADDED: ("attention_mask",),
+    Layout.PACKED: ("position_ids", "segment_ids", "text_index"),
+    Layout.VARLEN: ("position_ids", "text_index", LENGTHS, OFFSET),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +126,7 @@ class Collate:
     """Cuts batches into calls and builds the arrays of the graph.
 
     Attributes:
-        layout: padded or packed.
+        layout: padded, packed or varlen.
         padding: padding token, and whether there are type ids.
         spans: whether the graph takes the spans of two entities.
         first_only: whether a packed graph reads the state of the first token only.
@@ -143,11 +151,7 @@ class Collate:
     @property
     def names(self) -> set[str]:
         """Names of the graph's input arrays."""
-        names = {"input_ids"}
-        if self.layout is Layout.PADDED:
-            names.add("attention_mask")
-        else:
-            names |= {"position_ids", "segment_ids", "text_index"}
+        names = {"input_ids", *INPUTS[self.layout]}
         names |= {"token_type_ids"} if self.padding.type_ids else set()
         return names | ({"entity_spans"} if self.spans else set())
 
@@ -157,21 +161,27 @@ class Collate:
             return
         for rows in self._calls([len(encoding) for encoding in encodings]):
             call = [encodings[row] for row in rows]
-            packed = self.layout is Layout.PACKED
-            arrays = self._packed(call) if packed else pad(call, self.padding)
+            arrays = self._arrays(call)
             # Texts with entities have spans, but a graph that reads only the marks takes none.
             yield InputFeed(rows=rows, arrays={name: arrays[name] for name in sorted(self.names)})
 
     def _calls(self, lengths_N: Sequence[int]) -> list[list[int]]:
         if self.whole:
             return [[*range(len(lengths_N))]]
-        if self.layout is Layout.PACKED:
-            return even_bins(lengths_N, round(PACKED_SLACK * self.costs.most_tokens))
-        return plan(lengths_N, self.costs)
+        if self.layout is Layout.PADDED:
+            return plan(lengths_N, self.costs)
+        return even_bins(lengths_N, round(PACKED_SLACK * self.costs.most_tokens))
 
-    def _packed(self, encodings: Sequence[Encoding]) -> dict[str, NDArray[np.int64]]:
-        rows = even_rows(list(map(len, encodings)), self.row_tokens, self.row_step)
-        return pack(encodings, rows, self.padding, first_only=self.first_only, step=self.row_step)
+    def _arrays(self, encodings: Sequence[Encoding]) -> dict[str, NDArray[np.int64]]:
+        match self.layout:
+            case Layout.PADDED:
+                return pad(encodings, self.padding)
+            case Layout.PACKED:
+                rows = even_rows([*map(len, encodings)], self.row_tokens, self.row_step)
+                first, step = self.first_only, self.row_step
+                return pack(encodings, rows, self.padding, first_only=first, step=step)
+            case Layout.VARLEN:
+                return concatenate(encodings, self.padding, first_only=self.first_only)
 
 
 def plan(lengths_N: Sequence[int], costs: Costs) -> list[list[int]]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from pipework.errors import MissingDependencyError, PipeError, RunFolderError
 from pipework.machine import LowPriorityThread, cpu_limit
-from pipework.run_folder.engine_record import EngineBuild, Precision, Scaling, Variant
+from pipework.run_folder.engine_record import EngineBuild, Layout, Precision, Scaling, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
@@ -44,6 +44,7 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
         "cudnn_conv_algo_search": "HEURISTIC",
     },
 }
+GPU_TARGET = "NVIDIA GPUs"  # of engines in the varlen layout
 CUDA_HINT = "pip install 'pipework[cuda]', or hide the GPU: CUDA_VISIBLE_DEVICES=''"
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class OnnxRuntime(Runtime):
     model_file = "model.onnx"
     extra = "cpu"
     precisions = (Precision.FP32, Precision.FP16, Precision.INT8)
+    layouts = tuple(Layout)
     scalings = (Scaling.DYNAMIC, Scaling.STATIC)
     # The names under which optimum and transformers.js look for a precision.
     hub_files = MappingProxyType(
@@ -86,6 +88,11 @@ class OnnxRuntime(Runtime):
         if precision is Precision.FP16:
             return Usability.SLOW, f"{where}, which computes fp16 in float32"
         return cpu_usability(precision, where)
+
+    def supports(self, precision: Precision, layout: Layout) -> bool:
+        """Return whether there are engines of a precision in a layout; varlen has no int8."""
+        varlen_int8 = layout is Layout.VARLEN and precision is Precision.INT8
+        return super().supports(precision, layout) and not varlen_int8
 
     def version(self) -> str:
         """Return name and version of the runtime."""
@@ -118,9 +125,15 @@ class OnnxRuntime(Runtime):
         threads: int,
     ) -> CollatedEngine:
         """Open an ONNX graph; it contains its precision."""
-        del variant, built
         check_installed("onnxruntime", self.extra)
+        if built is not None and variant.layout is Layout.VARLEN and not self.computes_on_gpu():
+            message = "onnxruntime computes the varlen layout on an NVIDIA GPU only"
+            raise NoGpuError(message, "use another engine: pipe export RUN --to onnx")
         return OnnxRuntimeEngine(path, collate, threads=threads)
+
+    def fits_here(self, built: EngineBuild) -> bool:
+        """Return whether there is a GPU if an engine needs one."""
+        return built.target != GPU_TARGET or self.computes_on_gpu()
 
 
 class OnnxRuntimeEngine(CollatedEngine):

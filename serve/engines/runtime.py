@@ -61,7 +61,7 @@ class Runtime(ABC):
     model_file: ClassVar[str]
     extra: ClassVar[str]
     precisions: ClassVar[tuple[Precision, ...]]
-    layouts: ClassVar[tuple[Layout, ...]] = tuple(Layout)
+    layouts: ClassVar[tuple[Layout, ...]] = (Layout.PADDED, Layout.PACKED)
     scalings: ClassVar[tuple[Scaling, ...]] = (Scaling.STATIC,)
     hub_files: ClassVar[Mapping[Precision, str]] = MappingProxyType({})
     triton: ClassVar[TritonForm | None] = None
@@ -73,6 +73,10 @@ class Runtime(ABC):
         Raises:
             MissingDependencyError, ImportError, OSError: a package is missing or damaged.
         """
+
+    def supports(self, precision: Precision, layout: Layout) -> bool:
+        """Return whether there are engines of a precision in a layout."""
+        return precision in self.precisions and layout in self.layouts
 
     @abstractmethod
     def local_precisions(self) -> tuple[Precision, ...]:

@@ -21,11 +21,15 @@ PACKABLE = frozenset(
         *("modernbert", "mpnet", "rembert", "roberta", "xlm-roberta"),
     }
 )
+# These also call an attention function of `transformers.AttentionInterface` without a bias of theirs.
+VARLEN = PACKABLE - {"mpnet", "rembert"}
 REASONS = {
     "deberta": "it multiplies its embeddings by the mask",
     "deberta-v2": "it multiplies its embeddings by the mask",
     "funnel": "it pools neighbouring tokens",
+    "mpnet": "its attention adds a bias for relative positions",
     "nystromformer": "its attention uses means over the whole row",
+    "rembert": "its attention cannot be replaced in transformers",
     "xlnet": "its positions are relative to the whole row",
 }
 
@@ -47,12 +51,25 @@ class PackedEncoder:
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the last hidden states [R, T, H]; all inputs are int64 [R, T]."""
+        bias = self._bias(segment_ids, position_ids)
+        return self.states(input_ids, position_ids, bias, token_type_ids)
+
+    def states(
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        bias: torch.Tensor | dict[str, torch.Tensor],
+        token_type_ids: torch.Tensor | None = None,
+        **attention: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the last hidden states with a given bias, and arguments of the attention."""
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         states_RTH: torch.Tensor = self._encoder(
             input_ids=input_ids,
-            attention_mask=self._bias(segment_ids, position_ids),
+            attention_mask=bias,
             position_ids=position_ids + self._offset,
             **types,
+            **attention,
         ).last_hidden_state
         return states_RTH
 
@@ -90,8 +107,20 @@ def check_packable(family: str, instead: str = "use --layout padded") -> None:
     Raises:
         ConfigError: it does not.
     """
-    if family not in PACKABLE:
+    _check_family(family, PACKABLE, "packed rows", instead)
+
+
+def check_varlen(family: str) -> None:
+    """Check that a family supports the varlen layout.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    _check_family(family, VARLEN, "the varlen layout", "use --layout padded or packed")
+
+
+def _check_family(family: str, supported: frozenset[str], layout: str, instead: str) -> None:
+    if family not in supported:
         reason = REASONS.get(family, "not tested")
-        message = f"{family} does not support packed rows: {reason}"
-        hint = f"{instead}; supported: {', '.join(sorted(PACKABLE))}"
-        raise ConfigError(message, hint)
+        message = f"{family} does not support {layout}: {reason}"
+        raise ConfigError(message, f"{instead}; supported: {', '.join(sorted(supported))}")
