@@ -7,7 +7,7 @@ STUDIES = tests/benchmarks/studies
 # The tests start hundreds of Python processes: each would compile the modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-others test-all lint check results tables triton cluster clean
+.PHONY: demo test test-others test-all lint check results tables triton cluster paper-gpu clean
 
 demo: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.demo
@@ -76,5 +76,13 @@ cluster: .cluster/ready
 		-e '.[cpu,ray,s3]' 'dask[dataframe]' 'moto[server]' pyspark 'ray[data]'
 	touch $@
 
+# ONNX Runtime for CUDA and CUDA's headers. Tests compile stubs of CUDA's libraries, so that it runs without a GPU.
+paper-gpu: .paper-gpu/ready
+
+.paper-gpu/ready: constraints-paper-gpu.txt | .venv/ready-dev
+	rm -rf .paper-gpu
+	$(PIP) install --no-deps -c constraints-paper-gpu.txt --target .paper-gpu onnxruntime-gpu nvidia-cuda-runtime nvidia-cuda-crt
+	touch $@
+
 clean:
-	rm -rf .venv .triton .cluster runs
+	rm -rf .venv .triton .cluster .paper-gpu runs

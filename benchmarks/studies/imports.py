@@ -220,7 +220,7 @@ def measure(family: Family, source: str) -> Iterator[ImportCheck]:
         except Exception as error:  # noqa: BLE001  (any error of an exporter is the reason)
             yield ImportCheck(step=SAVE, reason=_reason(error, name))
             return
-        layouts = [layout for layout in Layout if layout is Layout.PADDED or family in PACKABLE]
+        layouts = (Layout.PADDED, *((Layout.PACKED,) if family in PACKABLE else ()))
         steps: dict[str, Callable[[], float]] = {
             "import": lambda: _import(folder, run),
             **{layout.value: partial(_export, run, layout) for layout in layouts},

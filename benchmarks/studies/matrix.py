@@ -28,7 +28,7 @@ from pipework.export.config import ExportSettings
 from pipework.export.plan import all_variants
 from pipework.export.run import export
 from pipework.progress import NullProgress, Progress
-from pipework.run_folder.engine_record import Precision, Scaling, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Scaling, Variant
 from pipework.text.encoding import MARKS
 from pipework.train.config.model import Head
 from pipework.train.config.run_config import Config
@@ -41,7 +41,11 @@ SETTINGS = ExportSettings.model_validate({"tolerances": FEW_ROWS, "speed_s": 0.0
 DEV_EVERY = 3  # dev rows are every third train row
 LENGTH = 128  # much longer than the 7 tokens with which a graph is traced
 # Without grouped int8: the layers of the tiny encoders have fewer inputs than a group.
-VARIANTS = tuple(one for one in all_variants() if one.scaling is not Scaling.GROUPED)
+VARIANTS = tuple(
+    one
+    for one in all_variants()
+    if one.scaling is not Scaling.GROUPED and one.layout is not Layout.VARLEN
+)
 RATE = 0.1  # learning rate times the width of the encoder
 
 

@@ -41,16 +41,17 @@ from pipework.export.run import export
 from pipework.git import CHECKOUT, git_commit
 from pipework.machine import computes_bf16
 from pipework.progress import NullProgress, Progress
-from pipework.run_folder.engine_record import Precision, Variant
+from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.files import write_atomically
 from pipework.run_folder.manifest import read_manifest, write_manifest
 
 SETTINGS = ExportSettings(speed_s=0, dev_rows=200, calibration_rows=100)
-# Engines that can be computed on any machine with a processor.
+# Engines that any machine with a processor computes.
 VARIANTS = tuple(
     variant
     for variant in all_variants()
     if variant.format in {"onnx", "openvino"}
+    and variant.layout is not Layout.VARLEN
     and (variant.precision is not Precision.BF16 or computes_bf16())
 )
 LOWER = tuple(variant for variant in VARIANTS if variant.precision is not Precision.FP32)

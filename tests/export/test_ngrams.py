@@ -50,7 +50,7 @@ def built_engines(run, engines):
     wanted = [
         one
         for kind in engines
-        for layout in Layout
+        for layout in (Layout.PADDED, Layout.PACKED)
         for one in select_variants(manifest, *kind, layout)
     ]
     export(run, NullProgress(), wanted, settings=QUICK)

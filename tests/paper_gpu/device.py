@@ -35,7 +35,7 @@ print(json.dumps(resolve_name(sys.argv[1])(*json.loads(sys.argv[2]))))
 
 def missing() -> str:
     """Return why there is no paper GPU here; empty if there is one."""
-    if not PROVIDER.is_file():
+    if not (PACKAGES / "ready").is_file():
         return "the environment of make paper-gpu is absent"
     absent = [name for name in ("cc", "nm") if shutil.which(name) is None]
     return f"{' and '.join(absent)} are absent" if absent else ""
@@ -52,11 +52,12 @@ class PaperGpu:
         """Compile the libraries to `folder`."""
         source = folder / "cuda.c"
         text = (HERE / "cuda_stub.c").read_text(encoding="utf-8")
-        others = (name for name in _imported() if f" {name}(" not in text and f"*{name}(" not in text)
+        others = (
+            name for name in _imported() if f" {name}(" not in text and f"*{name}(" not in text
+        )
         functions = "\n".join(f"int {name}(void) {{ return 0; }}" for name in others)
         source.write_text(f"{text}\n{functions}\n", encoding="utf-8")
         command = ("cc", "-w", "-O1", "-shared", "-fPIC", "-I", HEADERS, source)
-        first, *same = LIBRARIES
         for name in LIBRARIES:
             subprocess.run([*command, f"-Wl,-soname,{name}", "-o", folder / name], check=True)
         return cls(folder=folder)

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 
 from pipework.run_folder.engine_record import Layout
@@ -37,9 +38,10 @@ def placed(graph):
     return providers
 
 
-def call_events(graph, layout, lengths, type_ids):
+def call_events(graph, layout, lengths):
     """Return the events of the second of two calls with texts of these lengths."""
-    padding = Padding(pad_id=0, pad_type_id=0, type_ids=type_ids, left=False)
+    inputs = {one.name for one in onnx.load(graph).graph.input}
+    padding = Padding(pad_id=0, type_ids="token_type_ids" in inputs)
     collate = Collate(layout=Layout(layout), padding=padding, spans=False, whole=True)
     texts = [text_of(length) for length in lengths]
     with OnnxRuntimeEngine(Path(graph), collate) as engine:

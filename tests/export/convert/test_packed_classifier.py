@@ -1,7 +1,8 @@
-"""Packed rows: texts in the same row have the same logits as alone."""
+"""Packed rows and the varlen layout: texts in the same row have the same logits as alone."""
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 
@@ -10,7 +11,12 @@ import pytest
 
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
 from pipework.errors import ConfigError
-from pipework.export.convert.checkpoint2onnx import PackedClassifier, trace_packed
+from pipework.export.convert import varlen
+from pipework.export.convert.checkpoint2onnx import (
+    PackedClassifier,
+    VarlenClassifier,
+    trace_packed,
+)
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.serve.engines.collate import ROW_TOKENS, Collate
@@ -22,28 +28,41 @@ from pipework.text.padding import Padding
 from pipework.train.config.model import Head
 from pipework.train.model.checkpoint_engine import CheckpointEngine
 from pipework.train.model.classifier import open_checkpoint, padding_of
-from pipework.train.model.packed_encoder import PACKABLE, check_packable, first_position
+from pipework.train.model.packed_encoder import (
+    PACKABLE,
+    VARLEN,
+    check_packable,
+    check_varlen,
+    first_position,
+)
 from tests.repetitions import repeated
 from tests.tiny_models import SampleRows, open_tiny
 
 TINY = [family for family in EncoderFamily if family in PACKABLE]
 # Each family once and each head at least once; `pipework.benchmarks.studies.matrix` has them all.
 CROSS = list(zip(TINY, cycle(Head), strict=False))
+WHOLE_TEXT = {"local_attention": 1024}  # windows of ModernBERT, which the varlen layout has not
+LAYOUTS = [
+    *((family, head, Layout.PACKED) for family, head in CROSS),
+    *((family, head, Layout.VARLEN) for family, head in CROSS if family in VARLEN),
+]
+BOTH = [(*pair, layout) for pair in CROSS[: len(Head)] for layout in (Layout.VARLEN, Layout.PACKED)]
 SAME = 1e-5
 
 
 @dataclass(frozen=True)
 class TracedGraph:
-    """A packed graph and the checkpoint's logits, each text alone."""
+    """A packed or varlen graph and the checkpoint's logits, each text alone."""
 
     path: Path
+    layout: Layout
     padding: Padding
     spans: bool
     encodings: list[Encoding]
     expected_NC: np.ndarray
 
     def open(self, kind="onnx", **options):
-        collate = Collate(layout=Layout.PACKED, padding=self.padding, spans=self.spans, **options)
+        collate = Collate(layout=self.layout, padding=self.padding, spans=self.spans, **options)
         if kind == "onnx":
             return OnnxRuntimeEngine(self.path, collate)
         path = self.path.with_suffix(".xml")
@@ -53,18 +72,18 @@ class TracedGraph:
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
-    """Create and cache graphs by family and head."""
-    cache = {}
+    """Create and cache graphs by family, head and layout."""
 
-    def make(family, head):
-        if (family, head) not in cache:
-            cache[family, head] = trace(family, head, tmp_path_factory.mktemp(f"{family}-{head}"))
-        return cache[family, head]
+    @cache
+    def make(family, head, layout=Layout.PACKED):
+        folder = tmp_path_factory.mktemp(f"{family}-{head}-{layout}")
+        wide = family is EncoderFamily.MODERNBERT and layout is Layout.VARLEN
+        return trace(family, head, folder, layout, **(WHOLE_TEXT if wide else {}))
 
     return make
 
 
-def trace(family, head, folder, **config):
+def trace(family, head, folder, layout=Layout.PACKED, **config):
     rows = SampleRows.of(family)
     publish(family, rows.tokenizer, folder / "published")
     published = folder / "published" / "config.json"
@@ -75,14 +94,20 @@ def trace(family, head, folder, **config):
     encodings = rows.encodings(type_ids=padding.type_ids, marked=spans)
     with CheckpointEngine(model, padding=padding, one_by_one=True) as engine:
         expected_NC = engine.infer(encodings).values
-    packed = PackedClassifier(open_checkpoint(folder, attention="eager"))
-    trace_packed(packed, folder / "model.onnx", type_ids=padding.type_ids, spans=spans)
-    return TracedGraph(folder / "model.onnx", padding, spans, encodings, expected_NC)
+    path = folder / "model.onnx"
+    if layout is Layout.VARLEN:
+        packed = VarlenClassifier(open_checkpoint(folder, attention=varlen.ATTENTION))
+    else:
+        packed = PackedClassifier(open_checkpoint(folder, attention="eager"))
+    trace_packed(packed, path, type_ids=padding.type_ids, spans=spans)
+    if layout is Layout.VARLEN:
+        varlen.add_function(path)
+    return TracedGraph(path, layout, padding, spans, encodings, expected_NC)
 
 
-@pytest.mark.parametrize(("family", "head"), repeated(CROSS, quick=3))
-def test_texts_in_packed_rows_have_the_same_logits_as_alone(traced, family, head):
-    graph = traced(family, head)
+@pytest.mark.parametrize(("family", "head", "layout"), LAYOUTS)
+def test_texts_in_the_same_row_have_the_same_logits_as_alone(traced, family, head, layout):
+    graph = traced(family, head, layout)
     for whole in (True, False):
         with graph.open(whole=whole, row_tokens=50) as engine:
             np.testing.assert_allclose(
@@ -100,9 +125,9 @@ def test_openvino_gives_the_same_logits(traced, head):
             )
 
 
-@pytest.mark.parametrize(("family", "head"), repeated(CROSS[: len(Head)], quick=3))
-def test_changing_a_text_does_not_affect_others_in_its_row(traced, family, head):
-    graph = traced(family, head)
+@pytest.mark.parametrize(("family", "head", "layout"), repeated(BOTH, quick=4))
+def test_changing_a_text_does_not_affect_others_in_its_row(traced, family, head, layout):
+    graph = traced(family, head, layout)
     *short, longest = sorted(graph.encodings, key=len)
     texts = [*short[:7], longest]
     lengths = [len(text) for text in texts]
@@ -186,3 +211,19 @@ def test_a_family_without_packing_support_is_rejected_with_the_reason(family, wh
     ) as caught:
         check_packable(family)
     assert caught.value.hint.startswith("use --layout padded; supported: albert, bert, ")
+
+
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [
+        ("mpnet", "its attention adds a bias for relative positions"),
+        ("rembert", "its attention cannot be replaced in transformers"),
+        ("deberta-v2", "it multiplies its embeddings by the mask"),
+    ],
+)
+def test_a_family_with_another_attention_has_no_varlen_layout(family, why):
+    with pytest.raises(
+        ConfigError, match=f"^{family} does not support the varlen layout: {why}$"
+    ) as caught:
+        check_varlen(family)
+    assert caught.value.hint.startswith("use --layout padded or packed; supported: albert, bert, ")

@@ -13,7 +13,6 @@ from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.errors import CheckFailedError
 from pipework.export.build import FLOAT_GRAPH, build
 from pipework.export.config import ExportSettings
-from pipework.export.convert.converter import GRAPH
 from pipework.export.convert.onnx2openvino import OpenVinoConverter
 from pipework.export.convert.structure import onnx_structure
 from pipework.export.plan import all_variants
@@ -25,6 +24,7 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.run_folder.manifest import read_manifest
+from pipework.serve.engines.onnxruntime import OnnxRuntime
 from pipework.serve.engines.openvino import GROUP, has_bf16
 from pipework.train.config.model import Head
 from pipework.train.model.packed_encoder import PACKABLE
@@ -39,6 +39,7 @@ LOWER = {
 NAMES = ("onnx-int8-dynamic", "openvino-int8-static-packed", "onnx-fp16", "openvino-bf16")
 NAMES += tuple(sorted(LOWER.keys() - {*NAMES}))
 DYNAMIC, STATIC = "onnx-int8-dynamic", "onnx-int8-static"
+GRAPH = OnnxRuntime.model_file
 GRAPHS = ("onnx-fp16", "onnx-int8-dynamic", "onnx-int8-static")
 
 

@@ -1,0 +1,137 @@
+"""The varlen layout: the checked graph, the engine that is made from it, and their limits."""
+
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.capi import onnxruntime_pybind11_state
+
+from pipework.errors import CheckFailedError, ConfigError
+from pipework.export.config import ExportSettings
+from pipework.export.convert import checkpoint2onnx, varlen
+from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
+from pipework.export.plan import AUTO, select_variants
+from pipework.export.run import export
+from pipework.progress import NullProgress
+from pipework.run_folder.engine_record import Layout, Precision, Variant
+from pipework.run_folder.manifest import read_manifest
+from pipework.serve.engines import onnxruntime, open_proven, runs_here
+from pipework.serve.engines.cuda import Gpu, NoGpuError
+from pipework.text.encoding import Encoding
+from pipework.text.packing import LENGTHS, OFFSET, concatenate
+from pipework.text.padding import Padding
+
+QUICK = ExportSettings(speed_s=0, dev_rows=100)
+HALF, FULL = (
+    Variant(format="onnx", precision=precision, layout=Layout.VARLEN)
+    for precision in (Precision.FP16, Precision.FP32)
+)
+
+
+def attention_nodes(graph):
+    return [node for node in graph.node if node.op_type == varlen.OPERATOR]
+
+
+@pytest.fixture
+def run(trained_run, tmp_path):
+    return shutil.copytree(trained_run, tmp_path / "run")
+
+
+@pytest.mark.parametrize("variant", [HALF, FULL])
+def test_without_a_gpu_the_graph_is_checked_and_the_engine_is_not_proven(run, variant, noting):
+    (record,) = export(run, noting, [variant], settings=QUICK)
+    assert any(
+        f"built, not run: {variant.label}; its ONNX graph passed" in line for line in noting.lines
+    )
+    assert (record.name, record.parity, record.built.target) == (variant.label, None, "NVIDIA GPUs")
+    assert not runs_here(record)
+    engine = onnx.load(run / record.files[0].path)
+    assert not engine.functions
+    nodes = attention_nodes(engine.graph)
+    assert {node.domain for node in nodes} == {"com.microsoft"}
+    assert len(nodes) == 2  # layers
+    with pytest.raises(
+        NoGpuError, match=f"engine {variant.label} was built, not run, and it cannot"
+    ):
+        open_proven(run, read_manifest(run), variant.label)
+
+
+def test_the_nodes_match_the_schema_of_the_operator(trained_run, tmp_path):
+    checkpoint_to_onnx(
+        trained_run, read_manifest(trained_run), tmp_path / "graph.onnx", Layout.VARLEN
+    )
+    varlen.use_kernel(tmp_path / "graph.onnx", tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    (schema,) = (
+        one
+        for one in onnxruntime_pybind11_state.get_all_operator_schema()
+        if (one.domain, one.name) == (varlen.KERNEL_DOMAIN, varlen.OPERATOR)
+    )
+    producers = {name: node for node in graph.node for name in node.output}
+    for node in attention_nodes(graph):
+        assert len(node.input) <= schema.max_input
+        formal = [one.name for one in schema.inputs][: len(node.input)]
+        given = dict(zip(formal, node.input, strict=True))
+        assert given["bias"] == "" and "attention_bias" not in given  # or the kernel is not fused
+        assert {producers[given[name]].op_type for name in ("query", "key", "value")} == {"Squeeze"}
+        for name in ("token_offset", "cumulative_sequence_length"):
+            cast = producers[given[name]]
+            assert (cast.op_type, cast.attribute[0].i) == ("Cast", onnx.TensorProto.INT32)
+        attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+        assert attributes.keys() <= schema.attributes.keys()
+        assert attributes["scale"] == pytest.approx((128 / attributes["num_heads"]) ** -0.5)
+
+
+def test_a_leak_between_neighbours_is_refused(run, monkeypatch):
+    leaking = varlen.FUNCTION.replace("GreaterOrEqual (place_NL, end)", "Greater (place_NL, end)")
+    assert leaking != varlen.FUNCTION
+    monkeypatch.setattr(varlen, "FUNCTION", leaking)
+    with pytest.raises(CheckFailedError, match="onnx-fp32-varlen failed the parity check"):
+        export(run, NullProgress(), [HALF], settings=QUICK)
+
+
+def test_a_wrong_scale_is_refused(run, monkeypatch):
+    apply = varlen._Operator.apply
+    monkeypatch.setattr(
+        varlen._Operator, "apply", lambda *inputs: apply(*inputs[:-1], 1.1 * inputs[-1])
+    )
+    with pytest.raises(CheckFailedError, match="onnx-fp32-varlen failed the parity check"):
+        export(run, NullProgress(), [FULL], settings=QUICK)
+
+
+def test_texts_must_fit_into_attention_windows(trained_run, tmp_path, monkeypatch):
+    manifest = read_manifest(trained_run)
+    longest = manifest.input.max_length
+    monkeypatch.setattr("pipework.train.model.packed_encoder._window", lambda _: longest - 2)
+    message = f"no attention windows: {longest} tokens of a text, windows of {longest - 2} tokens"
+    with pytest.raises(ConfigError, match=message):
+        checkpoint_to_onnx(trained_run, manifest, tmp_path / "graph.onnx", Layout.VARLEN)
+    checkpoint2onnx._check_window(longest - 1, manifest)
+
+
+def test_auto_builds_float16_where_there_is_a_gpu(trained_run, monkeypatch):
+    manifest = read_manifest(trained_run)
+
+    def layouts():
+        chosen = select_variants(manifest, AUTO, None, None)
+        return [one.label for one in chosen if one.layout is Layout.VARLEN]
+
+    assert layouts() == []
+    gpu = Gpu(name="A GPU", capability=90)
+    monkeypatch.setattr(onnxruntime, "cuda_gpu", lambda: gpu)
+    assert layouts() == ["onnx-fp16-varlen"]
+    with pytest.raises(ConfigError, match="no engine variant matches .* --layout varlen"):
+        select_variants(manifest, "onnx", Precision.INT8, Layout.VARLEN)
+
+
+def test_the_arrays_of_a_call():
+    texts = [
+        Encoding(ids=np.array(ids, np.int32), type_ids=None) for ids in ([5, 6], [7], [8, 9, 4])
+    ]
+    arrays = concatenate(texts, Padding(pad_id=0, type_ids=False), first_only=True)
+    assert arrays["input_ids"].tolist() == [[5, 6, 7, 8, 9, 4]]
+    assert arrays["position_ids"].tolist() == [[0, 1, 0, 0, 1, 2]]
+    assert arrays["text_index"].tolist() == [[0], [2], [3]]
+    assert arrays[LENGTHS].tolist() == [0, 2, 3, 6]
+    assert arrays[OFFSET].tolist() == [[0, 1, 3], [6, 7, 8], [2, 4, 5]]

@@ -1,0 +1,97 @@
+"""The nodes and kernels that ONNX Runtime's real CUDA provider chooses for the engines."""
+
+from collections import Counter
+
+import pytest
+
+from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
+from pipework.run_folder.engine_record import Layout
+from pipework.train.model.packed_encoder import PACKABLE, VARLEN
+
+# Operators that compute shapes; the provider leaves them to the CPU.
+OF_SHAPES = {
+    *("Concat", "ConstantOfShape", "Equal", "Gather", "Range", "Reshape", "Slice", "Squeeze"),
+    *("Add", "Div", "Mul", "Sub", "Unsqueeze", "Where"),
+}
+FLASH = "flash_fwd_kernel"
+MOST_LAUNCHES = 14  # of a layer
+LENGTHS = [5, 9, 30, 3]
+FAMILIES = [
+    (family, layout)
+    for layout in Layout
+    for family in EncoderFamily
+    if family in {Layout.PADDED: PACKABLE, Layout.PACKED: PACKABLE, Layout.VARLEN: VARLEN}[layout]
+]
+
+
+def launches(events):
+    """Return the number of kernels of a call, a product of cuBLAS included."""
+    return sum(kind in {"kernel", "product"} for kind, _, _ in events)
+
+
+def count(events, kind, part=""):
+    return sum(found == kind and part in name for found, name, _ in events)
+
+
+@pytest.mark.parametrize(("family", "layout"), FAMILIES)
+def test_only_shapes_are_computed_on_the_cpu(paper_gpu, engine_file, family, layout):
+    file = engine_file(family, layout)
+    placed = paper_gpu.call("tests.paper_gpu.traces:placed", file)
+    assert placed["CUDAExecutionProvider"]["LayerNormalization"] > 0
+    assert placed.get("CPUExecutionProvider", {}).keys() <= OF_SHAPES
+    events = paper_gpu.call("tests.paper_gpu.traces:call_events", file, layout, LENGTHS)
+    assert [name for _, name, _ in events].count("download") == 1  # of the logits
+
+
+@pytest.fixture(scope="module")
+def layer_events(paper_gpu, engine_file):
+    """Return the events of calls by models of two and of three layers."""
+
+    def events(layout, heads, **options):
+        return [
+            paper_gpu.call(
+                "tests.paper_gpu.traces:call_events",
+                engine_file(
+                    EncoderFamily.BERT,
+                    layout,
+                    hidden_size=384,
+                    intermediate_size=1536,
+                    num_attention_heads=heads,
+                    num_hidden_layers=layers,
+                    **options,
+                ),
+                layout,
+                LENGTHS,
+            )
+            for layers in (2, 3)
+        ]
+
+    return events
+
+
+@pytest.mark.parametrize("heads", [12, 6])  # of 32 and 64 values
+def test_attention_in_float16_is_one_flash_kernel(layer_events, heads):
+    two, three = layer_events(Layout.VARLEN, heads)
+    assert (count(two, "kernel", FLASH), count(three, "kernel", FLASH)) == (2, 3)
+    width = 384 // heads
+    assert count(three, "kernel", f"Flash_fwd_kernel_traitsILi{width}E") == 3
+    assert 0 < launches(three) - launches(two) <= MOST_LAUNCHES
+    assert count(three, "product", "StridedBatched") == 0
+
+
+def test_layers_of_float16_do_not_wait_for_each_other(layer_events):
+    two, three = layer_events(Layout.VARLEN, 12)
+    for kind in ("sync", "pinned", "pageable", "malloc"):
+        assert count(two, kind) == count(three, kind)
+    assert Counter(name for kind, name, _ in three if kind == "sync")["stream"] <= 2
+
+
+def test_attention_in_float32_is_not_fused(layer_events):
+    two, three = layer_events(Layout.VARLEN, 12, half=False)
+    assert count(three, "kernel", FLASH) == 0
+    assert count(three, "sync") > count(two, "sync")  # so `auto` builds float16 only
+
+
+def test_the_packed_layout_takes_more_launches(layer_events):
+    two, three = layer_events(Layout.PACKED, 12)
+    assert launches(three) - launches(two) > MOST_LAUNCHES
