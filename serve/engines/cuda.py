@@ -94,13 +94,14 @@ class _Buffer:
     device: int
     host: int
     size: int
+    memory: ExitStack
 
 
 class DeviceArrays(Closeable):
-    """Named GPU buffers of fixed capacity, and the CUDA stream that uses them. Not thread-safe."""
+    """Named GPU buffers, and the CUDA stream that uses them. Not thread-safe."""
 
     def __init__(self, sizes: Mapping[str, int], cuda: ModuleType | None = None) -> None:
-        """Allocate the buffers and the stream.
+        """Allocate the stream and buffers; `reserve` enlarges them.
 
         Args:
             sizes: capacity of each array in bytes.
@@ -113,24 +114,41 @@ class DeviceArrays(Closeable):
         self._buffers: dict[str, _Buffer] = {}
         self._resources = ExitStack()
         try:
-            self.stream = self._allocate(
-                self._cuda.cudaStreamCreate(), self._cuda.cudaStreamDestroy
-            )
+            destroy = self._cuda.cudaStreamDestroy
+            self.stream = self._allocate(self._resources, self._cuda.cudaStreamCreate(), destroy)
             for name, size in sizes.items():
-                self._buffers[name] = _Buffer(
-                    device=self._allocate(self._cuda.cudaMalloc(size), self._cuda.cudaFree),
-                    host=self._allocate(self._cuda.cudaMallocHost(size), self._cuda.cudaFreeHost),
-                    size=size,
-                )
+                self.reserve(name, size)
         except BaseException:
             self.close()
             raise
 
-    def _allocate(self, answer: tuple[Any, ...], free: Callable[[int], object]) -> int:
-        """Return the address that a CUDA call allocated; `close` frees it."""
+    def _allocate(
+        self, memory: ExitStack, answer: tuple[Any, ...], free: Callable[[int], object]
+    ) -> int:
+        """Return the address that a CUDA call allocated; closing `memory` frees it."""
         address = int(self._checked(answer))
-        self._resources.callback(free, address)
+        memory.callback(free, address)
         return address
+
+    def reserve(self, name: str, size: int) -> None:
+        """Give a buffer at least a capacity in bytes; its contents are lost if it is enlarged.
+
+        Raises:
+            RuntimeError: the GPU has too little memory.
+        """
+        buffer = self._buffers.get(name)
+        if buffer is not None and buffer.size >= size:
+            return
+        if buffer is not None:
+            self._buffers.pop(name).memory.close()
+        with ExitStack() as memory:
+            cuda = self._cuda
+            self._buffers[name] = _Buffer(
+                device=self._allocate(memory, cuda.cudaMalloc(size), cuda.cudaFree),
+                host=self._allocate(memory, cuda.cudaMallocHost(size), cuda.cudaFreeHost),
+                size=size,
+                memory=memory.pop_all(),
+            )
 
     def address(self, name: str) -> int:
         """Return the device address of an array."""
@@ -146,10 +164,19 @@ class DeviceArrays(Closeable):
 
     def download(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Wait for the stream and return a copy of an array on the device."""
+        return self.download_from(self.address(name), name, shape, dtype)
+
+    def download_from(
+        self, address: int, name: str, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> NDArray[Any]:
+        """Wait for the stream and return a copy of an array at a device address.
+
+        `name` is the buffer whose memory on the host receives the copy.
+        """
         host = self._host(name, shape, dtype)
         buffer, kind = self._buffers[name], self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
         self._checked(
-            self._cuda.cudaMemcpyAsync(buffer.host, buffer.device, host.nbytes, kind, self.stream)
+            self._cuda.cudaMemcpyAsync(buffer.host, address, host.nbytes, kind, self.stream)
         )
         self._checked(self._cuda.cudaStreamSynchronize(self.stream))
         return host.copy()  # the next call overwrites the buffer
@@ -168,5 +195,6 @@ class DeviceArrays(Closeable):
 
     def close(self) -> None:
         """Free the memory and the stream. Closing twice is allowed."""
-        self._buffers.clear()
+        for name in [*self._buffers]:
+            self._buffers.pop(name).memory.close()
         self._resources.close()

@@ -1,11 +1,10 @@
 """The nodes and kernels that ONNX Runtime's real CUDA provider chooses for the engines."""
 
-from collections import Counter
-
 import pytest
 
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.run_folder.engine_record import Layout
+from pipework.serve.engines.collate import INPUTS
 from pipework.train.model.packed_encoder import PACKABLE, VARLEN
 
 # Operators that compute shapes; the provider leaves them to the CPU.
@@ -81,9 +80,20 @@ def test_attention_in_float16_is_one_flash_kernel(layer_events, heads):
 
 def test_layers_of_float16_do_not_wait_for_each_other(layer_events):
     two, three = layer_events(Layout.VARLEN, 12)
-    for kind in ("sync", "pinned", "pageable", "malloc"):
+    for kind in ("sync", "pinned", "malloc"):
         assert count(two, kind) == count(three, kind)
-    assert Counter(name for kind, name, _ in three if kind == "sync")["stream"] <= 2
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_a_call_copies_page_locked_memory_and_waits_once(layer_events, layout):
+    _, events = layer_events(layout, 12)
+    # The mask of the padded layout is made from a shape, which the CPU computes.
+    allowed = [8] if layout is Layout.PADDED else []
+    assert [int(size) for kind, _, size in events if kind == "pageable"] == allowed
+    assert count(events, "pinned", "upload") == len(INPUTS[layout]) + 2  # ids and type ids
+    assert count(events, "pinned", "download") == 1
+    assert [name for kind, name, _ in events if kind == "sync"] == ["stream"]
+    assert events[-1][0] == "sync"
 
 
 def test_attention_in_float32_is_not_fused(layer_events):

@@ -9,6 +9,13 @@ _LIBRARY.cudaGetErrorName.restype = _LIBRARY.cudaGetErrorString.restype = ctypes
 MAJOR, MINOR = 75, 76  # device attributes
 
 
+class cudaMemcpyKind(IntEnum):  # noqa: N801
+    """Directions of a copy."""
+
+    cudaMemcpyHostToDevice = 1
+    cudaMemcpyDeviceToHost = 2
+
+
 class cudaError_t(IntEnum):  # noqa: N801  (a name of cuda-python)
     """The errors that the product distinguishes."""
 
@@ -39,3 +46,44 @@ def cudaGetDeviceProperties(device):  # noqa: N802
         found.append(value.value)
     properties = SimpleNamespace(name=b"Paper GPU", major=found[0], minor=found[1])
     return cudaError_t.cudaSuccess, properties
+
+
+def _created(function, *arguments):
+    address = ctypes.c_void_p()
+    error = function(ctypes.byref(address), *arguments)
+    return cudaError_t(error), address.value
+
+
+def cudaStreamCreate():  # noqa: N802
+    return _created(_LIBRARY.cudaStreamCreate)
+
+
+def cudaMalloc(size):  # noqa: N802
+    return _created(_LIBRARY.cudaMalloc, ctypes.c_size_t(size))
+
+
+def cudaMallocHost(size):  # noqa: N802
+    return _created(_LIBRARY.cudaMallocHost, ctypes.c_size_t(size))
+
+
+def cudaFree(address):  # noqa: N802
+    return (cudaError_t(_LIBRARY.cudaFree(ctypes.c_void_p(address))),)
+
+
+def cudaFreeHost(address):  # noqa: N802
+    return (cudaError_t(_LIBRARY.cudaFreeHost(ctypes.c_void_p(address))),)
+
+
+def cudaStreamDestroy(stream):  # noqa: N802
+    return (cudaError_t(_LIBRARY.cudaStreamDestroy(ctypes.c_void_p(stream))),)
+
+
+def cudaStreamSynchronize(stream):  # noqa: N802
+    return (cudaError_t(_LIBRARY.cudaStreamSynchronize(ctypes.c_void_p(stream))),)
+
+
+def cudaMemcpyAsync(to, source, size, kind, stream):  # noqa: N802
+    addresses = ctypes.c_void_p(to), ctypes.c_void_p(source)
+    stream = ctypes.c_void_p(stream)
+    error = _LIBRARY.cudaMemcpyAsync(*addresses, ctypes.c_size_t(size), int(kind), stream)
+    return (cudaError_t(error),)
