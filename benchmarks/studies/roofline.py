@@ -34,7 +34,7 @@ from pipework.errors import ConfigError
 from pipework.progress import Progress
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest, read_manifest
-from pipework.serve.config import QueueSettings
+from pipework.serve.config import BATCH_TOKENS
 from pipework.serve.engines import open_engine, runs_here
 from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.collate import InputFeed
@@ -92,7 +92,7 @@ def _roofline(options: Namespace, words: tuple[str, ...], progress: Progress) ->
     return RooflineResult(
         model=options.name,
         texts=workload.source,
-        batch_tokens=QueueSettings().batch_tokens,
+        batch_tokens=BATCH_TOKENS,
         engines=tuple(sorted(measured, key=lambda engine: -engine.texts_per_s)),
         roofs=tuple(
             _roof(label, roof_gflops(record, manifest), measured) for label, record in roofs.items()
@@ -179,7 +179,7 @@ def _pass_s(engine: CollatedEngine, batches: Sequence[Sequence[Encoding]]) -> fl
 
 def _batches(encodings: Sequence[Encoding]) -> list[list[Encoding]]:
     tokens = float(np.mean([len(encoding) for encoding in encodings]))
-    size = max(1, int(QueueSettings().batch_tokens / tokens))
+    size = max(1, int(BATCH_TOKENS / tokens))
     starts = range(0, min(len(encodings), BATCHES * size), size)
     return [[*encodings[start : start + size]] for start in starts]
 

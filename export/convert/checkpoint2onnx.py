@@ -40,7 +40,8 @@ from pipework.train.model.packed_encoder import (
 # clearly faster, takes 5 to 9 s instead of 1 to 2 s, and fails for XLNet.
 OPSET = 17  # the first opset with a layer norm operator
 EXPORTER = "torchscript"
-AXES = {0: "batch", 1: "length"}  # names of the dynamic axes of inputs for tokens
+Axes = Mapping[int, str]  # names of dynamic axes
+AXES: Axes = MappingProxyType({0: "batch", 1: "length"})  # of the inputs with one value per token
 
 
 def strip_model_prefix(path: str) -> str:
@@ -65,7 +66,7 @@ class PackedClassifier(nn.Module):
         token_axes: dynamic axes of the inputs with one value per token.
     """
 
-    token_axes: Mapping[int, str] = AXES
+    token_axes = AXES
 
     def __init__(self, classifier: Classifier) -> None:
         """Wrap a classifier whose family passes `check_packable`."""
@@ -189,9 +190,9 @@ def checkpoint_to_onnx(
             trace_packed(packed, path, type_ids=type_ids, spans=spans)
         case Layout.VARLEN:
             check_varlen(family)
-            varied = VarlenClassifier(open_saved(run / FOLDER, varlen.ATTENTION))
-            _check_window(varied.read.window, manifest)
-            trace_packed(varied, path, type_ids=type_ids, spans=spans)
+            model = VarlenClassifier(open_saved(run / FOLDER, varlen.ATTENTION))
+            _check_window(model.read.window, manifest)
+            trace_packed(model, path, type_ids=type_ids, spans=spans)
             varlen.add_function(path)
 
 
@@ -248,7 +249,7 @@ def trace_packed(model: PackedClassifier, path: Path, *, type_ids: bool, spans: 
 
 
 def _write(
-    model: nn.Module, inputs: dict[str, torch.Tensor], axes: dict[str, dict[int, str]], path: Path
+    model: nn.Module, inputs: dict[str, torch.Tensor], axes: dict[str, Axes], path: Path
 ) -> None:
     # The exporter applies the mode of the outermost module to all modules inside, so the wrapper
     # must be in evaluation mode.

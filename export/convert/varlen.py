@@ -34,7 +34,7 @@ ATTENTION = "pipework_varlen"  # name of the implementation in transformers
 RESHAPING = {"Flatten", "Reshape", "Squeeze", "Transpose"}
 LAYERS = {"Add", "Gemm", "MatMul"}
 HEADS = [0, 2, 1, 3]  # the order of axes that exchanges tokens and heads
-SAME = ([], [HEADS, HEADS])
+SAME: tuple[list[list[int]], ...] = ([], [HEADS, HEADS])
 ROW = "axis of the row"
 # The operator in float32 or float16. Texts are computed as rows of the length of the longest: the
 # tokens of a text are gathered, and attend to each other but not to those after its end.
@@ -124,7 +124,8 @@ class _Operator(torch.autograd.Function):
         absent.setType(torch._C.OptionalType.ofTensor())  # noqa: SLF001  (as in symbolic_helper)
         inputs = (query, key, value, absent, offset, lengths)
         node = g.op(f"{DOMAIN}::{OPERATOR}", *inputs, num_heads_i=heads, scale_f=scale)
-        return node.setType(query.type())
+        typed: torch.Value = node.setType(query.type())
+        return typed
 
 
 def attend(  # noqa: PLR0913  (the arguments of `AttentionInterface`)
@@ -147,7 +148,8 @@ def attend(  # noqa: PLR0913  (the arguments of `AttentionInterface`)
         for states in (query_1ATD, key_1ATD, value_1ATD)
     )
     offset, lengths = token_offset.to(torch.int32), cumulative_lengths.to(torch.int32)
-    states_TH = _Operator.apply(query, key, value, offset, lengths, heads, scaling)
+    arguments = (query, key, value, offset, lengths, heads, scaling)
+    states_TH: torch.Tensor = _Operator.apply(*arguments)  # type: ignore[no-untyped-call]
     return states_TH.reshape(1, -1, heads, width), None
 
 

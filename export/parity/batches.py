@@ -11,7 +11,7 @@ from pipework.export.parity.case import ProofBatch, batch_mixes
 from pipework.export.rows.edge_cases import Row
 from pipework.run_folder.engine_record import Layout
 from pipework.scoring.evaluation import CHUNK
-from pipework.serve.config import QueueSettings
+from pipework.serve.config import BATCH_TOKENS
 from pipework.serve.engines.collate import CPU, GPU, PACKED_SLACK, ROW_TOKENS
 from pipework.tasks.outputs import Outputs
 from pipework.text.packing import max_row_width
@@ -125,7 +125,7 @@ class CheckedRows:
         count = min(SERVED_ROWS, len(self.dev.rows))
         chosen = np.linspace(0, len(self.dev.rows) - 1, count).astype(np.int64).tolist()
         lengths = [len(self.dev.rows[index].encoding) for index in chosen]
-        batches = np.cumsum(lengths) // QueueSettings().batch_tokens
+        batches = np.cumsum(lengths) // BATCH_TOKENS
         starts = [*np.flatnonzero(np.diff(batches, prepend=-1)).tolist(), count]
         for start, stop in pairwise(starts):
             yield self.dev.batch(chosen[start:stop], "as in the server", whole=False)

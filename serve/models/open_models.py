@@ -119,7 +119,7 @@ def open_predictor(
         encoder = open_encoder(run, manifest)
         scheduler = Scheduler(
             engines,
-            queue,
+            queue.for_engine(first),
             reopen=reopen,
             group_lengths=record.layout is Layout.PADDED,
             rechecks=Rechecks.open(run, manifest, record, first, engine.recheck_s),

@@ -28,7 +28,7 @@ from weakref import ref
 from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.scoring.evaluation import Engine
-from pipework.serve.config import QueueSettings
+from pipework.serve.config import BATCH_TOKENS, QueueSettings
 from pipework.serve.engines.recheck import EngineRecheck, Rechecks
 from pipework.serve.request.context import RequestOptions, deadline_error
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics
@@ -88,7 +88,9 @@ class Scheduler(Closeable):
         self._closing = threading.Condition(self._lock)  # and here before they are reopened
         self._admission = Admission(self._settings)
         self._queue = BatchQueue(
-            self._settings.batch_tokens, group_lengths=group_lengths, admission=self._admission
+            self._settings.batch_tokens or BATCH_TOKENS,
+            group_lengths=group_lengths,
+            admission=self._admission,
         )
         self._crashes = 0
         self._totals = BatchTotals()

@@ -1,7 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 
 from pipework.errors import ConfigError
-from pipework.serve.config import ServeSettings
+from pipework.serve.config import QueueSettings, ServeSettings
 from pipework.settings import load_settings
 from pipework.wire.text_tensors import MAX_CHARACTERS
 
@@ -25,3 +27,12 @@ def test_the_size_of_the_cache_has_a_unit() -> None:
         assert settings.cache.bytes == expected
     with pytest.raises(ConfigError, match=r"cache\.bytes: could not interpret byte unit: apples"):
         load_settings(ServeSettings, None, ["cache.bytes=64 apples"])
+
+
+@pytest.mark.parametrize(
+    ("given", "on_gpu", "expected"), [(None, False, 1024), (None, True, 8192), (64, True, 64)]
+)
+def test_batches_of_an_engine_on_a_gpu_have_the_size_of_its_calls(given, on_gpu, expected) -> None:
+    costs = SimpleNamespace(most_tokens=8192)
+    engine = SimpleNamespace(on_gpu=on_gpu, collate=SimpleNamespace(costs=costs))
+    assert QueueSettings(batch_tokens=given).for_engine(engine).batch_tokens == expected
