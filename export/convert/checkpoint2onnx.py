@@ -125,6 +125,7 @@ class VarlenClassifier(PackedClassifier):
         self,
         input_ids: torch.Tensor,
         position_ids: torch.Tensor,
+        *,
         token_offset: torch.Tensor,
         cumulative_lengths: torch.Tensor,
         text_index: torch.Tensor,

@@ -12,13 +12,14 @@ Shapes: T tokens of all texts, N texts, L tokens of the longest, H width, A atte
 of a head.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
-from onnx import helper, numpy_helper
+from onnx import NodeProto, helper, numpy_helper
 from onnx.parser import parse_function
 from torch import nn
 from transformers import AttentionInterface
@@ -172,35 +173,51 @@ def add_function(path: Path) -> None:
 def _join_heads(graph: onnx.GraphProto) -> None:
     """Replace the changes of shape between the operator and its layers, where they cancel out."""
     producers = {name: node for node in graph.node for name in node.output}
-    readers: dict[str, list[onnx.NodeProto]] = {}
+    readers: dict[str, list[NodeProto]] = {}
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    joined: dict[str, onnx.NodeProto] = {}  # new nodes, by the output of the node that they replace
-    for node in graph.node:
-        if node.domain != DOMAIN:
-            continue
+    joined: dict[str, NodeProto] = {}  # new nodes, by the output of the node that they replace
+    for node in (node for node in graph.node if node.domain == DOMAIN):
         for name in node.input[:3]:
-            source, orders = name, []
-            while (above := producers.get(source)) is not None and above.op_type in RESHAPING:
-                orders += [[*order.ints] for order in above.attribute if order.name == "perm"]
-                source = above.input[0]
-            if above is not None and above.op_type in LAYERS and orders in SAME:
-                joined[name] = helper.make_node("Squeeze", [source, ROW], [name], f"{name} row")
-        below = node
-        while len(after := readers.get(below.output[0], [])) == 1 and after[0].op_type == "Reshape":
-            (below,) = after
-        if below is not node:
-            inputs, outputs = [node.output[0], ROW], [below.output[0]]
-            joined[outputs[0]] = helper.make_node("Unsqueeze", inputs, outputs, f"{outputs[0]} row")
+            if states := _states(name, producers):
+                joined[name] = helper.make_node("Squeeze", [states, ROW], [name], f"{name} row")
+        if last := _last_reshape(node, readers):
+            joined[last] = helper.make_node(
+                "Unsqueeze", [node.output[0], ROW], [last], f"{last} row"
+            )
     graph.initializer.append(numpy_helper.from_array(np.array([0]), ROW))
-    nodes, needed = list[onnx.NodeProto](), {output.name for output in graph.output}
-    for node in reversed(graph.node):
-        if not needed.isdisjoint(node.output):
-            nodes.insert(0, joined.get(node.output[0], node))
-            needed.update(nodes[0].input)
+    nodes = _needed([joined.get(node.output[0], node) for node in graph.node], graph)
     del graph.node[:]
     graph.node.extend(nodes)
+
+
+def _states(name: str, producers: Mapping[str, NodeProto]) -> str | None:
+    """Return the states [1, T, H] of which a tensor [T, H] is only another shape, if there are."""
+    orders: list[list[int]] = []
+    while (node := producers.get(name)) is not None and node.op_type in RESHAPING:
+        orders += [[*order.ints] for order in node.attribute if order.name == "perm"]
+        name = node.input[0]
+    return name if node is not None and node.op_type in LAYERS and orders in SAME else None
+
+
+def _last_reshape(node: NodeProto, readers: Mapping[str, list[NodeProto]]) -> str | None:
+    """Return the output of the last of the nodes that only reshape the output of a node."""
+    last: str | None = None
+    while [reader.op_type for reader in readers.get(last or node.output[0], [])] == ["Reshape"]:
+        (below,) = readers[last or node.output[0]]
+        last = below.output[0]
+    return last
+
+
+def _needed(nodes: Sequence[NodeProto], graph: onnx.GraphProto) -> list[NodeProto]:
+    """Return the nodes that the outputs of the graph depend on."""
+    found, needed = list[NodeProto](), {output.name for output in graph.output}
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.output):
+            found.insert(0, node)
+            needed.update(node.input)
+    return found
 
 
 def use_kernel(graph: Path, out: Path) -> None:

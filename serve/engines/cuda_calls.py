@@ -1,8 +1,8 @@
 """Calls of an ONNX Runtime session on an NVIDIA GPU.
 
-By default a call copies arrays from and to pageable memory, which is not asynchronous, and waits for
-the GPU before and after it copies the results. Here all copies go through page-locked buffers, on
-the stream of the session, and a call waits once, for its results. See
+By default a call copies arrays from and to pageable memory, which is not asynchronous, and waits
+for the GPU before and after it copies the results. Here all copies go through page-locked buffers,
+on the stream of the session, and a call waits once, for its results. See
 https://onnxruntime.ai/docs/performance/device-tensor.html
 
 Shapes: R rows of the inputs of a call, C logits.

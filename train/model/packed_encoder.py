@@ -21,7 +21,7 @@ PACKABLE = frozenset(
         *("modernbert", "mpnet", "rembert", "roberta", "xlm-roberta"),
     }
 )
-# These also call an attention function of `transformers.AttentionInterface` without a bias of theirs.
+# Their attention is a function of `transformers.AttentionInterface`, and they add no bias to it.
 VARLEN = PACKABLE - {"mpnet", "rembert"}
 REASONS = {
     "deberta": "it multiplies its embeddings by the mask",

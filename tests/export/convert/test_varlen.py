@@ -9,7 +9,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import ExportSettings
-from pipework.export.convert import checkpoint2onnx, varlen
+from pipework.export.convert import varlen
 from pipework.export.convert.checkpoint2onnx import checkpoint_to_onnx
 from pipework.export.plan import AUTO, select_variants
 from pipework.export.run import export
@@ -73,7 +73,8 @@ def test_the_nodes_match_the_schema_of_the_operator(trained_run, tmp_path):
         assert len(node.input) <= schema.max_input
         formal = [one.name for one in schema.inputs][: len(node.input)]
         given = dict(zip(formal, node.input, strict=True))
-        assert given["bias"] == "" and "attention_bias" not in given  # or the kernel is not fused
+        assert given["bias"] == ""  # with a bias the kernel is not fused
+        assert "attention_bias" not in given
         assert {producers[given[name]].op_type for name in ("query", "key", "value")} == {"Squeeze"}
         for name in ("token_offset", "cumulative_sequence_length"):
             cast = producers[given[name]]
@@ -92,10 +93,11 @@ def test_a_leak_between_neighbours_is_refused(run, monkeypatch):
 
 
 def test_a_wrong_scale_is_refused(run, monkeypatch):
-    apply = varlen._Operator.apply
-    monkeypatch.setattr(
-        varlen._Operator, "apply", lambda *inputs: apply(*inputs[:-1], 1.1 * inputs[-1])
-    )
+    factor = "scaling = CastLike (factor, query)"
+    wrong = "tenth = Constant <value_float = 1.1> ()\n larger = Mul (factor, tenth)\n"
+    graph = varlen.FUNCTION.replace(factor, f"{wrong} scaling = CastLike (larger, query)")
+    assert graph != varlen.FUNCTION
+    monkeypatch.setattr(varlen, "FUNCTION", graph)
     with pytest.raises(CheckFailedError, match="onnx-fp32-varlen failed the parity check"):
         export(run, NullProgress(), [FULL], settings=QUICK)
 
@@ -107,7 +109,8 @@ def test_texts_must_fit_into_attention_windows(trained_run, tmp_path, monkeypatc
     message = f"no attention windows: {longest} tokens of a text, windows of {longest - 2} tokens"
     with pytest.raises(ConfigError, match=message):
         checkpoint_to_onnx(trained_run, manifest, tmp_path / "graph.onnx", Layout.VARLEN)
-    checkpoint2onnx._check_window(longest - 1, manifest)
+    monkeypatch.setattr("pipework.train.model.packed_encoder._window", lambda _: longest - 1)
+    checkpoint_to_onnx(trained_run, manifest, tmp_path / "graph.onnx", Layout.VARLEN)
 
 
 def test_auto_builds_float16_where_there_is_a_gpu(trained_run, monkeypatch):
@@ -121,7 +124,7 @@ def test_auto_builds_float16_where_there_is_a_gpu(trained_run, monkeypatch):
     gpu = Gpu(name="A GPU", capability=90)
     monkeypatch.setattr(onnxruntime, "cuda_gpu", lambda: gpu)
     assert layouts() == ["onnx-fp16-varlen"]
-    with pytest.raises(ConfigError, match="no engine variant matches .* --layout varlen"):
+    with pytest.raises(ConfigError, match="no engine variant matches --to onnx --precision int8"):
         select_variants(manifest, "onnx", Precision.INT8, Layout.VARLEN)
 
 
