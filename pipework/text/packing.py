@@ -176,26 +176,71 @@ def pack(
     return arrays
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bucket:
+    """Fixed sizes of a call: tokens of all inputs, number of inputs, tokens of an input."""
+
+    tokens: int
+    inputs: int
+    longest: int
+
+    def holds(self, lengths_N: Sequence[int]) -> bool:
+        """Return whether inputs of these lengths fit."""
+        fits = sum(lengths_N) <= self.tokens and len(lengths_N) <= self.inputs
+        return fits and max(lengths_N) <= self.longest
+
+
 def concatenate(
-    encodings: Sequence[Encoding], padding: Padding, *, first_only: bool
+    encodings: Sequence[Encoding],
+    padding: Padding,
+    *,
+    first_only: bool,
+    bucket: Bucket | None = None,
 ) -> dict[str, NDArray[np.int64]]:
-    """Concatenate N >= 1 encodings into one row without padding.
+    """Concatenate N >= 1 encodings into one row without padding, or fill the sizes of a bucket.
 
     Returns:
         The arrays by the input names of varlen graphs, int64: those of `pack` with R = 1, and
 
         cumulative_lengths [N + 1]: the end of each input in the row, after 0.
-        token_offset [N, L]: the places of all tokens in padded rows [N, L], flattened, and then the
-            places of the padding.
+        token_offset [N, L]: see `token_offsets`.
+
+        In a bucket, empty inputs follow, and padding after their end, which no input reads. The
+        values of `token_offset` are 0: kernels of fixed sizes read its shape only.
     """
     arrays = pack(encodings, [range(len(encodings))], padding, first_only=first_only)
-    lengths_N = np.array([len(encoding) for encoding in encodings])
-    places_NL = np.arange(len(lengths_N) * lengths_N.max()).reshape(len(lengths_N), -1)
-    is_token_NL = np.arange(lengths_N.max()) < lengths_N[:, None]
-    arrays[LENGTHS] = np.concatenate([[0], np.cumsum(lengths_N)])
-    offset_S = np.concatenate([places_NL[is_token_NL], places_NL[~is_token_NL]])
-    arrays[OFFSET] = offset_S.reshape(places_NL.shape)
+    lengths_N = [len(encoding) for encoding in encodings]
+    arrays[LENGTHS] = np.cumsum([0, *lengths_N])
+    if bucket is None:
+        return arrays | {OFFSET: token_offsets(lengths_N)}
+    for name in ("input_ids", "position_ids", "token_type_ids"):
+        if name in arrays:
+            fill = padding.pad_id if name == "input_ids" else 0
+            arrays[name] = _filled(arrays[name], (1, bucket.tokens), fill)
+    width = arrays["text_index"].shape[1]
+    arrays["text_index"] = _filled(arrays["text_index"], (bucket.inputs, width), 0)
+    arrays[LENGTHS] = _filled(arrays[LENGTHS], (bucket.inputs + 1,), arrays[LENGTHS][-1])
+    arrays[OFFSET] = np.broadcast_to(np.int64(0), (bucket.inputs, bucket.longest))
     return arrays
+
+
+def token_offsets(lengths: Sequence[int], longest: int = 0) -> NDArray[np.int64]:
+    """Return the places of all tokens in padded rows [N, L], flattened, then those of the padding.
+
+    `longest` is L, if it is more than the largest length.
+    """
+    lengths_N = np.array(lengths)
+    width = max(longest, int(lengths_N.max()))
+    places_NL = np.arange(len(lengths) * width).reshape(len(lengths), width)
+    is_token_NL = np.arange(width) < lengths_N[:, None]
+    return np.concatenate([places_NL[is_token_NL], places_NL[~is_token_NL]]).reshape(-1, width)
+
+
+def _filled(values: NDArray[np.int64], shape: tuple[int, ...], fill: int) -> NDArray[np.int64]:
+    """Return an array of a larger shape with the values at its start."""
+    filled = np.full(shape, fill, np.int64)
+    filled[tuple(slice(size) for size in values.shape)] = values
+    return filled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -237,6 +237,7 @@ def open_engine(
         spans=manifest.model.takes_spans,
         whole=whole,
         row_offsets=manifest.task.row_offsets,
+        longest=manifest.input.max_length,
     )
     runtime = runtime_of(variant.format)
     return runtime.open(path, variant, collate, built, threads or cpu_limit())

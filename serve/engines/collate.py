@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from pipework.run_folder.engine_record import Layout
 from pipework.tasks.outputs import RowOffsets, one_row_of
 from pipework.text.encoding import Encoding
-from pipework.text.packing import LENGTHS, OFFSET, concatenate, even_bins, even_rows, pack
+from pipework.text.packing import (
+    LENGTHS,
+    OFFSET,
+    Bucket,
+    concatenate,
+    even_bins,
+    even_rows,
+    pack,
+)
 from pipework.text.padding import Padding, pad
 
 WIDTH = 64  # tokens; up to this width the quadratic cost of attention is small
@@ -136,6 +144,8 @@ class Collate:
         row_step: widths of packed rows are multiples of this.
         costs: costs by which calls are cut.
         row_offsets: the offsets of the output rows of inputs, given their lengths; see `Outputs`.
+        longest: most tokens of an input; 0 if unknown.
+        buckets: fixed sizes of varlen calls, the smallest first; other calls have their own size.
     """
 
     layout: Layout
@@ -147,6 +157,8 @@ class Collate:
     row_step: int = 1
     costs: Costs = CPU
     row_offsets: RowOffsets = one_row_of
+    longest: int = 0
+    buckets: tuple[Bucket, ...] = ()
 
     @property
     def names(self) -> set[str]:
@@ -181,7 +193,9 @@ class Collate:
                 first, step = self.first_only, self.row_step
                 return pack(encodings, rows, self.padding, first_only=first, step=step)
             case Layout.VARLEN:
-                return concatenate(encodings, self.padding, first_only=self.first_only)
+                lengths, first = [*map(len, encodings)], self.first_only
+                bucket = next((one for one in self.buckets if one.holds(lengths)), None)
+                return concatenate(encodings, self.padding, first_only=first, bucket=bucket)
 
 
 def plan(lengths_N: Sequence[int], costs: Costs) -> list[list[int]]:

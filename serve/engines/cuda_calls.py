@@ -5,6 +5,10 @@ for the GPU before and after it copies the results. Here all copies go through p
 on the stream of the session, and a call waits once, for its results. See
 https://onnxruntime.ai/docs/performance/device-tensor.html
 
+Small calls take as long as the CPU needs to launch their kernels. Calls of fixed sizes launch them
+all at once, as a CUDA graph, which the session captures in the first calls of each size. See
+https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html
+
 Shapes: R rows of the inputs of a call, C logits.
 """
 
@@ -16,6 +20,7 @@ from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.serve.engines.cuda import DeviceArrays
+from pipework.text.packing import OFFSET, Bucket
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -24,57 +29,101 @@ DEVICE, NUMBER = "cuda", 0  # CUDA_VISIBLE_DEVICES selects the GPU
 LOGITS = "logits"
 # Memory of larger calls is returned to the GPU: servers and bulk jobs make none.
 LARGE_TOKENS = 32_768
+# Tokens of the calls that are captured. Above, kernels take longer than their launches.
+GRAPH_TOKENS = (512, 1024, 2048, 4096, 8192, 16_384)
+TOKENS_PER_TEXT = 8  # at least, so that the number of texts is fixed, too
+NO_GRAPH = -1
+UNREAD = {OFFSET}  # the kernels of a CUDA graph read its shape only
+
+
+def graph_buckets(longest: int) -> tuple[Bucket, ...]:
+    """Return the sizes of the calls that are captured, for texts of up to `longest` tokens."""
+    return tuple(
+        Bucket(tokens=tokens, inputs=tokens // TOKENS_PER_TEXT, longest=longest)
+        for tokens in GRAPH_TOKENS
+    )
 
 
 class CudaCalls(Closeable):
     """The buffers of a session, and its calls. Not thread-safe."""
 
-    def __init__(self) -> None:
-        """Create the stream.
+    def __init__(self, *, graphs: bool = False) -> None:
+        """Create the stream; with `graphs` the session captures calls.
 
         Raises:
             RuntimeError: the GPU has too little memory.
         """
         self._arrays = DeviceArrays({})
-        self._binding: ort.IOBinding | None = None
+        self._graphs = graphs
+        self._bindings: dict[int, ort.IOBinding] = {}
+        self._columns = 0  # C, after the first call
 
     @property
     def options(self) -> dict[str, str]:
         """Options of the CUDA provider of the session."""
-        return {"user_compute_stream": str(self._arrays.stream)}
+        graphs = {"enable_cuda_graph": "1"} if self._graphs else {}
+        return {"user_compute_stream": str(self._arrays.stream)} | graphs
 
     def run(
-        self, session: "ort.InferenceSession", arrays: Mapping[str, NDArray[np.int64]]
+        self, session: "ort.InferenceSession", arrays: Mapping[str, NDArray[np.int64]], graph: int
     ) -> NDArray[np.float32]:
-        """Return the logits [R, C] of a call."""
-        binding = self._binding = self._binding or session.io_binding()
+        """Return the logits [R, C] of a call.
+
+        Args:
+            session: the session.
+            arrays: the inputs of its graph.
+            graph: number of the CUDA graph, one for each size of calls, or `NO_GRAPH`.
+        """
+        if not self._columns:
+            graph = NO_GRAPH
+        binding, first = self._bindings.get(graph), graph not in self._bindings
+        if binding is None:
+            binding = self._bindings[graph] = session.io_binding()
         for name, array in arrays.items():
-            self._arrays.reserve(name, array.nbytes)
-            self._arrays.upload(name, array)
-            address = self._arrays.address(name)
-            binding.bind_input(name, DEVICE, NUMBER, array.dtype, array.shape, address)
-        binding.bind_output(LOGITS, DEVICE, NUMBER)
-        session.run_with_iobinding(binding, _run_options(arrays["input_ids"].size))
+            if first or graph == NO_GRAPH or name not in UNREAD:
+                buffer = self._buffer(graph, name, array.nbytes)
+                self._arrays.upload(buffer, array)
+                address = self._arrays.address(buffer)
+                binding.bind_input(name, DEVICE, NUMBER, array.dtype, array.shape, address)
+        if graph == NO_GRAPH:
+            binding.bind_output(LOGITS, DEVICE, NUMBER)
+        elif first:
+            shape = (len(arrays["text_index"]), self._columns)
+            address = self._arrays.address(self._buffer(graph, LOGITS, 4 * shape[0] * shape[1]))
+            binding.bind_output(LOGITS, DEVICE, NUMBER, np.float32, shape, address)
+        session.run_with_iobinding(binding, _run_options(arrays["input_ids"].size, graph))
+        return self._logits(binding, graph)
+
+    def _logits(self, binding: "ort.IOBinding", graph: int) -> NDArray[np.float32]:
+        """Wait for the logits [R, C] of a call."""
         (logits,) = binding.get_outputs()
-        shape = tuple(logits.shape())
-        self._arrays.reserve(LOGITS, 4 * int(np.prod(shape)))
+        rows, self._columns = logits.shape()
+        buffer = self._buffer(graph, LOGITS, 4 * rows * self._columns)
+        shape = (rows, self._columns)
         found: NDArray[Any] = self._arrays.download_from(
-            logits.data_ptr(), LOGITS, shape, np.float32
+            logits.data_ptr(), buffer, shape, np.float32
         )
         return found
 
+    def _buffer(self, graph: int, name: str, size: int) -> str:
+        """Return the name of a buffer, which has the same address in all calls of a CUDA graph."""
+        buffer = f"{name} of graph {graph}"
+        self._arrays.reserve(buffer, size)
+        return buffer
+
     def close(self) -> None:
         """Free the buffers. Closing twice is allowed."""
-        self._binding = None
+        self._bindings.clear()
         self._arrays.close()
 
 
-def _run_options(tokens: int) -> "ort.RunOptions":
+def _run_options(tokens: int, graph: int) -> "ort.RunOptions":
     """Return the options of a call, which do not wait for the GPU."""
     import onnxruntime as ort  # noqa: PLC0415  (optional)
 
     options = ort.RunOptions()
     options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    options.add_run_config_entry("gpu_graph_id", str(graph))
     if tokens > LARGE_TOKENS:
         shrinkage = f"gpu:{NUMBER}"
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", shrinkage)

@@ -22,7 +22,7 @@ from pipework.run_folder.engine_record import EngineBuild, Layout, Precision, Sc
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
-from pipework.serve.engines.cuda_calls import CudaCalls
+from pipework.serve.engines.cuda_calls import NO_GRAPH, CudaCalls, graph_buckets
 from pipework.serve.engines.cuda_libraries import DRIVER, load_cuda_libraries
 from pipework.serve.engines.runtime import (
     Runtime,
@@ -31,6 +31,7 @@ from pipework.serve.engines.runtime import (
     check_installed,
     cpu_usability,
 )
+from pipework.text.packing import LENGTHS
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -132,7 +133,9 @@ class OnnxRuntime(Runtime):
         if built is not None and variant.layout is Layout.VARLEN and not self.computes_on_gpu():
             message = "onnxruntime computes the varlen layout on an NVIDIA GPU only"
             raise NoGpuError(message, "use another engine: pipe export RUN --to onnx")
-        return OnnxRuntimeEngine(path, collate, threads=threads)
+        fixed = built is not None and built.first_only and variant.precision is Precision.FP16
+        graphs = fixed and variant.layout is Layout.VARLEN
+        return OnnxRuntimeEngine(path, collate, threads=threads, graphs=graphs)
 
     def fits_here(self, built: EngineBuild) -> bool:
         """Return whether there is a GPU if an engine needs one."""
@@ -142,8 +145,12 @@ class OnnxRuntime(Runtime):
 class OnnxRuntimeEngine(CollatedEngine):
     """Engine for an ONNX file. Not thread-safe."""
 
-    def __init__(self, path: Path, collate: Collate, *, threads: int | None = None) -> None:
+    def __init__(
+        self, path: Path, collate: Collate, *, threads: int | None = None, graphs: bool = False
+    ) -> None:
         """Load the graph.
+
+        With `graphs`, calls on a GPU have fixed sizes and are captured as CUDA graphs.
 
         Raises:
             RunFolderError: the file is not a graph, or its inputs and outputs are different.
@@ -161,7 +168,9 @@ class OnnxRuntimeEngine(CollatedEngine):
         try:
             provider_options = PROVIDER_OPTIONS[provider]
             if provider == CUDA:
-                self._calls = CudaCalls()
+                self._calls = CudaCalls(graphs=graphs)
+                if graphs:
+                    collate = replace(collate, buckets=graph_buckets(collate.longest))
                 provider_options = provider_options | self._calls.options
             self._session = self._thread.call(
                 lambda: ort.InferenceSession(
@@ -202,8 +211,20 @@ class OnnxRuntimeEngine(CollatedEngine):
 
     def _run(self, arrays: Arrays) -> Logits:
         if self._calls is not None:
-            return self._calls.run(self._session, arrays)
+            graph, texts = self._graph(arrays)
+            return self._calls.run(self._session, arrays, graph)[:texts]
         return np.asarray(self._session.run(["logits"], dict(arrays))[0], np.float32)
+
+    def _graph(self, arrays: Arrays) -> tuple[int, int | None]:
+        """Return the number of the CUDA graph of a call, and how many of its inputs are not empty.
+
+        Without a CUDA graph all logits of the call are kept.
+        """
+        sizes = arrays["input_ids"].size, arrays[LENGTHS].size - 1 if LENGTHS in arrays else 0
+        for number, bucket in enumerate(self.collate.buckets):
+            if sizes == (bucket.tokens, bucket.inputs):
+                return number, int(np.count_nonzero(np.diff(arrays[LENGTHS])))
+        return NO_GRAPH, None
 
     def close(self) -> None:
         """Free the graph, its threads and buffers. Closing twice is allowed."""

@@ -49,6 +49,23 @@ def call_events(graph, layout, lengths):
         return recorded(lambda: engine.infer(texts))
 
 
+def captured(graph, calls, longest):
+    """Return the events of each of some calls by an engine that captures CUDA graphs."""
+    inputs = {one.name for one in onnx.load(graph).graph.input}
+    padding = Padding(pad_id=0, type_ids="token_type_ids" in inputs)
+    collate = Collate(
+        layout=Layout.VARLEN, padding=padding, spans=False, whole=True, longest=longest
+    )
+    with OnnxRuntimeEngine(Path(graph), collate, graphs=True) as engine:
+        found = []
+        for lengths in calls:
+            texts = [text_of(length) for length in lengths]
+            shapes = []
+            found.append(recorded(lambda: shapes.append(engine.infer(texts).values.shape)))
+            assert shapes == [(len(lengths), 8)]
+        return found
+
+
 def text_of(length):
     """Return an input of a number of tokens."""
     return Encoding(ids=np.ones(length, np.int32), type_ids=np.zeros(length, np.int8))
