@@ -182,7 +182,8 @@ class Collate:
             return [[*range(len(lengths_N))]]
         if self.layout is Layout.PADDED:
             return plan(lengths_N, self.costs)
-        return even_bins(lengths_N, round(PACKED_SLACK * self.costs.most_tokens))
+        largest = max((bucket.tokens for bucket in self.buckets), default=None)
+        return even_bins(lengths_N, largest or round(PACKED_SLACK * self.costs.most_tokens))
 
     def _arrays(self, encodings: Sequence[Encoding]) -> dict[str, NDArray[np.int64]]:
         match self.layout:

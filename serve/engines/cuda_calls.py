@@ -91,7 +91,7 @@ class CudaCalls(Closeable):
             shape = (len(arrays["text_index"]), self._columns)
             address = self._arrays.address(self._buffer(graph, LOGITS, 4 * shape[0] * shape[1]))
             binding.bind_output(LOGITS, DEVICE, NUMBER, np.float32, shape, address)
-        session.run_with_iobinding(binding, _run_options(arrays["input_ids"].size, graph))
+        session.run_with_iobinding(binding, self._run_options(arrays["input_ids"].size, graph))
         return self._logits(binding, graph)
 
     def _logits(self, binding: "ort.IOBinding", graph: int) -> NDArray[np.float32]:
@@ -111,20 +111,19 @@ class CudaCalls(Closeable):
         self._arrays.reserve(buffer, size)
         return buffer
 
+    def _run_options(self, tokens: int, graph: int) -> "ort.RunOptions":
+        """Return the options of a call, which do not wait for the GPU."""
+        import onnxruntime as ort  # noqa: PLC0415  (optional)
+
+        options = ort.RunOptions()
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        options.add_run_config_entry("gpu_graph_id", str(graph))
+        if tokens > LARGE_TOKENS and not self._graphs:  # CUDA graphs use the same memory
+            shrinkage = f"gpu:{NUMBER}"
+            options.add_run_config_entry("memory.enable_memory_arena_shrinkage", shrinkage)
+        return options
+
     def close(self) -> None:
         """Free the buffers. Closing twice is allowed."""
         self._bindings.clear()
         self._arrays.close()
-
-
-def _run_options(tokens: int, graph: int) -> "ort.RunOptions":
-    """Return the options of a call, which do not wait for the GPU."""
-    import onnxruntime as ort  # noqa: PLC0415  (optional)
-
-    options = ort.RunOptions()
-    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-    options.add_run_config_entry("gpu_graph_id", str(graph))
-    if tokens > LARGE_TOKENS:
-        shrinkage = f"gpu:{NUMBER}"
-        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", shrinkage)
-    return options

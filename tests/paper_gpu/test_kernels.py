@@ -5,6 +5,7 @@ import pytest
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily
 from pipework.run_folder.engine_record import Layout
 from pipework.serve.engines.collate import INPUTS
+from pipework.serve.engines.cuda_calls import graph_buckets
 from pipework.train.model.packed_encoder import PACKABLE, VARLEN
 
 # Operators that compute shapes; the provider leaves them to the CPU.
@@ -15,6 +16,7 @@ OF_SHAPES = {
 FLASH = "flash_fwd_kernel"
 MOST_LAUNCHES = 14  # of a layer
 LENGTHS = [5, 9, 30, 3]
+LONGEST = 40
 FAMILIES = [
     (family, layout)
     for layout in Layout
@@ -94,6 +96,23 @@ def test_a_call_copies_page_locked_memory_and_waits_once(layer_events, layout):
     assert count(events, "pinned", "download") == 1
     assert [name for kind, name, _ in events if kind == "sync"] == ["stream"]
     assert events[-1][0] == "sync"
+
+
+def test_calls_of_six_sizes_are_captured_as_cuda_graphs(paper_gpu, engine_file):
+    """While a graph is captured, the stub refuses whatever waits for the device."""
+    file = engine_file(EncoderFamily.BERT, Layout.VARLEN)
+    sizes = [bucket.tokens for bucket in graph_buckets(LONGEST)]
+    fits = [[LONGEST] * (tokens // LONGEST) for tokens in sizes]
+    larger = [LONGEST] * (sizes[-1] // LONGEST + 1)
+    calls = [call for call in [*fits, larger] for _ in range(2)]
+    events = paper_gpu.call("tests.paper_gpu.traces:captured", file, calls, LONGEST)
+    for first, again in zip(events[:-2:2], events[1:-2:2], strict=True):
+        assert [name for kind, name, _ in first if kind == "capture"] == ["begin", "end"]
+        assert launches(again) == 0
+        names = [name for kind, name, _ in again if kind in {"pinned", "graph", "sync"}]
+        assert names == [*["upload"] * 5, "launch", "download", "stream"]
+    assert launches(events[-1]) > 0  # more tokens than the largest graph
+    assert count(events[-1], "graph") == 0
 
 
 def test_attention_in_float32_is_not_fused(layer_events):

@@ -7,6 +7,7 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 from pipework.benchmarks.studies.tiny_encoders import EncoderFamily, publish
@@ -20,10 +21,11 @@ from pipework.export.convert.checkpoint2onnx import (
 from pipework.export.convert.onnx2openvino import onnx_to_openvino
 from pipework.run_folder.engine_record import Layout, Precision
 from pipework.serve.engines.collate import ROW_TOKENS, Collate
+from pipework.serve.engines.cuda_calls import graph_buckets
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.serve.engines.openvino import OpenVinoEngine
 from pipework.text.encoding import Encoding
-from pipework.text.packing import even_rows
+from pipework.text.packing import LENGTHS, OFFSET, concatenate, even_rows, token_offsets
 from pipework.text.padding import Padding
 from pipework.train.config.model import Head
 from pipework.train.model.checkpoint_engine import CheckpointEngine
@@ -48,6 +50,7 @@ LAYOUTS = [
 ]
 BOTH = [(*pair, layout) for pair in CROSS[: len(Head)] for layout in (Layout.VARLEN, Layout.PACKED)]
 SAME = 1e-5
+LONGEST = 64
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,23 @@ def test_changing_a_text_does_not_affect_others_in_its_row(traced, family, head,
     assert np.abs(before_NC[at] - after_NC[at]).max() > SAME
     others = [place for place in range(len(texts)) if place != at]
     np.testing.assert_array_equal(before_NC[others], after_NC[others])
+
+
+def test_empty_texts_and_padding_of_a_bucket_change_nothing(traced):
+    """Sizes of CUDA graphs, on the CPU, whose function needs the real offsets."""
+    graph = traced(EncoderFamily.BERT, Head.LINEAR, Layout.VARLEN)
+    texts = graph.encodings[:5]
+    lengths = [len(text) for text in texts]
+    (bucket,) = (one for one in graph_buckets(LONGEST) if one.tokens == 512)
+    arrays = concatenate(texts, graph.padding, first_only=True, bucket=bucket)
+    assert arrays["input_ids"].shape == (1, 512)
+    assert arrays[LENGTHS].shape == (65,)
+    arrays[OFFSET] = token_offsets([*lengths, *[0] * (64 - len(texts))], LONGEST)
+    session = ort.InferenceSession(graph.path, providers=["CPUExecutionProvider"])
+    feed = {one.name: arrays[one.name] for one in session.get_inputs()}
+    (logits,) = session.run(["logits"], feed)
+    assert logits.shape == (64, graph.expected_NC.shape[1])
+    np.testing.assert_allclose(logits[:5], graph.expected_NC[:5], atol=SAME)
 
 
 def test_a_text_longer_than_a_row_is_supported(traced):
