@@ -65,7 +65,12 @@ class OnnxRuntime(Runtime):
             Precision.INT8: "onnx/model_quantized.onnx",
         }
     )
-    triton = TritonForm(backend="onnxruntime", platform="onnxruntime_onnx", model_file="model.onnx")
+    triton = TritonForm(
+        backend="onnxruntime",
+        platform="onnxruntime_onnx",
+        model_file="model.onnx",
+        cuda_options=PROVIDER_OPTIONS[CUDA],
+    )
 
     def examine(self, precision: Precision) -> tuple[Usability, str]:
         """Return where it computes; fp16 is slow on a CPU."""

@@ -3,7 +3,7 @@
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -34,11 +34,16 @@ class Usability(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TritonForm:
-    """How a backend of Triton reads an engine: its name and platform, and the name of the file."""
+    """How a backend of Triton reads an engine: its name and platform, and the name of the file.
+
+    Attributes:
+        cuda_options: options of the backend's CUDA provider, for an engine that runs on a GPU.
+    """
 
     backend: str
     platform: str
     model_file: str
+    cuda_options: Mapping[str, str] = field(default_factory=dict)
 
 
 class Runtime(ABC):
