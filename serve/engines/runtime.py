@@ -58,6 +58,7 @@ class Runtime(ABC):
         layouts: supported layouts.
         scalings: supported scalings of int8.
         hub_files: paths in a published folder by precision; engines of other layouts have none.
+        gpu_only: whether its engines compute on a GPU only.
         triton: form for the backend of Triton that runs its engines, if there is one.
     """
 
@@ -69,6 +70,7 @@ class Runtime(ABC):
     layouts: ClassVar[tuple[Layout, ...]] = tuple(Layout)
     scalings: ClassVar[tuple[Scaling, ...]] = (Scaling.STATIC,)
     hub_files: ClassVar[Mapping[Precision, str]] = MappingProxyType({})
+    gpu_only: ClassVar[bool] = False
     triton: ClassVar[TritonForm | None] = None
 
     @abstractmethod

@@ -47,6 +47,7 @@ class TensorRt(Runtime):
     model_file = "model.engine"
     extra = "gpu"
     precisions = (Precision.FP32, Precision.FP16, Precision.INT8)
+    gpu_only = True
     triton = TritonForm(backend="tensorrt", platform="tensorrt_plan", model_file="model.plan")
 
     def examine(self, precision: Precision) -> tuple[Usability, str]:
