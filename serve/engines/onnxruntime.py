@@ -8,6 +8,7 @@ Shapes: B inputs of one call, C classes.
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,17 +103,10 @@ class OnnxRuntime(Runtime):
         """Return all precisions on a GPU; fp16 gains nothing on a CPU."""
         if find_spec("onnxruntime") is None:
             return ()
-        if self.computes_on_gpu():
-            return self.precisions
+        with suppress(MissingDependencyError):  # then it cannot use the GPU
+            if cuda_gpu() is not None:
+                return self.precisions
         return (Precision.FP32, Precision.INT8)
-
-    def computes_on_gpu(self) -> bool:
-        """Return whether the package supports CUDA and there is a GPU."""
-        check_installed("onnxruntime", self.extra)
-        try:
-            return cuda_gpu() is not None
-        except MissingDependencyError:
-            return False
 
     def open(
         self,

@@ -116,10 +116,6 @@ class Runtime(ABC):
         """Return name and version of the installed runtime; "" if versions do not matter."""
         return ""
 
-    def computes_on_gpu(self) -> bool:
-        """Return whether an engine that is opened now would compute on a GPU."""
-        return False
-
     def fits_here(self, built: EngineBuild) -> bool:
         """Return whether an engine was built for a machine like this."""
         del built

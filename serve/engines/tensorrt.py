@@ -81,10 +81,6 @@ class TensorRt(Runtime):
             raise RunFolderError(message, REBUILD)
         return TensorRtEngine(path, collate, built)
 
-    def computes_on_gpu(self) -> bool:
-        """Return True."""
-        return True
-
     def fits_here(self, built: EngineBuild) -> bool:
         """Return whether this machine has the TensorRT and the GPU of an engine."""
         return fits_here(built)

@@ -12,7 +12,7 @@ from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
 from pipework.serve.config import EngineSettings, QueueSettings, ServeSettings
-from pipework.serve.engines import computes_on_gpu, open_first, open_proven, server_engines
+from pipework.serve.engines import open_first, open_proven, server_engines
 from pipework.serve.engines.first_stage import cascade_of, open_first_stage
 from pipework.serve.engines.recheck import Rechecks
 from pipework.serve.models.registry import Models
@@ -109,9 +109,9 @@ def open_predictor(
     engine = engine or EngineSettings()
     cascade = cascade_of(manifest, engine.name)
     chosen = engine.name if cascade is None else cascade.engine
-    on_gpu = computes_on_gpu(manifest, chosen, engine)
-    instances, threads = server_engines(on_gpu=on_gpu, instances=queue.instances)
+    _, threads = server_engines(on_gpu=False, instances=queue.instances)
     record, first = open_first(run, manifest, chosen, prove=prove, threads=threads, limits=engine)
+    instances, _ = server_engines(on_gpu=first.on_gpu, instances=queue.instances)
     with ExitStack() as on_error:
         engines: list[Engine] = [on_error.enter_context(first)]
         reopen = partial(open_proven, run, manifest, record.name, threads=threads)

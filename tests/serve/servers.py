@@ -40,6 +40,8 @@ Infer = Callable[[Engine, Sequence[Encoding]], Outputs]
 class WrappedEngine(Closeable):
     """An engine whose outputs a function computes."""
 
+    on_gpu = False
+
     def __init__(self, engine: Engine, infer: Infer) -> None:
         self._engine, self._infer = engine, infer
 

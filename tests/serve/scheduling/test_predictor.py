@@ -207,9 +207,15 @@ def test_a_machine_with_several_cpus_has_two_engines(
     run: Path, monkeypatch: pytest.MonkeyPatch, processors: int, engines: int
 ) -> None:
     monkeypatch.setattr("pipework.serve.engines.cpu_limit", lambda: processors)
-    monkeypatch.setattr("pipework.serve.models.open_models.computes_on_gpu", lambda *_: False)
     with open_predictor(run) as predictor:
         assert predictor.scheduler.load.engines == engines
+
+
+def test_a_gpu_has_one_engine(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipework.serve.engines.cpu_limit", lambda: 8)
+    monkeypatch.setattr(OnnxRuntimeEngine, "on_gpu", True)
+    with open_predictor(run) as predictor:
+        assert predictor.scheduler.load.engines == 1
 
 
 def test_a_deadline_that_has_passed_before_the_queue_is_counted(predictor: Predictor) -> None:
