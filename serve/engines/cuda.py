@@ -19,6 +19,13 @@ from pipework.closeable import Closeable
 from pipework.errors import MissingDependencyError
 
 NVIDIA_VERSION = Path("/sys/module/nvidia/version")
+# Errors of a machine without a GPU, or without its driver.
+NO_GPU = ("cudaErrorNoDevice", "cudaErrorStubLibrary", "cudaErrorInsufficientDriver")
+HINT = "check it with `nvidia-smi`, or hide the GPU: CUDA_VISIBLE_DEVICES=''"
+HINTS = {
+    "cudaErrorSystemNotReady": "start nvidia-fabricmanager, in the version of the driver",
+    "cudaErrorSystemDriverMismatch": "restart the machine: the driver was updated while it ran",
+}
 
 
 class NoGpuError(MissingDependencyError):
@@ -38,7 +45,8 @@ def find_gpu() -> Gpu:
 
     Raises:
         NoGpuError: CUDA finds no GPU; the message has its reason.
-        MissingDependencyError: cuda-python is not installed, or the GPU's driver is too old for it.
+        MissingDependencyError: cuda-python is not installed, the GPU's driver is too old for it, or
+            the GPU cannot be used.
     """
     cuda = _runtime()
     error, count = cuda.cudaGetDeviceCount()
@@ -46,11 +54,17 @@ def find_gpu() -> Gpu:
         message = f"the NVIDIA driver {_driver_version()} is too old for the installed CUDA"
         hint = "install a newer driver, or a cuda-python of the driver's CUDA version"
         raise MissingDependencyError(message, hint)
-    if error != cuda.cudaError_t.cudaSuccess or not count:
-        _, name = cuda.cudaGetErrorName(error)
+    _, name = cuda.cudaGetErrorName(error)
+    if name.decode() in NO_GPU or (error == cuda.cudaError_t.cudaSuccess and not count):
         message = f"there is no NVIDIA GPU here ({name.decode()})"
         raise NoGpuError(message, "use an engine for the CPU: pipe export RUN --to onnx")
-    properties = checked(cuda, cuda.cudaGetDeviceProperties(0))
+    try:
+        checked(cuda, (error,))
+        properties = checked(cuda, cuda.cudaGetDeviceProperties(0))
+    except RuntimeError as reason:
+        message = f"the NVIDIA GPU cannot be used: {reason}"
+        hint = next((hint for error, hint in HINTS.items() if error in str(reason)), HINT)
+        raise MissingDependencyError(message, hint) from reason
     return Gpu(name=properties.name.decode(), capability=10 * properties.major + properties.minor)
 
 
@@ -77,12 +91,13 @@ def checked(cuda: ModuleType, answer: tuple[Any, ...]) -> Any:  # noqa: ANN401  
     """Return the result of a CUDA call.
 
     Raises:
-        RuntimeError: the call failed; the message has CUDA's name of the error.
+        RuntimeError: the call failed; the message has CUDA's name and description of the error.
     """
     error, *values = answer
     if error != cuda.cudaError_t.cudaSuccess:
         _, name = cuda.cudaGetErrorName(error)
-        message = f"CUDA: {name.decode()}"
+        _, description = cuda.cudaGetErrorString(error)
+        message = f"CUDA: {name.decode()}: {description.decode()}"
         raise RuntimeError(message)
     return values[0] if values else None
 

@@ -7,9 +7,11 @@ Shapes: B inputs of one call, C classes.
 """
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -188,7 +190,7 @@ def cuda_gpu() -> Gpu | None:
     """Return the GPU to compute on, or None for the CPU.
 
     Raises:
-        MissingDependencyError: the package supports CUDA, but cuda-python or its driver does not.
+        MissingDependencyError: the package supports CUDA, but the GPU cannot be used.
     """
     import onnxruntime as ort  # noqa: PLC0415  (optional)
 
@@ -197,8 +199,16 @@ def cuda_gpu() -> Gpu | None:
     try:
         return find_gpu()
     except NoGpuError as reason:
-        log.info("onnxruntime computes on the CPU: %s", reason)
+        report_cpu(str(reason))
         return None
+
+
+@cache
+def report_cpu(reason: str) -> None:
+    """Report once that a package with CUDA computes on the CPU; a warning if this is not wanted."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}
+    level = logging.INFO if wanted else logging.WARNING
+    log.log(level, "onnxruntime supports CUDA, but computes on the CPU: %s", reason)
 
 
 def _check_provider(providers: Sequence[str], provider: str) -> None:

@@ -53,7 +53,7 @@ def load(flavour: str) -> ModuleType:
 
 
 def gpu_or_none() -> Gpu | None:
-    """Return the GPU of this machine; None if there is none or cuda-python is missing."""
+    """Return the GPU of this machine; None if there is none, or it cannot be used."""
     try:
         return find_gpu()
     except MissingDependencyError:

@@ -42,7 +42,11 @@ class FakeCuda:
     class cudaError_t(Enum):  # noqa: N801  (as in CUDA)
         cudaSuccess = 0
         cudaErrorMemoryAllocation = 2
+        cudaErrorStubLibrary = 34
         cudaErrorInsufficientDriver = 35
+        cudaErrorNoDevice = 100
+        cudaErrorECCUncorrectable = 214
+        cudaErrorSystemNotReady = 802
 
     cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice="up", cudaMemcpyDeviceToHost="down")
 
@@ -62,6 +66,9 @@ class FakeCuda:
 
     def cudaGetErrorName(self, error):  # noqa: N802
         return self.cudaError_t.cudaSuccess, error.name.encode()
+
+    def cudaGetErrorString(self, error):  # noqa: N802
+        return self.cudaError_t.cudaSuccess, f"error {error.value}".encode()
 
     def cudaMalloc(self, size):  # noqa: N802
         if size > self._room:

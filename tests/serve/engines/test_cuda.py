@@ -67,6 +67,31 @@ def test_an_old_driver_is_not_reported_as_a_missing_gpu(gpu, monkeypatch, tmp_pa
     assert not isinstance(caught.value, NoGpuError)
 
 
+@pytest.mark.parametrize("name", ["cudaErrorNoDevice", "cudaErrorStubLibrary", "cudaSuccess"])
+def test_only_a_machine_without_a_device_or_a_driver_has_no_gpu(gpu, monkeypatch, name):
+    monkeypatch.setattr(gpu.cuda, "cudaGetDeviceCount", lambda: (gpu.cuda.cudaError_t[name], 0))
+    with pytest.raises(NoGpuError, match=rf"there is no NVIDIA GPU here \({name}\)"):
+        find_gpu()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("cudaErrorSystemNotReady", "start nvidia-fabricmanager"),
+        ("cudaErrorECCUncorrectable", "check it with `nvidia-smi`"),
+    ],
+)
+@pytest.mark.parametrize("call", ["cudaGetDeviceCount", "cudaGetDeviceProperties"])
+def test_a_gpu_that_fails_is_not_reported_as_a_missing_one(gpu, monkeypatch, name, hint, call):
+    error = gpu.cuda.cudaError_t[name]
+    monkeypatch.setattr(gpu.cuda, call, lambda *_: (error, None))
+    expected = f"the NVIDIA GPU cannot be used: CUDA: {name}: error {error.value}"
+    with pytest.raises(MissingDependencyError, match=expected) as caught:
+        find_gpu()
+    assert not isinstance(caught.value, NoGpuError)
+    assert caught.value.hint.startswith(hint)
+
+
 @pytest.mark.parametrize("present", [False, True])
 def test_without_cuda_python_the_install_command_is_given(present, tmp_path, monkeypatch):
     """Other packages of NVIDIA also install into the namespace `cuda`."""

@@ -10,7 +10,7 @@ from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.machine import NICE, cpu_limit
 from pipework.serve.engines import onnxruntime as module
-from pipework.serve.engines.cuda import Gpu
+from pipework.serve.engines.cuda import Gpu, NoGpuError
 from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_provider
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.text.encoding import Encoding
@@ -80,6 +80,33 @@ def test_on_cuda_float32_is_not_computed_as_tf32(
         OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
     options = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
     assert asked == [{"providers": [CUDA], "provider_options": [options]}]
+
+
+@pytest.mark.parametrize(("devices", "level"), [(None, "WARNING"), ("0", "WARNING"), ("", "INFO")])
+def test_a_package_with_cuda_that_computes_on_the_cpu_warns_once(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    devices: str | None,
+    level: str,
+) -> None:
+    def find_gpu() -> Gpu:
+        message = "there is no NVIDIA GPU here"
+        raise NoGpuError(message)
+
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA])
+    monkeypatch.setattr(module, "find_gpu", find_gpu)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if devices is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    module.report_cpu.cache_clear()
+    caplog.set_level("INFO")
+    assert module.cuda_gpu() is module.cuda_gpu() is None
+    assert [(one.levelname, one.message) for one in caplog.records] == [
+        (
+            level,
+            "onnxruntime supports CUDA, but computes on the CPU: there is no NVIDIA GPU here",
+        )
+    ]
 
 
 def test_missing_libraries_of_cuda_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
