@@ -19,6 +19,8 @@ from pipework.closeable import Closeable
 from pipework.errors import MissingDependencyError
 
 NVIDIA_VERSION = Path("/sys/module/nvidia/version")
+DRIVERS = {12: 525, 13: 580}  # the oldest driver of a major version of CUDA
+OLD_DRIVER = "install driver 580 or later, or for one from 525 on: pip install 'pipework[cuda12]'"
 # Errors of a machine without a GPU, or without its driver.
 NO_GPU = ("cudaErrorNoDevice", "cudaErrorStubLibrary", "cudaErrorInsufficientDriver")
 HINT = "check it with `nvidia-smi`, or hide the GPU: CUDA_VISIBLE_DEVICES=''"
@@ -50,10 +52,10 @@ def find_gpu() -> Gpu:
     """
     cuda = _runtime()
     error, count = cuda.cudaGetDeviceCount()
-    if error == cuda.cudaError_t.cudaErrorInsufficientDriver and _driver_version() is not None:
-        message = f"the NVIDIA driver {_driver_version()} is too old for the installed CUDA"
-        hint = "install a newer driver, or a cuda-python of the driver's CUDA version"
-        raise MissingDependencyError(message, hint)
+    driver = driver_version()
+    if error == cuda.cudaError_t.cudaErrorInsufficientDriver and driver is not None:
+        message = f"the NVIDIA driver {driver} is too old for the installed CUDA"
+        raise MissingDependencyError(message, OLD_DRIVER)
     _, name = cuda.cudaGetErrorName(error)
     if name.decode() in NO_GPU or (error == cuda.cudaError_t.cudaSuccess and not count):
         message = f"there is no NVIDIA GPU here ({name.decode()})"
@@ -68,7 +70,19 @@ def find_gpu() -> Gpu:
     return Gpu(name=properties.name.decode(), capability=10 * properties.major + properties.minor)
 
 
-def _driver_version() -> str | None:
+def check_driver(cuda_version: str) -> None:
+    """Check that the NVIDIA driver of this machine supports a version of CUDA.
+
+    Raises:
+        MissingDependencyError: it does not.
+    """
+    driver, major = driver_version(), int(cuda_version.partition(".")[0])
+    if driver is not None and int(driver.partition(".")[0]) < DRIVERS.get(major, 0):
+        message = f"CUDA {major} needs the NVIDIA driver {DRIVERS[major]} or later, found {driver}"
+        raise MissingDependencyError(message, OLD_DRIVER)
+
+
+def driver_version() -> str | None:
     """Return the version of the loaded kernel module of NVIDIA's driver; None without one."""
     # CUDA has one error for "no driver" and "an old driver".
     try:

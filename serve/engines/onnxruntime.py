@@ -24,7 +24,7 @@ from pipework.machine import LowPriorityThread, cpu_limit
 from pipework.run_folder.engine_record import EngineBuild, Precision, Scaling, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
+from pipework.serve.engines.cuda import Gpu, NoGpuError, check_driver, find_gpu
 from pipework.serve.engines.cuda_libraries import DRIVER, load_cuda_libraries
 from pipework.serve.engines.runtime import (
     Runtime,
@@ -47,7 +47,10 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
         "cudnn_conv_algo_search": "HEURISTIC",
     },
 }
-CUDA_HINT = "pip install 'pipework[cuda]', or hide the GPU: CUDA_VISIBLE_DEVICES=''"
+CUDA_HINT = (
+    "pip install 'pipework[cuda]', for drivers below 580 'pipework[cuda12]', or hide the GPU: "
+    "CUDA_VISIBLE_DEVICES=''"
+)
 log = logging.getLogger(__name__)
 
 
@@ -197,10 +200,12 @@ def cuda_gpu() -> Gpu | None:
     if CUDA not in ort.get_available_providers():
         return None
     try:
-        return find_gpu()
+        gpu = find_gpu()
     except NoGpuError as reason:
         report_cpu(str(reason))
         return None
+    check_driver(ort.cuda_version)
+    return gpu
 
 
 @cache

@@ -8,7 +8,14 @@ import pytest
 
 from pipework.errors import MissingDependencyError
 from pipework.serve.engines import cuda
-from pipework.serve.engines.cuda import DeviceArrays, Gpu, NoGpuError, checked, find_gpu
+from pipework.serve.engines.cuda import (
+    DeviceArrays,
+    Gpu,
+    NoGpuError,
+    check_driver,
+    checked,
+    find_gpu,
+)
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
 
@@ -65,6 +72,33 @@ def test_an_old_driver_is_not_reported_as_a_missing_gpu(gpu, monkeypatch, tmp_pa
     with pytest.raises(MissingDependencyError, match=r"driver 470\.82\.01 is too old") as caught:
         find_gpu()
     assert not isinstance(caught.value, NoGpuError)
+    assert "pip install 'pipework[cuda12]'" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("driver", "version", "supported"),
+    [
+        ("580.65.06", "13.0", True),
+        ("570.86.15", "13.0", False),
+        ("570.86.15", "12.8", True),
+        ("525.60.13", "12.0", True),
+        ("515.48.07", "12.8", False),
+        ("470.82.01", "14.0", True),  # not known
+    ],
+)
+def test_the_driver_is_compared_with_the_cuda_of_a_package(
+    monkeypatch, tmp_path, driver, version, supported
+):
+    monkeypatch.setattr(cuda, "NVIDIA_VERSION", tmp_path / "version")
+    check_driver(version)
+    (tmp_path / "version").write_text(f"{driver}\n")
+    if supported:
+        check_driver(version)
+        return
+    expected = rf"CUDA {version[:2]} needs the NVIDIA driver 5\d\d or later, found {driver}"
+    with pytest.raises(MissingDependencyError, match=expected) as caught:
+        check_driver(version)
+    assert "pip install 'pipework[cuda12]'" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["cudaErrorNoDevice", "cudaErrorStubLibrary", "cudaSuccess"])
