@@ -24,7 +24,7 @@ from pipework.machine import LowPriorityThread, cpu_limit
 from pipework.run_folder.engine_record import EngineBuild, Precision, Scaling, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cuda import Gpu, NoGpuError, check_driver, find_gpu
+from pipework.serve.engines.cuda import HINT, Gpu, NoGpuError, check_driver, find_gpu
 from pipework.serve.engines.cuda_libraries import DRIVER, load_cuda_libraries
 from pipework.serve.engines.runtime import (
     Runtime,
@@ -135,7 +135,7 @@ class OnnxRuntimeEngine(CollatedEngine):
 
         Raises:
             RunFolderError: the file is not a graph, or its inputs and outputs are different.
-            MissingDependencyError: there is a GPU, but its libraries are missing.
+            MissingDependencyError: there is a GPU, but CUDA fails, or its libraries are missing.
         """
         import onnxruntime as ort  # noqa: PLC0415  (optional)
 
@@ -152,6 +152,7 @@ class OnnxRuntimeEngine(CollatedEngine):
                     session_options(threads or cpu_limit()),
                     providers=[provider],
                     provider_options=[PROVIDER_OPTIONS[provider]],
+                    enable_fallback=0,  # it would print to stdout, and compute on the CPU
                 )
             )
             _check_provider(self._session.get_providers(), provider)
@@ -166,7 +167,11 @@ class OnnxRuntimeEngine(CollatedEngine):
             raise
         except Exception as error:  # the runtime's errors share no narrower base
             self.close()
-            message = f"{path} is not a usable ONNX graph: {str(error).splitlines()[0]}"
+            reason = str(error).splitlines()[0]
+            if provider == CUDA and "CUDA" in reason.replace(str(path), ""):
+                message = f"onnxruntime cannot compute on the GPU: {reason}"
+                raise MissingDependencyError(message, HINT) from error
+            message = f"{path} is not a usable ONNX graph: {reason}"
             raise RunFolderError(message, "export it again: pipe export RUN --to onnx") from error
 
     @property

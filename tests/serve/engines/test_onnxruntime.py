@@ -79,7 +79,28 @@ def test_on_cuda_float32_is_not_computed_as_tf32(
     with pytest.raises(RunFolderError, match="seen"):
         OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
     options = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
-    assert asked == [{"providers": [CUDA], "provider_options": [options]}]
+    assert asked == [{"providers": [CUDA], "provider_options": [options], "enable_fallback": 0}]
+
+
+def test_a_failure_of_cuda_is_one_line_and_not_on_stdout(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create = ort.InferenceSession._create_inference_session  # noqa: SLF001
+
+    def fail_on_cuda(self: ort.InferenceSession, providers: list[str], *given: object) -> None:
+        if CUDA in providers:
+            message = "CUDA failure 2: out of memory ; GPU=0\nmore"
+            raise RuntimeError(message)
+        create(self, providers, *given)
+
+    monkeypatch.setattr(ort.InferenceSession, "_create_inference_session", fail_on_cuda)
+    monkeypatch.setattr(module, "cuda_gpu", lambda: Gpu(name="Fake L4", capability=89))
+    monkeypatch.setattr(module, "load_cuda_libraries", tuple)
+    expected = "cannot compute on the GPU: CUDA failure 2: out of memory ; GPU=0$"
+    with pytest.raises(MissingDependencyError, match=expected) as caught:
+        OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
+    assert "check it with `nvidia-smi`" in str(caught.value.hint)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(("devices", "level"), [(None, "WARNING"), ("0", "WARNING"), ("", "INFO")])
