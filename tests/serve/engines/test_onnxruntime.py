@@ -9,9 +9,11 @@ import pytest
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.machine import NICE, cpu_limit
+from pipework.run_folder.engine_record import Precision
 from pipework.serve.engines import onnxruntime as module
 from pipework.serve.engines.cuda import Gpu, NoGpuError
-from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_provider
+from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntime, OnnxRuntimeEngine, _check_provider
+from pipework.serve.engines.runtime import Usability
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.text.encoding import Encoding
 from tests.serve.conftest import encoded
@@ -80,6 +82,18 @@ def test_on_cuda_float32_is_not_computed_as_tf32(
         OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
     options = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
     assert asked == [{"providers": [CUDA], "provider_options": [options], "enable_fallback": 0}]
+
+
+def test_on_a_gpu_fp16_is_worth_building_and_int8_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cuda_gpu", lambda: Gpu(name="Fake L4", capability=89))
+    assert OnnxRuntime().local_precisions() == (Precision.FP32, Precision.FP16)
+    with monkeypatch.context() as patches:
+        patches.setattr(ort, "get_available_providers", lambda: [CUDA])
+        patches.setattr(module, "load_cuda_libraries", tuple)
+        usable = [OnnxRuntime().examine(precision)[0] for precision in OnnxRuntime.precisions]
+    assert usable == [Usability.YES, Usability.YES, Usability.SLOW]  # fp32, fp16, int8
+    monkeypatch.setattr(module, "cuda_gpu", lambda: None)
+    assert OnnxRuntime().local_precisions() == (Precision.FP32, Precision.INT8)
 
 
 def test_a_failure_of_cuda_is_one_line_and_not_on_stdout(
