@@ -28,6 +28,7 @@ from pipework.serve.engines.tensorrt import TensorRt
 from pipework.serve.engines.tensorrt_packages import (
     Flavour,
     builder_flavour,
+    capabilities_of,
     collecting,
     dotted,
     gpu_or_none,
@@ -63,7 +64,7 @@ class TensorRtConverter(Converter):
             requested = run_rows.settings.capabilities
             if TURING in requested and has_float32_products(graph.path):
                 requested = _without_turing(requested, progress)
-            capabilities = _build_capabilities(trt, requested, gpu)
+            capabilities = _build_capabilities(requested, gpu, progress)
             gpu = None  # the build measures nothing on it
         builder = _NetworkBuilder(trt, capabilities)
         builder.read(graph.path)
@@ -112,20 +113,22 @@ def timings_name(version: str, gpu: Gpu) -> str:
 
 
 def _build_capabilities(
-    trt: ModuleType, requested: tuple[int, ...], gpu: Gpu | None
+    requested: tuple[int, ...], gpu: Gpu | None, progress: Progress
 ) -> tuple[int, ...]:
-    """Return the capabilities to build for, including the capability of this machine's GPU.
+    """Return the capabilities to build for, with the one of this machine's GPU if supported.
 
     Raises:
         ConfigError: TensorRT-RTX does not support a requested capability.
     """
-    members = trt.ComputeCapability.__members__
-    supported = {int(name[2:]) for name in members if name.startswith("SM")}
+    supported = capabilities_of(Flavour.RTX)
     for capability in requested:
         if capability not in supported:
             known = ", ".join(map(str, sorted(supported)))
             message = f"this TensorRT-RTX cannot build for compute capability {dotted(capability)}"
             raise ConfigError(message, f"supported (times ten): {known}")
+    if gpu is not None and gpu.capability not in supported:
+        here = f"{gpu.name} of compute capability {dotted(gpu.capability)}"
+        progress.note(f"TensorRT-RTX cannot build for {here}: the engine is for other GPUs")
     local = {gpu.capability} & supported if gpu is not None else set()
     return tuple(sorted({*requested, *local}))
 

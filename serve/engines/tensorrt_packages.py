@@ -40,6 +40,12 @@ def builder_flavour() -> Flavour:
     raise MissingDependencyError(message, f"{Flavour.RTX.install} (it also builds without a GPU)")
 
 
+def capabilities_of(flavour: Flavour) -> set[int]:
+    """Return the compute capabilities, times ten, that a package can build for; {} for any GPU."""
+    members = _package(flavour).ComputeCapability.__members__ if flavour is Flavour.RTX else ()
+    return {int(name[2:]) for name in members if name.startswith("SM")}
+
+
 def load(flavour: str) -> ModuleType:
     """Return a flavour's package.
 

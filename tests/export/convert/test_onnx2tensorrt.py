@@ -20,6 +20,7 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
+from pipework.export.convert import onnx2tensorrt
 from pipework.export.convert.checkpoint2onnx import (
     PackedClassifier,
     checkpoint_to_onnx,
@@ -301,6 +302,15 @@ def test_an_unsupported_compute_capability_is_reported(run_rows, tmp_path):
             source(tmp_path / "any.onnx"), tmp_path / "model.engine", rows, NullProgress()
         )
     assert "80, 86, 89" in caught.value.hint
+
+
+def test_a_gpu_that_rtx_cannot_build_for_is_named(run_rows, tmp_path, noting, monkeypatch):
+    gpu = Gpu(name="NVIDIA H200", capability=90)
+    monkeypatch.setattr(onnx2tensorrt, "gpu_or_none", lambda: gpu)
+    built = build(variant(Precision.FP32), run_rows, tmp_path, accepted, noting)
+    assert built.built.target == "compute capabilities 8.9"
+    here = "NVIDIA H200 of compute capability 9.0"
+    assert noting.lines == [f"TensorRT-RTX cannot build for {here}: the engine is for other GPUs"]
 
 
 def test_ctrl_c_stops_a_build(run_rows, tmp_path):
