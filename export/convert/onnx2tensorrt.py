@@ -198,7 +198,7 @@ class _NetworkBuilder:
             timings: cache file of kernel timings, read and updated; None without a GPU, where
                 the build measures nothing.
         """
-        cache = self._timings(timings)
+        cache: Any = None if timings is None else timing_cache(self._config, timings, progress)
         with ExitStack() as stages:
             monitor = _monitor(self._trt, progress, stages)
             self._config.progress_monitor = monitor
@@ -212,17 +212,22 @@ class _NetworkBuilder:
             write_atomically(timings, bytes(memoryview(cache.serialize())))
         return bytes(memoryview(engine))
 
-    def _timings(self, path: Path | None) -> Any:  # noqa: ANN401  (a class of the package)
-        if path is None:
-            return None
-        ensure_folder(path.parent)
-        cache = self._config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
-        self._config.set_timing_cache(cache, ignore_mismatch=False)
-        return cache
-
     def _build_error(self) -> ConfigError:
         reason = self._logger.errors[-1] if self._logger.errors else "no reason was logged"
         return ConfigError(f"TensorRT {self.version} failed to build the engine: {reason}")
+
+
+def timing_cache(config: Any, path: Path, progress: Progress) -> Any:  # noqa: ANN401
+    """Return the kernel timings of a file after adding them to a build; empty if it is unusable."""
+    ensure_folder(path.parent)
+    if path.is_file():
+        cache = config.create_timing_cache(path.read_bytes())
+        if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
+            return cache
+        progress.note(f"TensorRT cannot use its timings in {path}: they are measured again")
+    cache = config.create_timing_cache(b"")
+    config.set_timing_cache(cache, ignore_mismatch=False)
+    return cache
 
 
 def _monitor(trt: ModuleType, progress: Progress, stages: ExitStack) -> Any:  # noqa: ANN401

@@ -114,6 +114,36 @@ def test_float32_products_are_built_without_turing(trained_run, tmp_path, noting
         built(Precision.FP32, 75)
 
 
+class FakeConfig:
+    """TensorRT's timing caches: None for a damaged one, False for that of another device."""
+
+    def __init__(self):
+        self.used = []
+
+    def create_timing_cache(self, content):
+        return None if content == b"damaged" else content
+
+    def set_timing_cache(self, cache, *, ignore_mismatch):
+        assert not ignore_mismatch
+        if cache is None:  # as pybind
+            raise TypeError
+        self.used += [cache] if cache != b"other" else []
+        return cache != b"other"
+
+
+@pytest.mark.parametrize("content", [None, b"damaged", b"other", b"good"])
+def test_timings_that_are_not_usable_are_measured_again(tmp_path, noting, content):
+    config, path = FakeConfig(), tmp_path / "cache/gpu.timings"
+    if content is not None:
+        path.parent.mkdir()
+        path.write_bytes(content)
+    expected = b"good" if content == b"good" else b""
+    assert onnx2tensorrt.timing_cache(config, path, noting) == expected
+    assert config.used == [expected]
+    note = f"TensorRT cannot use its timings in {path}: they are measured again"
+    assert noting.lines == ([note] if content in {b"damaged", b"other"} else [])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
