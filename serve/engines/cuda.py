@@ -116,6 +116,20 @@ def checked(cuda: ModuleType, answer: tuple[Any, ...]) -> Any:  # noqa: ANN401  
     return values[0] if values else None
 
 
+def lost_gpu() -> str:
+    """Return the error after which CUDA computes nothing any more in this process, or "".
+
+    After some errors, such as an illegal address, each later call returns the same error:
+    https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
+    """
+    cuda = _runtime()
+    try:
+        checked(cuda, cuda.cudaDeviceSynchronize())
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Buffer:
     """Memory on the device, and page-locked memory on the host, which is faster to copy."""

@@ -46,6 +46,7 @@ class FakeCuda:
         cudaErrorInsufficientDriver = 35
         cudaErrorNoDevice = 100
         cudaErrorECCUncorrectable = 214
+        cudaErrorIllegalAddress = 700
         cudaErrorSystemNotReady = 802
 
     cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice="up", cudaMemcpyDeviceToHost="down")
@@ -60,6 +61,9 @@ class FakeCuda:
 
     def cudaGetDeviceCount(self):  # noqa: N802
         return self.cudaError_t.cudaSuccess, 1
+
+    def cudaDeviceSynchronize(self):  # noqa: N802
+        return (self.cudaError_t.cudaSuccess,)
 
     def cudaGetDeviceProperties(self, _device):  # noqa: N802
         return self.cudaError_t.cudaSuccess, self._device

@@ -15,6 +15,7 @@ from pipework.serve.engines.cuda import (
     check_driver,
     checked,
     find_gpu,
+    lost_gpu,
 )
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
@@ -124,6 +125,13 @@ def test_a_gpu_that_fails_is_not_reported_as_a_missing_one(gpu, monkeypatch, nam
         find_gpu()
     assert not isinstance(caught.value, NoGpuError)
     assert caught.value.hint.startswith(hint)
+
+
+def test_a_gpu_is_lost_if_an_error_stays(gpu, monkeypatch):
+    assert lost_gpu() == ""
+    illegal = gpu.cuda.cudaError_t.cudaErrorIllegalAddress
+    monkeypatch.setattr(gpu.cuda, "cudaDeviceSynchronize", lambda: (illegal,))
+    assert lost_gpu() == "CUDA: cudaErrorIllegalAddress: error 700"
 
 
 @pytest.mark.parametrize("present", [False, True])
