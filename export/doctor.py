@@ -14,7 +14,7 @@ from pipework.errors import MissingDependencyError, as_pipe_error
 from pipework.machine import cpu_limit, processor
 from pipework.record import Record
 from pipework.run_folder.engine_record import Precision
-from pipework.serve.engines.cuda import NoGpuError, find_gpu
+from pipework.serve.engines.cuda import NoGpuError, driver_version, find_gpu
 from pipework.serve.engines.runtime import Runtime, Usability
 from pipework.serve.engines.runtimes import RUNTIMES
 from pipework.serve.engines.tensorrt_packages import dotted
@@ -77,7 +77,8 @@ def _gpu() -> Component:
         return Component(name="gpu", usable=Usability.NO, details=str(error))
     except MissingDependencyError as error:
         return _no("gpu", error)
-    return _yes("gpu", f"{gpu.name}, compute capability {dotted(gpu.capability)}")
+    details = f"{gpu.name}, compute capability {dotted(gpu.capability)}, driver {driver_version()}"
+    return _yes("gpu", details)
 
 
 def _stages() -> Iterator[Component]:

@@ -14,7 +14,6 @@ from pipework.run_folder.files import verify_files
 from pipework.run_folder.manifest import LockedRun, Manifest
 from pipework.serve.engines import choose_engine, open_engine, server_engines
 from pipework.serve.engines.base import CollatedEngine
-from pipework.serve.engines.runtimes import runtime_of
 
 ENGINES = "engines"  # folder of a run
 
@@ -122,11 +121,10 @@ def _measurable(
     sizes: dict[str, int] = {}
     for record in manifest.current_engines:
         opener = partial(_open_as_served, run_rows.run, record, manifest)
-        on_gpu = runtime_of(record.format).computes_on_gpu()
         try:
             verify_files(run_rows.run, record.files)
             with opener() as engine:
-                processor = engine.processor
+                processor, on_gpu = engine.processor, engine.on_gpu
         except PipeError as error:
             progress.note(f"not measured: {record.name}: {error}")
             continue
@@ -139,7 +137,7 @@ def _measurable(
 
 def _open_as_served(run: Path, record: EngineRecord, manifest: Manifest) -> CollatedEngine:
     """Open an engine with the threads and the costs of calls that it has in a server."""
-    _, threads = server_engines(on_gpu=runtime_of(record.format).computes_on_gpu())
+    _, threads = server_engines(on_gpu=False)
     path = run / record.files[0].path
     engine = open_engine(path, record, manifest, built=record.built, threads=threads)
     engine.learn_costs(manifest.input.max_length)

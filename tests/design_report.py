@@ -25,12 +25,12 @@ STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
     "pipework": 12_864,
-    "train": 12_287,
-    "export": 10_919,
-    "serve": 14_283,
+    "train": 12_326,
+    "export": 10_956,
+    "serve": 14_420,
     "benchmarks": 4_207,  # without studies
     STUDIES: 5_115,
-    "tests": 51_725,
+    "tests": 52_242,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -16,7 +16,7 @@ from pipework.train.config.model import Preset
 from pipework.train.config.run_config import Config
 from pipework.train.finalize import finalize
 from pipework.train.linear.run import linear_baseline, linear_run
-from pipework.train.loop.determinism import seed_everything
+from pipework.train.loop.determinism import reproducible
 from pipework.train.loop.distributed import World, is_elastic
 from pipework.train.loop.loop import TrainingRun
 from pipework.train.loop.resume import Snapshot, TrainState
@@ -83,7 +83,7 @@ def _open_run(
         if world.leads:
             logger = stack.enter_context(_logger(out, config, snapshot))
         stack.enter_context(limited_memory(config.train, world.device))
-        seed_everything(config.train.seed)
+        stack.enter_context(reproducible(config.train.seed, tf32=config.train.tf32))
         run = TrainingRun(out=out, config=config, world=world, progress=progress, logger=logger)
         yield run, snapshot
 

@@ -28,6 +28,7 @@ from pipework.serve.engines.tensorrt import TensorRt
 from pipework.serve.engines.tensorrt_packages import (
     Flavour,
     builder_flavour,
+    capabilities_of,
     collecting,
     dotted,
     gpu_or_none,
@@ -63,7 +64,7 @@ class TensorRtConverter(Converter):
             requested = run_rows.settings.capabilities
             if TURING in requested and has_float32_products(graph.path):
                 requested = _without_turing(requested, progress)
-            capabilities = _build_capabilities(trt, requested, gpu)
+            capabilities = _build_capabilities(requested, gpu, progress)
             gpu = None  # the build measures nothing on it
         builder = _NetworkBuilder(trt, capabilities)
         builder.read(graph.path)
@@ -112,20 +113,22 @@ def timings_name(version: str, gpu: Gpu) -> str:
 
 
 def _build_capabilities(
-    trt: ModuleType, requested: tuple[int, ...], gpu: Gpu | None
+    requested: tuple[int, ...], gpu: Gpu | None, progress: Progress
 ) -> tuple[int, ...]:
-    """Return the capabilities to build for, including the capability of this machine's GPU.
+    """Return the capabilities to build for, with the one of this machine's GPU if supported.
 
     Raises:
         ConfigError: TensorRT-RTX does not support a requested capability.
     """
-    members = trt.ComputeCapability.__members__
-    supported = {int(name[2:]) for name in members if name.startswith("SM")}
+    supported = capabilities_of(Flavour.RTX)
     for capability in requested:
         if capability not in supported:
             known = ", ".join(map(str, sorted(supported)))
             message = f"this TensorRT-RTX cannot build for compute capability {dotted(capability)}"
             raise ConfigError(message, f"supported (times ten): {known}")
+    if gpu is not None and gpu.capability not in supported:
+        here = f"{gpu.name} of compute capability {dotted(gpu.capability)}"
+        progress.note(f"TensorRT-RTX cannot build for {here}: the engine is for other GPUs")
     local = {gpu.capability} & supported if gpu is not None else set()
     return tuple(sorted({*requested, *local}))
 
@@ -195,7 +198,7 @@ class _NetworkBuilder:
             timings: cache file of kernel timings, read and updated; None without a GPU, where
                 the build measures nothing.
         """
-        cache = self._timings(timings)
+        cache: Any = None if timings is None else timing_cache(self._config, timings, progress)
         with ExitStack() as stages:
             monitor = _monitor(self._trt, progress, stages)
             self._config.progress_monitor = monitor
@@ -209,17 +212,22 @@ class _NetworkBuilder:
             write_atomically(timings, bytes(memoryview(cache.serialize())))
         return bytes(memoryview(engine))
 
-    def _timings(self, path: Path | None) -> Any:  # noqa: ANN401  (a class of the package)
-        if path is None:
-            return None
-        ensure_folder(path.parent)
-        cache = self._config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
-        self._config.set_timing_cache(cache, ignore_mismatch=False)
-        return cache
-
     def _build_error(self) -> ConfigError:
         reason = self._logger.errors[-1] if self._logger.errors else "no reason was logged"
         return ConfigError(f"TensorRT {self.version} failed to build the engine: {reason}")
+
+
+def timing_cache(config: Any, path: Path, progress: Progress) -> Any:  # noqa: ANN401
+    """Return the kernel timings of a file after adding them to a build; empty if it is unusable."""
+    ensure_folder(path.parent)
+    if path.is_file():
+        cache = config.create_timing_cache(path.read_bytes())
+        if cache is not None and config.set_timing_cache(cache, ignore_mismatch=False):
+            return cache
+        progress.note(f"TensorRT cannot use its timings in {path}: they are measured again")
+    cache = config.create_timing_cache(b"")
+    config.set_timing_cache(cache, ignore_mismatch=False)
+    return cache
 
 
 def _monitor(trt: ModuleType, progress: Progress, stages: ExitStack) -> Any:  # noqa: ANN401

@@ -6,7 +6,7 @@ https://github.com/triton-inference-server/common/blob/main/protobuf/model_confi
 Shapes: N texts, C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import text_format
@@ -33,6 +33,13 @@ from pipework.text.padding import Padding
 from pipework.wire.text_tensors import TEXT, TEXT_PAIR
 
 FILE_NAME = "config.pbtxt"
+# Options of the CUDA provider that Triton also takes from the older `parameters`, as numbers. There
+# a missing one means the first value, even if the accelerator has another:
+# https://github.com/triton-inference-server/onnxruntime_backend/blob/main/src/onnxruntime.cc
+NUMBERED = {
+    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
+}
 LABELS = "labels.txt"  # next to the config: one label per line
 # The first request would otherwise wait for memory and threads. Has marks for entity models.
 WARMUP_TEXT = "A text of usual length that <e1>wakes</e1> the engine before the first <e2>one</e2>."
@@ -100,6 +107,7 @@ def tensor_config(name: str, manifest: Manifest, settings: TritonSettings) -> Mo
     if form is None:
         message = f"Triton has no backend for engines of {record.format}"
         raise ConfigError(message, "use --set triton.backend=python")
+    on_gpu = _cuda_fields(form.cuda_options) if kind == kinds.KIND_GPU else {}
     return ModelConfig(
         name=tensor_model(name),
         platform=form.platform,
@@ -116,7 +124,27 @@ def tensor_config(name: str, manifest: Manifest, settings: TritonSettings) -> Mo
         ],
         version_policy=_newest(settings.versions),
         instance_group=[group],
+        **on_gpu,
     )
+
+
+def _cuda_fields(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a config that pass options to the backend's CUDA provider."""
+    if not options:
+        return {}
+    policy = proto.ModelOptimizationPolicy
+    accelerators = policy.ExecutionAccelerators(
+        gpu_execution_accelerator=[{"name": "cuda", "parameters": options}]
+    )
+    numbers = {
+        name: proto.ModelParameter(string_value=str(values.index(options[name])))
+        for name, values in NUMBERED.items()
+        if name in options
+    }
+    return {
+        "optimization": policy(execution_accelerators=accelerators),
+        "parameters": numbers,
+    }
 
 
 def tensor_model(name: str) -> str:
@@ -166,6 +194,8 @@ def signature(config: ModelConfig) -> ModelConfig:
     for field, _ in config.ListFields():
         if field.name not in (*shared, "parameters"):
             result.ClearField(field.name)
+    for name in NUMBERED:
+        result.parameters.pop(name, None)
     for output in result.output:
         output.ClearField("label_filename")
     return result

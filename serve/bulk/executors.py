@@ -10,8 +10,10 @@ from typing import Any, Protocol
 
 from pipework.errors import ConfigError, DataError, MissingDependencyError, NotReadyError, PipeError
 from pipework.progress import NullProgress, Progress, counted
+from pipework.run_folder.engine_record import EngineRecord
 from pipework.serve.bulk.input_files import WorkItem
 from pipework.serve.bulk.ledger import FinishedItem
+from pipework.serve.engines.runtimes import runtime_of
 
 # Environment variables of an array job: index, its first value and step, and the number of jobs.
 SHARDS = (
@@ -93,12 +95,17 @@ class RayExecutor:
     title: str
 
     @classmethod
-    def of(cls, ray: Any, gpus: int) -> "RayExecutor":  # noqa: ANN401  (not installed everywhere)
+    def of(cls, ray: Any, record: EngineRecord) -> "RayExecutor":  # noqa: ANN401
         """Return the executor of the cluster that the module is connected to.
+
+        An engine that was checked on a GPU gets one if a node has any.
 
         Raises:
             NotReadyError: the cluster has no processors, or no GPU for an engine that needs it.
         """
+        needed = runtime_of(record.format).gpu_only
+        checked = record.parity is not None and record.parity.on_gpu
+        gpus = int(needed or (checked and bool(_slots(ray, 1))))
         slots = _slots(ray, gpus)
         if not slots:
             message = f"no node of the Ray cluster has {'a GPU' if gpus else 'processors'}"
@@ -158,13 +165,13 @@ Executor = LocalExecutor | RayExecutor
 
 
 @contextmanager
-def executor(on: str | None, *, gpu: bool = False) -> Iterator[Executor]:
+def executor(on: str | None, record: EngineRecord) -> Iterator[Executor]:
     """Return the executor of the option --on: this process, or a Ray cluster.
 
     Args:
         on: "ray" for the cluster of RAY_ADDRESS or of this machine, or ray://HOST[:PORT]; None for
             this process.
-        gpu: whether the engine computes on a GPU.
+        record: the engine.
 
     Raises:
         ConfigError: the option is not one of these.
@@ -188,7 +195,7 @@ def executor(on: str | None, *, gpu: bool = False) -> Iterator[Executor]:
     if own:
         _connect(ray, address)
     try:
-        yield RayExecutor.of(ray, gpus=int(gpu))
+        yield RayExecutor.of(ray, record)
     finally:
         if own:
             ray.shutdown()

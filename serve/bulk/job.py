@@ -29,7 +29,7 @@ from pipework.serve.bulk.planning import plan_files, row_readers
 from pipework.serve.bulk.records import Reject
 from pipework.serve.bulk.scorer import Scorer
 from pipework.serve.bulk.stored_files import StoredFile, changed, find_files
-from pipework.serve.engines import computes_on_gpu
+from pipework.serve.engines.first_stage import served_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,10 +96,10 @@ def score_files(run: Path, options: BulkOptions, progress: Progress) -> BulkSumm
             options.pattern, folder, allow_skipped=options.allow_skipped, progress=progress
         )
     engine = options.engine or planned_engine(folder)
-    gpu = computes_on_gpu(read_classifier(run), engine)
+    record = served_record(read_classifier(run), engine)
     with (
         disk_errors(),
-        executor(options.on, gpu=gpu) as place,
+        executor(options.on, record) as place,
         Scorer(run.absolute(), engine, threads=place.threads, scores=options.scores) as scorer,
     ):
         job = BulkJob(scorer, stored, folder, options)

@@ -98,19 +98,6 @@ def runs_here(record: EngineRecord) -> bool:
     return runtime_of(record.format).fits_here(record.built)
 
 
-def computes_on_gpu(
-    manifest: Manifest, name: str | None = None, limits: ChangeLimits = DEFAULT_LIMITS
-) -> bool:
-    """Return whether the named engine, or the one that is served, would compute on a GPU here.
-
-    Raises:
-        RunFolderError: as `choose_engine`.
-    """
-    if name is None and manifest.cascade is not None:
-        name = manifest.cascade.engine
-    return runtime_of(choose_engine(manifest, name, limits).format).computes_on_gpu()
-
-
 def server_engines(*, on_gpu: bool, instances: int | None = None) -> tuple[int, int]:
     """Return how many engines a server opens for a model, and the threads of each on a CPU."""
     count = instances or (1 if on_gpu else min(2, cpu_limit()))

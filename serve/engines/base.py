@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipework.closeable import Closeable
 from pipework.machine import processor
 from pipework.serve.engines.collate import CPU, GPU, Collate, InputFeed, measure
+from pipework.serve.engines.cuda import lost_gpu
 from pipework.tasks.outputs import Outputs, rows_of
 from pipework.text.encoding import Encoding
 
@@ -52,6 +53,10 @@ class CollatedEngine(Closeable):
     def on_gpu(self) -> bool:
         """Whether a GPU computes."""
         return False
+
+    def lost_gpu(self) -> str:
+        """Return why no engine can compute any more in this process, see `cuda.lost_gpu`, or ""."""
+        return lost_gpu() if self.on_gpu else ""
 
     @abstractmethod
     def _start(self, arrays: Arrays) -> Callable[[], Logits]:

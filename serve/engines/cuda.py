@@ -19,6 +19,15 @@ from pipework.closeable import Closeable
 from pipework.errors import MissingDependencyError
 
 NVIDIA_VERSION = Path("/sys/module/nvidia/version")
+DRIVERS = {12: 525, 13: 580}  # the oldest driver of a major version of CUDA
+OLD_DRIVER = "install driver 580 or later, or for one from 525 on: pip install 'pipework[cuda12]'"
+# Errors of a machine without a GPU, or without its driver.
+NO_GPU = ("cudaErrorNoDevice", "cudaErrorStubLibrary", "cudaErrorInsufficientDriver")
+HINT = "check it with `nvidia-smi`, or hide the GPU: CUDA_VISIBLE_DEVICES=''"
+HINTS = {
+    "cudaErrorSystemNotReady": "start nvidia-fabricmanager, in the version of the driver",
+    "cudaErrorSystemDriverMismatch": "restart the machine: the driver was updated while it ran",
+}
 
 
 class NoGpuError(MissingDependencyError):
@@ -38,23 +47,42 @@ def find_gpu() -> Gpu:
 
     Raises:
         NoGpuError: CUDA finds no GPU; the message has its reason.
-        MissingDependencyError: cuda-python is not installed, or the GPU's driver is too old for it.
+        MissingDependencyError: cuda-python is not installed, the GPU's driver is too old for it, or
+            the GPU cannot be used.
     """
     cuda = _runtime()
     error, count = cuda.cudaGetDeviceCount()
-    if error == cuda.cudaError_t.cudaErrorInsufficientDriver and _driver_version() is not None:
-        message = f"the NVIDIA driver {_driver_version()} is too old for the installed CUDA"
-        hint = "install a newer driver, or a cuda-python of the driver's CUDA version"
-        raise MissingDependencyError(message, hint)
-    if error != cuda.cudaError_t.cudaSuccess or not count:
-        _, name = cuda.cudaGetErrorName(error)
+    driver = driver_version()
+    if error == cuda.cudaError_t.cudaErrorInsufficientDriver and driver is not None:
+        message = f"the NVIDIA driver {driver} is too old for the installed CUDA"
+        raise MissingDependencyError(message, OLD_DRIVER)
+    _, name = cuda.cudaGetErrorName(error)
+    if name.decode() in NO_GPU or (error == cuda.cudaError_t.cudaSuccess and not count):
         message = f"there is no NVIDIA GPU here ({name.decode()})"
         raise NoGpuError(message, "use an engine for the CPU: pipe export RUN --to onnx")
-    properties = checked(cuda, cuda.cudaGetDeviceProperties(0))
+    try:
+        checked(cuda, (error,))
+        properties = checked(cuda, cuda.cudaGetDeviceProperties(0))
+    except RuntimeError as reason:
+        message = f"the NVIDIA GPU cannot be used: {reason}"
+        hint = next((hint for error, hint in HINTS.items() if error in str(reason)), HINT)
+        raise MissingDependencyError(message, hint) from reason
     return Gpu(name=properties.name.decode(), capability=10 * properties.major + properties.minor)
 
 
-def _driver_version() -> str | None:
+def check_driver(cuda_version: str) -> None:
+    """Check that the NVIDIA driver of this machine supports a version of CUDA.
+
+    Raises:
+        MissingDependencyError: it does not.
+    """
+    driver, major = driver_version(), int(cuda_version.partition(".")[0])
+    if driver is not None and int(driver.partition(".")[0]) < DRIVERS.get(major, 0):
+        message = f"CUDA {major} needs the NVIDIA driver {DRIVERS[major]} or later, found {driver}"
+        raise MissingDependencyError(message, OLD_DRIVER)
+
+
+def driver_version() -> str | None:
     """Return the version of the loaded kernel module of NVIDIA's driver; None without one."""
     # CUDA has one error for "no driver" and "an old driver".
     try:
@@ -77,14 +105,29 @@ def checked(cuda: ModuleType, answer: tuple[Any, ...]) -> Any:  # noqa: ANN401  
     """Return the result of a CUDA call.
 
     Raises:
-        RuntimeError: the call failed; the message has CUDA's name of the error.
+        RuntimeError: the call failed; the message has CUDA's name and description of the error.
     """
     error, *values = answer
     if error != cuda.cudaError_t.cudaSuccess:
         _, name = cuda.cudaGetErrorName(error)
-        message = f"CUDA: {name.decode()}"
+        _, description = cuda.cudaGetErrorString(error)
+        message = f"CUDA: {name.decode()}: {description.decode()}"
         raise RuntimeError(message)
     return values[0] if values else None
+
+
+def lost_gpu() -> str:
+    """Return the error after which CUDA computes nothing any more in this process, or "".
+
+    After some errors, such as an illegal address, each later call returns the same error:
+    https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
+    """
+    cuda = _runtime()
+    try:
+        checked(cuda, cuda.cudaDeviceSynchronize())
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)

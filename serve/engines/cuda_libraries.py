@@ -5,8 +5,8 @@ A library that this process has loaded already is found by its name.
 """
 
 import ctypes
-import sysconfig
-from collections.abc import Iterator
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 DRIVER = "libcuda.so.1"
@@ -24,10 +24,13 @@ def load_cuda_libraries() -> tuple[str, ...]:
     """
     import onnxruntime as ort  # noqa: PLC0415  (optional)
 
-    packages = Path(sysconfig.get_path("purelib"))
-    missing = [name for name in _names(ort.cuda_version) if not _load(name, packages)]
+    package = Path(ort.__file__).parent
+    wheels = [*_locations("nvidia"), package.parent / "nvidia"]
+    folders = [folder for wheel in wheels for folder in sorted(wheel.glob("*/lib"))]
+    folders += [torch / "lib" for torch in _locations("torch")]
+    missing = [name for name in _names(ort.cuda_version) if not _load(name, folders)]
     try:
-        ctypes.CDLL(str(Path(ort.__file__).parent / PROVIDER))
+        ctypes.CDLL(str(package / PROVIDER))
     except OSError as error:
         unresolved = str(error).partition(":")[0]  # the linker's message begins with a file name
         if unresolved not in missing:
@@ -42,17 +45,18 @@ def _names(cuda_version: str) -> tuple[str, ...]:
     return (*cuda, "libcurand.so.10", f"libcufft.so.{int(major) - 1}", "libcudnn.so.9")
 
 
-def _load(name: str, packages: Path) -> bool:
-    """Load a library; return whether it was found."""
-    for path in (name, *map(str, _wheel_paths(name, packages))):
+def _locations(package: str) -> list[Path]:
+    """Return the folders of a package, which may be below several of sys.path; do not import it."""
+    spec = find_spec(package)
+    return [Path(path) for path in (spec and spec.submodule_search_locations) or ()]
+
+
+def _load(name: str, folders: Sequence[Path]) -> bool:
+    """Load a library from the system or a folder; return whether it was found."""
+    for path in (name, *(str(folder / name) for folder in folders)):
         try:
             ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
         except OSError:
             continue
         return True
     return False
-
-
-def _wheel_paths(name: str, packages: Path) -> Iterator[Path]:
-    yield from sorted((packages / "nvidia").glob(f"*/lib/{name}"))
-    yield from (packages / "torch" / "lib").glob(name)

@@ -23,7 +23,7 @@ from pipework.run_folder.cascade import FOLDER, HINT, CascadeRecord
 from pipework.run_folder.engine_record import EngineRecord
 from pipework.run_folder.manifest import Manifest, read_classifier
 from pipework.scoring.evaluation import Engine
-from pipework.serve.engines import open_first
+from pipework.serve.engines import choose_engine, open_first
 from pipework.serve.engines.recheck import Rechecks
 from pipework.tasks.outputs import Outputs
 from pipework.tasks.single_label import SingleLabelTask
@@ -211,6 +211,16 @@ def cascade_of(manifest: Manifest, name: str | None) -> CascadeRecord | None:
     engines = [one for one in manifest.current_engines if one.name == record.engine]
     record.check(manifest.subject, engines[0] if engines else None)
     return record
+
+
+def served_record(manifest: Manifest, name: str | None) -> EngineRecord:
+    """Return the record of the engine that `open_served` tries first.
+
+    Raises:
+        PipeError: as `cascade_of` and `choose_engine`.
+    """
+    cascade = cascade_of(manifest, name)
+    return choose_engine(manifest, name if cascade is None else cascade.engine)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

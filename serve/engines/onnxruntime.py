@@ -7,8 +7,11 @@ Shapes: B inputs of one call, C classes.
 """
 
 import logging
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +24,7 @@ from pipework.machine import LowPriorityThread, cpu_limit
 from pipework.run_folder.engine_record import EngineBuild, Layout, Precision, Scaling, Variant
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
-from pipework.serve.engines.cuda import Gpu, NoGpuError, find_gpu
+from pipework.serve.engines.cuda import HINT, Gpu, NoGpuError, check_driver, find_gpu
 from pipework.serve.engines.cuda_calls import NO_GRAPH, CudaCalls, graph_buckets
 from pipework.serve.engines.cuda_libraries import DRIVER, load_cuda_libraries
 from pipework.serve.engines.runtime import (
@@ -49,7 +52,10 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
     },
 }
 GPU_TARGET = "NVIDIA GPUs"  # of engines in the varlen layout
-CUDA_HINT = "pip install 'pipework[cuda]', or hide the GPU: CUDA_VISIBLE_DEVICES=''"
+CUDA_HINT = (
+    "pip install 'pipework[cuda]', for drivers below 580 'pipework[cuda12]', or hide the GPU: "
+    "CUDA_VISIBLE_DEVICES=''"
+)
 log = logging.getLogger(__name__)
 
 
@@ -71,10 +77,15 @@ class OnnxRuntime(Runtime):
             Precision.INT8: "onnx/model_quantized.onnx",
         }
     )
-    triton = TritonForm(backend="onnxruntime", platform="onnxruntime_onnx", model_file="model.onnx")
+    triton = TritonForm(
+        backend="onnxruntime",
+        platform="onnxruntime_onnx",
+        model_file="model.onnx",
+        cuda_options=PROVIDER_OPTIONS[CUDA],
+    )
 
     def examine(self, precision: Precision) -> tuple[Usability, str]:
-        """Return where it computes; fp16 is slow on a CPU."""
+        """Return where it computes; fp16 is slow on a CPU, and int8 on a GPU."""
         import onnxruntime as ort  # noqa: PLC0415  (optional)
 
         runtime = self.version()
@@ -86,6 +97,8 @@ class OnnxRuntime(Runtime):
             if missing:
                 message = f"{runtime} does not find {', '.join(missing)}"
                 raise MissingDependencyError(message, CUDA_HINT)
+            if gpu and precision is Precision.INT8:
+                return Usability.SLOW, f"{runtime} on CUDA, where int8 is slower than fp32"
             if gpu:
                 return Usability.YES, f"{runtime} on CUDA"
             where = f"{runtime} on the CPU; with a GPU on CUDA"
@@ -105,20 +118,16 @@ class OnnxRuntime(Runtime):
         return f"onnxruntime {ort.__version__}"
 
     def local_precisions(self) -> tuple[Precision, ...]:
-        """Return all precisions on a GPU; fp16 gains nothing on a CPU."""
+        """Return fp16 only on a GPU, and int8 only on a CPU.
+
+        CUDA computes int8 with twice as many kernels as fp32, and some of its operators on the CPU.
+        """
         if find_spec("onnxruntime") is None:
             return ()
-        if self.computes_on_gpu():
-            return self.precisions
+        with suppress(MissingDependencyError):  # then it cannot use the GPU
+            if cuda_gpu() is not None:
+                return (Precision.FP32, Precision.FP16)
         return (Precision.FP32, Precision.INT8)
-
-    def computes_on_gpu(self) -> bool:
-        """Return whether the package supports CUDA and there is a GPU."""
-        check_installed("onnxruntime", self.extra)
-        try:
-            return cuda_gpu() is not None
-        except MissingDependencyError:
-            return False
 
     def open(
         self,
@@ -154,10 +163,8 @@ class OnnxRuntimeEngine(CollatedEngine):
 
         Raises:
             RunFolderError: the file is not a graph, or its inputs and outputs are different.
-            MissingDependencyError: there is a GPU, but its libraries are missing.
+            MissingDependencyError: there is a GPU, but CUDA fails, or its libraries are missing.
         """
-        import onnxruntime as ort  # noqa: PLC0415  (optional)
-
         self._gpu = cuda_gpu()
         provider = CPU if self._gpu is None else CUDA
         if provider == CUDA and (missing := load_cuda_libraries()):
@@ -166,21 +173,10 @@ class OnnxRuntimeEngine(CollatedEngine):
         self._calls: CudaCalls | None = None
         self._thread = LowPriorityThread()
         try:
-            provider_options = PROVIDER_OPTIONS[provider]
             if provider == CUDA:
                 self._calls = CudaCalls(graphs=graphs)
-                if graphs:
-                    collate = replace(collate, buckets=graph_buckets(collate.longest))
-                provider_options = provider_options | self._calls.options
-            self._session = self._thread.call(
-                lambda: ort.InferenceSession(
-                    str(path),
-                    session_options(threads or cpu_limit()),
-                    providers=[provider],
-                    provider_options=[provider_options],
-                )
-            )
-            _check_provider(self._session.get_providers(), provider)
+                collate = replace(collate, buckets=graph_buckets(collate.longest) if graphs else ())
+            self._session = self._thread.call(lambda: self._open(path, threads, provider))
             inputs = {node.name: node for node in self._session.get_inputs()}
             outputs = {node.name for node in self._session.get_outputs()}
             check_names({*inputs}, outputs, collate)
@@ -192,8 +188,26 @@ class OnnxRuntimeEngine(CollatedEngine):
             raise
         except Exception as error:  # the runtime's errors share no narrower base
             self.close()
-            message = f"{path} is not a usable ONNX graph: {str(error).splitlines()[0]}"
+            reason = str(error).splitlines()[0]
+            if provider == CUDA and "CUDA" in reason.replace(str(path), ""):
+                message = f"onnxruntime cannot compute on the GPU: {reason}"
+                raise MissingDependencyError(message, HINT) from error
+            message = f"{path} is not a usable ONNX graph: {reason}"
             raise RunFolderError(message, "export it again: pipe export RUN --to onnx") from error
+
+    def _open(self, path: Path, threads: int | None, provider: str) -> "ort.InferenceSession":
+        import onnxruntime as ort  # noqa: PLC0415  (optional)
+
+        buffers = {} if self._calls is None else self._calls.options
+        session = ort.InferenceSession(
+            str(path),
+            session_options(threads or cpu_limit()),
+            providers=[provider],
+            provider_options=[PROVIDER_OPTIONS[provider] | buffers],
+            enable_fallback=0,  # it would print to stdout, and compute on the CPU
+        )
+        _check_provider(session.get_providers(), provider)
+        return session
 
     @property
     def processor(self) -> str:
@@ -238,17 +252,27 @@ def cuda_gpu() -> Gpu | None:
     """Return the GPU to compute on, or None for the CPU.
 
     Raises:
-        MissingDependencyError: the package supports CUDA, but cuda-python or its driver does not.
+        MissingDependencyError: the package supports CUDA, but the GPU cannot be used.
     """
     import onnxruntime as ort  # noqa: PLC0415  (optional)
 
     if CUDA not in ort.get_available_providers():
         return None
     try:
-        return find_gpu()
+        gpu = find_gpu()
     except NoGpuError as reason:
-        log.info("onnxruntime computes on the CPU: %s", reason)
+        report_cpu(str(reason))
         return None
+    check_driver(ort.cuda_version)
+    return gpu
+
+
+@cache
+def report_cpu(reason: str) -> None:
+    """Report once that a package with CUDA computes on the CPU; a warning if this is not wanted."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}
+    level = logging.INFO if wanted else logging.WARNING
+    log.log(level, "onnxruntime supports CUDA, but computes on the CPU: %s", reason)
 
 
 def _check_provider(providers: Sequence[str], provider: str) -> None:

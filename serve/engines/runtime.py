@@ -3,7 +3,7 @@
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -34,11 +34,16 @@ class Usability(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TritonForm:
-    """How a backend of Triton reads an engine: its name and platform, and the name of the file."""
+    """How a backend of Triton reads an engine: its name and platform, and the name of the file.
+
+    Attributes:
+        cuda_options: options of the backend's CUDA provider, for an engine that runs on a GPU.
+    """
 
     backend: str
     platform: str
     model_file: str
+    cuda_options: Mapping[str, str] = field(default_factory=dict)
 
 
 class Runtime(ABC):
@@ -53,6 +58,7 @@ class Runtime(ABC):
         layouts: supported layouts.
         scalings: supported scalings of int8.
         hub_files: paths in a published folder by precision; engines of other layouts have none.
+        gpu_only: whether its engines compute on a GPU only.
         triton: form for the backend of Triton that runs its engines, if there is one.
     """
 
@@ -64,6 +70,7 @@ class Runtime(ABC):
     layouts: ClassVar[tuple[Layout, ...]] = (Layout.PADDED, Layout.PACKED)
     scalings: ClassVar[tuple[Scaling, ...]] = (Scaling.STATIC,)
     hub_files: ClassVar[Mapping[Precision, str]] = MappingProxyType({})
+    gpu_only: ClassVar[bool] = False
     triton: ClassVar[TritonForm | None] = None
 
     @abstractmethod
@@ -112,10 +119,6 @@ class Runtime(ABC):
     def version(self) -> str:
         """Return name and version of the installed runtime; "" if versions do not matter."""
         return ""
-
-    def computes_on_gpu(self) -> bool:
-        """Return whether an engine that is opened now would compute on a GPU."""
-        return False
 
     def fits_here(self, built: EngineBuild) -> bool:
         """Return whether an engine was built for a machine like this."""

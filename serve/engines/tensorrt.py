@@ -26,6 +26,7 @@ from pipework.serve.engines.tensorrt_packages import (
     REBUILD,
     Flavour,
     builder_flavour,
+    capabilities_of,
     check_fits,
     collecting,
     fits_here,
@@ -47,21 +48,22 @@ class TensorRt(Runtime):
     model_file = "model.engine"
     extra = "gpu"
     precisions = (Precision.FP32, Precision.FP16, Precision.INT8)
+    gpu_only = True
     triton = TritonForm(backend="tensorrt", platform="tensorrt_plan", model_file="model.plan")
 
     def examine(self, precision: Precision) -> tuple[Usability, str]:
-        """Return the package that builds engines; without a GPU they do not run here."""
+        """Return the package that builds engines, and whether they run here."""
         del precision
         flavour = builder_flavour()
         details = f"{flavour} {load(flavour).__version__}"
-        if gpu_or_none() is not None:
+        if _builds_for_this_gpu():
             return Usability.YES, details
-        return Usability.BUILD_ONLY, f"{details} builds engines for a machine with a GPU"
+        return Usability.BUILD_ONLY, f"{details} builds engines for other machines"
 
     def local_precisions(self) -> tuple[Precision, ...]:
-        """Return all precisions on a machine with a GPU and a package that builds engines."""
+        """Return all precisions on a machine with a GPU and a package that builds for it."""
         with suppress(MissingDependencyError):  # neither package can build
-            if gpu_or_none() is not None and builder_flavour():
+            if _builds_for_this_gpu():
                 return self.precisions
         return ()
 
@@ -80,10 +82,6 @@ class TensorRt(Runtime):
             raise RunFolderError(message, REBUILD)
         return TensorRtEngine(path, collate, built)
 
-    def computes_on_gpu(self) -> bool:
-        """Return True."""
-        return True
-
     def fits_here(self, built: EngineBuild) -> bool:
         """Return whether this machine has the TensorRT and the GPU of an engine."""
         return fits_here(built)
@@ -101,6 +99,12 @@ class TensorRt(Runtime):
             )
             hint = "build it with tensorrt, or use --set triton.backend=onnxruntime"
             raise ConfigError(message, hint)
+
+
+def _builds_for_this_gpu() -> bool:
+    """Return whether there is a GPU that the installed package builds engines for."""
+    gpu, flavour = gpu_or_none(), builder_flavour()
+    return gpu is not None and gpu.capability in (capabilities_of(flavour) or {gpu.capability})
 
 
 class TensorRtEngine(CollatedEngine):

@@ -40,6 +40,12 @@ def builder_flavour() -> Flavour:
     raise MissingDependencyError(message, f"{Flavour.RTX.install} (it also builds without a GPU)")
 
 
+def capabilities_of(flavour: Flavour) -> set[int]:
+    """Return the compute capabilities, times ten, that a package can build for; {} for any GPU."""
+    members = _package(flavour).ComputeCapability.__members__ if flavour is Flavour.RTX else ()
+    return {int(name[2:]) for name in members if name.startswith("SM")}
+
+
 def load(flavour: str) -> ModuleType:
     """Return a flavour's package.
 
@@ -53,7 +59,7 @@ def load(flavour: str) -> ModuleType:
 
 
 def gpu_or_none() -> Gpu | None:
-    """Return the GPU of this machine; None if there is none or cuda-python is missing."""
+    """Return the GPU of this machine; None if there is none, or it cannot be used."""
     try:
         return find_gpu()
     except MissingDependencyError:

@@ -1,18 +1,20 @@
 """Opens the models of a run folder or a model repository."""
 
+import logging
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from pipework.errors import ConfigError, RunFolderError
+from pipework.machine import cuda_devices
 from pipework.run_folder.cascade import FOLDER
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.files import MANIFEST_FILE as MANIFEST
 from pipework.run_folder.manifest import read_classifier
 from pipework.scoring.evaluation import Engine
 from pipework.serve.config import EngineSettings, QueueSettings, ServeSettings
-from pipework.serve.engines import computes_on_gpu, open_first, open_proven, server_engines
+from pipework.serve.engines import open_first, open_proven, server_engines
 from pipework.serve.engines.first_stage import cascade_of, open_first_stage
 from pipework.serve.engines.recheck import Rechecks
 from pipework.serve.models.registry import Models
@@ -21,6 +23,8 @@ from pipework.serve.models.repository_watcher import RepositoryWatcher
 from pipework.serve.scheduling.predictor import Predictor
 from pipework.serve.scheduling.scheduler import Scheduler
 from pipework.text.encoding import open_encoder
+
+log = logging.getLogger(__name__)
 
 
 def open_models(
@@ -109,9 +113,11 @@ def open_predictor(
     engine = engine or EngineSettings()
     cascade = cascade_of(manifest, engine.name)
     chosen = engine.name if cascade is None else cascade.engine
-    on_gpu = computes_on_gpu(manifest, chosen, engine)
-    instances, threads = server_engines(on_gpu=on_gpu, instances=queue.instances)
+    _, threads = server_engines(on_gpu=False, instances=queue.instances)
     record, first = open_first(run, manifest, chosen, prove=prove, threads=threads, limits=engine)
+    instances, _ = server_engines(on_gpu=first.on_gpu, instances=queue.instances)
+    if first.on_gpu:
+        _report_gpu(first.processor, *cuda_devices())
     with ExitStack() as on_error:
         engines: list[Engine] = [on_error.enter_context(first)]
         reopen = partial(open_proven, run, manifest, record.name, threads=threads)
@@ -136,3 +142,13 @@ def open_predictor(
         )
         on_error.pop_all()
     return predictor
+
+
+@cache
+def _report_gpu(name: str, device: str = "0", *idle: str) -> None:
+    """Report once the GPU that computes, and how many others do not."""
+    if idle:
+        text = "engines compute on GPU %s (%s); %d other GPUs are idle: --workers auto uses all"
+        log.warning(text, device, name, len(idle))
+    else:
+        log.info("engines compute on GPU %s (%s)", device, name)

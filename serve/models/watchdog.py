@@ -1,4 +1,7 @@
-"""Ends a process whose engine is stuck in a batch: no other thread can stop the computation."""
+"""Ends a process whose engine is stuck in a batch, or whose GPU is lost.
+
+No other thread can stop the computation, and no other engine can use the GPU.
+"""
 
 import logging
 import os
@@ -21,7 +24,7 @@ EXIT_CODE = 1
 
 @contextmanager
 def watchdog(models: Models) -> Iterator[None]:
-    """End the process when the batch of an engine takes too long.
+    """End the process when the batch of an engine takes too long, or its GPU is lost.
 
     A supervisor, a service manager or Kubernetes starts another one.
     """
@@ -47,16 +50,25 @@ def _watch(models: Models, ended: threading.Event) -> None:
 
 
 def end_if_stuck(model: Predictor, resumed_s: float) -> None:
-    """End the process if a batch takes too long; the time before `resumed_s` does not count."""
+    """End the process if its GPU is lost, or a batch takes too long.
+
+    The time before `resumed_s` does not count.
+    """
+    if lost := model.scheduler.lost_gpu:
+        _end("the GPU of %s %s is lost: %s; the process ends", model.name, model.version, lost)
     oldest = model.scheduler.oldest_batch
     if oldest is None:
         return
     seconds = time.monotonic() - max(oldest.started_s, resumed_s)
     if seconds > ENDS * oldest.limit_s:
-        log.error(
+        _end(
             "the engine of %s %s is stuck: a batch has taken %.1f s, expected at most %.1f s "
             "(queue.stuck_s); the process ends",
             *(model.name, model.version, seconds, oldest.limit_s),
         )
-        logging.shutdown()
-        os._exit(EXIT_CODE)
+
+
+def _end(message: str, *values: object) -> None:
+    log.error(message, *values)
+    logging.shutdown()
+    os._exit(EXIT_CODE)

@@ -29,6 +29,7 @@ from pipework.closeable import Closeable
 from pipework.errors import NotReadyError, PipeError, TooBusyError
 from pipework.scoring.evaluation import Engine
 from pipework.serve.config import BATCH_TOKENS, QueueSettings
+from pipework.serve.engines.base import CollatedEngine
 from pipework.serve.engines.recheck import EngineRecheck, Rechecks
 from pipework.serve.request.context import RequestOptions, deadline_error
 from pipework.serve.request.statistics import EngineLoad, RefusalReason, Statistics
@@ -63,6 +64,7 @@ class Scheduler(Closeable):
     Attributes:
         statistics: counts the requests of the model; its predictor updates them.
         fault: what is wrong with the results of an engine, or "".
+        lost_gpu: why no engine can compute any more in this process, or "".
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Scheduler(Closeable):
         self._refused = dict.fromkeys(RefusalReason, 0)
         self._refusal = ""
         self._rechecks = rechecks
-        self.fault = ""
+        self.fault = self.lost_gpu = ""
         self._abandoned = False
         self._running = self._threads_left = len(engines)
         self._threads = [
@@ -282,6 +284,10 @@ class Scheduler(Closeable):
             if crash is None:
                 break
             log.error("an engine crashed", exc_info=crash)
+            if lost := _lost_gpu(current):
+                self.lost_gpu = lost
+                self._fail_all(lost)
+                break
             failures = 1 if batches else failures + 1
             current = self._replacement(failures)
 
@@ -384,11 +390,15 @@ class Scheduler(Closeable):
         if not wrong:
             return
         log.error("%s; requests are refused until the model is opened again", wrong)
+        self._fail_all(wrong)
+
+    def _fail_all(self, fault: str) -> None:
+        """Fail the queued requests, and refuse others from now on."""
         with self._lock:
-            self.fault = wrong
+            self.fault = fault
             jobs = self._queue.clear()
         for job in jobs:
-            job.fail(NotReadyError(wrong))
+            job.fail(NotReadyError(fault))
 
     def _finish(self, in_flight: InFlightBatch, deliveries: ExitStack) -> bool:
         """Wait for a batch and schedule the delivery of its results.
@@ -399,7 +409,9 @@ class Scheduler(Closeable):
         batch = in_flight.batch
         try:
             computed = in_flight.finish()
-        except Exception as error:  # noqa: BLE001  (the runtimes' errors share no narrower base)
+        except Exception as error:  # the runtimes' errors share no narrower base
+            if _lost_gpu(in_flight.engine):
+                raise
             if len(batch) > 1:
                 log.warning("a batch failed, its requests are computed alone: %r", error)
                 alone = (InFlightBatch(in_flight.engine, [part]) for part in batch)
@@ -444,6 +456,10 @@ class Scheduler(Closeable):
             jobs = self._queue.clear()
         for job in jobs:
             job.fail(NotReadyError(self._refusal))
+
+
+def _lost_gpu(engine: Engine) -> str:
+    return engine.lost_gpu() if isinstance(engine, CollatedEngine) else ""
 
 
 def _close(engine: Engine) -> None:

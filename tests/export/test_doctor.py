@@ -11,7 +11,7 @@ from pipework.export import doctor
 from pipework.export.doctor import diagnose
 from pipework.export.plan import AUTO, select_variants
 from pipework.run_folder.manifest import read_manifest
-from pipework.serve.engines import cuda_libraries, openvino, tensorrt
+from pipework.serve.engines import cuda, cuda_libraries, openvino, tensorrt
 from pipework.serve.engines import onnxruntime as runtime
 from pipework.serve.engines import runtime as base
 from pipework.serve.engines.runtime import Usability
@@ -99,6 +99,22 @@ def test_an_engine_that_the_server_does_not_open_is_not_usable(monkeypatch):
     monkeypatch.setattr(runtime, "find_gpu", find_gpu)
     part = by_name(diagnose().engines)["onnx fp32"]
     assert (part.usable, part.hint) == (Usability.NO, "pip install cuda-python")
+
+
+def test_a_driver_that_is_too_old_for_the_package_is_reported(monkeypatch, tmp_path):
+    gpu = cuda.Gpu(name="Fake L4", capability=89)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "cuda_version", "13.0", raising=False)
+    monkeypatch.setattr(runtime, "find_gpu", lambda: gpu)
+    monkeypatch.setattr(doctor, "find_gpu", lambda: gpu)
+    monkeypatch.setattr(cuda, "NVIDIA_VERSION", tmp_path / "version")
+    (tmp_path / "version").write_text("570.86.15\n")
+    report = diagnose()
+    assert by_name(report.devices)["gpu"].details.endswith("8.9, driver 570.86.15")
+    part = by_name(report.engines)["onnx fp32"]
+    assert part.usable is Usability.NO
+    assert part.details == "CUDA 13 needs the NVIDIA driver 580 or later, found 570.86.15"
+    assert part.hint.endswith("pip install 'pipework[cuda12]'")
 
 
 def test_a_broken_torch_is_reported(monkeypatch):

@@ -1,10 +1,12 @@
 import pytest
+import torch
 
-from pipework.errors import CheckFailedError
+from pipework.errors import CheckFailedError, ConfigError
 from pipework.progress import NullProgress
 from pipework.run_folder.manifest import read_manifest
+from pipework.train.loop.determinism import float32_products
 from pipework.train.loop.distributed import World
-from pipework.train.run import train_all
+from pipework.train.run import train, train_all
 
 ENOUGH = ("train.max_steps=60", "train.batch_size=16")
 
@@ -19,6 +21,28 @@ def test_each_seed_has_its_own_run_folder_and_resume_skips_complete_seeds(small,
     assert (out / "seed-3" / "manifest.json").read_bytes() == before
     files = [read_manifest(out / f"seed-{seed}").model.checkpoint for seed in (3, 5)]
     assert files[0] != files[1]
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_tf32_is_set_before_a_run_computes_and_restored_after_it(
+    small, tmp_path, monkeypatch, tf32
+):
+    def settings():
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+    def prepared(*_):
+        found.append(settings())
+        message = "enough"
+        raise ConfigError(message)
+
+    found = []
+    monkeypatch.setattr("pipework.train.run._prepared", prepared)
+    with float32_products(tf32=not tf32):  # of another run
+        before = settings()
+        with pytest.raises(ConfigError, match="enough"):
+            train(small(f"train.tf32={str(tf32).lower()}"), tmp_path / "run", NullProgress())
+        assert settings() == before
+    assert found == [("high" if tf32 else "highest", tf32)]
 
 
 def test_the_other_seeds_are_trained_if_a_seed_learns_nothing(small, tmp_path):

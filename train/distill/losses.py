@@ -21,6 +21,7 @@ from pipework.train.data.token_cache import locate_rows
 from pipework.train.distill.teacher import Logits, Teacher, teacher_logits
 from pipework.train.loop.distributed import World
 from pipework.train.loop.losses import Losses
+from pipework.train.loop.to_device import to_device
 from pipework.train.objectives import Objective
 
 
@@ -48,12 +49,12 @@ def distillation_losses(
 
     def losses(logits_BC: torch.Tensor, rows_B: Rows) -> torch.Tensor:
         teachers = [_rows_of(files, rows_B) for files in teacher_logits]
-        teacher_KBC = torch.from_numpy(np.stack(teachers)).to(logits_BC.device)
+        teacher_KBC = to_device(np.stack(teachers), logits_BC.device)
         soft_B = objective.of_teachers(logits_BC, teacher_KBC, settings.temperature)
         labelled_B = rows_B < labelled
         hard_B = label_losses(logits_BC, np.where(labelled_B, rows_B, 0))
         # Rows without a label were computed with the label of row 0, which gets weight 0 here.
-        label_weight_B = torch.from_numpy(labelled_B.astype(np.float32)).to(logits_BC.device)
+        label_weight_B = to_device(labelled_B.astype(np.float32), logits_BC.device)
         return weight * soft_B + (1 - weight) * label_weight_B * hard_B
 
     return losses

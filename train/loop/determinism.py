@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 import torch
@@ -25,17 +25,30 @@ def seed_process(seed: int, rank: int, step: int = 0) -> None:
     seed_everything(int(np.random.SeedSequence((seed, rank, step)).generate_state(1)[0]))
 
 
+def exact_float32() -> AbstractContextManager[None]:
+    """Disable TF32 inside the block, see `float32_products`."""
+    return float32_products(tf32=False)
+
+
 @contextmanager
-def exact_float32() -> Iterator[None]:
-    """Disable TF32 for matrix products, convolutions and recurrent layers inside the block."""
+def float32_products(*, tf32: bool) -> Iterator[None]:
+    """Allow or disable TF32 for matrix products, convolutions and recurrent layers in the block."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@contextmanager
+def reproducible(seed: int, *, tf32: bool) -> Iterator[None]:
+    """Seed all generators, and allow or disable TF32 in the block."""
+    seed_everything(seed)
+    with float32_products(tf32=tf32):
+        yield
 
 
 def random_state(device: torch.device) -> RandomState:

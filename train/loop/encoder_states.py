@@ -21,6 +21,7 @@ from pipework.run_folder.files import file_digest, write_atomically
 from pipework.train.data.batches import BATCH_TOKENS, token_batches
 from pipework.train.data.disk_cache import allocate_file, cache_entry
 from pipework.train.data.token_cache import COMPLETE, TokenSet
+from pipework.train.loop.to_device import to_device
 from pipework.train.model.checkpoint_engine import model_inputs
 from pipework.train.model.classifier import Classifier, padding_of
 
@@ -54,7 +55,7 @@ class EncoderStates:
             start = longest - len(states_TH) if self.left else 0
             columns = slice(start, start + len(states_TH))
             states_BTH[row, columns], mask_BT[row, columns] = states_TH, 1
-        return torch.from_numpy(states_BTH).to(device), torch.from_numpy(mask_BT).to(device)
+        return to_device(states_BTH, device), to_device(mask_BT, device)
 
 
 def encoder_states(model: Classifier, tokens: TokenSet, progress: Progress) -> EncoderStates:

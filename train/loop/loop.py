@@ -93,7 +93,6 @@ class Loop:
         )
         self.per_epoch = windows.per_epoch
         self._steps = total_steps(settings, windows.per_epoch)
-        torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
         rates = schedule(settings, self._steps, windows.per_epoch)
         self.stepper = Stepper(spec.step, settings, rates, run.world)
         if settings.precision is TrainPrecision.FP16 and run.world.device.type == "cpu":

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipework.tasks.task import TargetScale
 from pipework.train.data.batches import Rows
-from pipework.train.loop.model_inputs import to_device
+from pipework.train.loop.to_device import to_device
 from pipework.train.objectives import Objective, Weights
 
 # From logits [B, C] and the numbers of their rows to the loss of each row, float32 [B].
@@ -41,7 +41,7 @@ def label_losses(
             ]
             chosen = np.concatenate(tokens)
         wanted = np.int64 if truth.dtype in {np.dtype(np.int16), np.dtype(np.int32)} else np.float32
-        truth_B = to_device(torch.from_numpy(chosen.astype(wanted)), logits_BC.device)
+        truth_B = to_device(chosen.astype(wanted), logits_BC.device)
         found = objective.of_labels(logits_BC, truth_B, smoothing, weights_C)
         return found if lengths_N is None else _sums(found, lengths_N[rows_B]) / per_row
 
@@ -57,7 +57,7 @@ def _labelled(truth: NDArray[np.generic], lengths_N: NDArray[np.int64]) -> int:
 
 def _sums(losses_T: torch.Tensor, lengths_B: NDArray[np.int64]) -> torch.Tensor:
     """Return the sum over the tokens of each row; a token without a label has the loss 0."""
-    row_T = torch.repeat_interleave(torch.from_numpy(lengths_B)).to(losses_T.device)
+    row_T = to_device(np.repeat(np.arange(len(lengths_B)), lengths_B), losses_T.device)
     zeros_B = torch.zeros(len(lengths_B), dtype=losses_T.dtype, device=losses_T.device)
     return zeros_B.index_add(0, row_T, losses_T)
 

@@ -17,6 +17,7 @@ from pipework.text.padding import Padding, pad
 from pipework.train.data.batches import Rows
 from pipework.train.data.token_cache import TokenRows, TokenSet
 from pipework.train.loop.encoder_states import EncoderStates
+from pipework.train.loop.to_device import to_device
 from pipework.train.model.classifier import Classifier
 
 Inputs = dict[str, torch.Tensor]
@@ -65,7 +66,7 @@ class TokenLoader:
         return inputs
 
     def _drop_tokens(self, ids_BT: torch.Tensor) -> torch.Tensor:
-        special = torch.tensor(self.vocabulary.special_ids, device=self.device)
+        special = to_device(np.array(self.vocabulary.special_ids), self.device)
         drop_BT = torch.rand(ids_BT.shape, device=self.device) < self.token_dropout
         return ids_BT.masked_fill(drop_BT & ~torch.isin(ids_BT, special), self.vocabulary.mask_id)
 
@@ -93,7 +94,7 @@ class StateLoader:
                 lengths_B.max() - lengths_B if self.features.left else np.zeros_like(lengths_B)
             )
             spans_B4 = self.rows.spans[rows_B].astype(np.int64) + start_B[:, None]
-            inputs["entity_spans"] = torch.from_numpy(spans_B4).to(self.device)
+            inputs["entity_spans"] = to_device(spans_B4, self.device)
         return inputs
 
 
@@ -117,11 +118,4 @@ class HeadOnly(nn.Module):
 
 def arrays_to_device(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> Inputs:
     """Copy arrays to the device."""
-    return {name: to_device(torch.from_numpy(array), device) for name, array in arrays.items()}
-
-
-def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a tensor to the device; copies to a GPU are asynchronous."""
-    if device.type != "cuda":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return {name: to_device(array, device) for name, array in arrays.items()}

@@ -5,10 +5,12 @@ Shapes: B rows of a batch.
 
 import os
 import shutil
+import sysconfig
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -33,10 +35,10 @@ COMPILERS = {"cpu": ("CXX", ["g++"]), "cuda": ("CC", ["gcc", "clang"])}
 
 
 def check_compiler(device: str) -> None:
-    """Check that torch.compile finds a compiler for a type of device.
+    """Check that torch.compile finds a compiler for a type of device, and Python's headers.
 
     Raises:
-        ConfigError: it does not; the message has the name of the compiler.
+        ConfigError: it does not; the message has the name of the compiler or the header.
     """
     variable, defaults = COMPILERS[device]
     compilers = [os.environ[variable]] if variable in os.environ else defaults
@@ -44,6 +46,11 @@ def check_compiler(device: str) -> None:
         compiler = " or ".join(compilers)
         message = f"train.compile = true needs the compiler {compiler}, which is not installed"
         hint = f"install {compiler}, set {variable} to another one, or set train.compile = false"
+        raise ConfigError(message, hint)
+    header = Path(sysconfig.get_path("include"), "Python.h")  # the kernels are modules of Python
+    if not header.is_file():
+        message = f"train.compile = true needs {header}, which is not installed"
+        hint = "install it (apt-get install python3-dev), or set train.compile = false"
         raise ConfigError(message, hint)
 
 

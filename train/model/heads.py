@@ -94,6 +94,8 @@ class CnnHead(StatesHead):
 class RnnHead(StatesHead):
     """An LSTM or GRU over the tokens; the logits use the last state of each direction."""
 
+    # In autocast too the layers compute in float32: cuDNN has them in bf16 only since 9.13
+    # (https://github.com/pytorch/pytorch/pull/164411).
     # The backward direction is a forward pass over each text, reversed within its length. So the
     # result does not depend on the padding, without packed sequences, which some runtimes compute
     # incorrectly.
@@ -121,6 +123,13 @@ class RnnHead(StatesHead):
     ) -> torch.Tensor:
         """Return logits [B, C]."""
         del spans_B4
+        device = states_BTH.device.type
+        if not torch.is_autocast_enabled(device):
+            return self._logits(states_BTH, mask_BT)
+        with torch.autocast(device, enabled=False):
+            return self._logits(states_BTH.float(), mask_BT)
+
+    def _logits(self, states_BTH: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         last_B1 = mask_BT.sum(1, keepdim=True) - 1
         position_1T = torch.arange(mask_BT.shape[1], device=mask_BT.device).unsqueeze(0)
         reversed_BT = torch.where(position_1T <= last_B1, last_B1 - position_1T, position_1T)

@@ -20,6 +20,7 @@ from pipework.data.examples import Example
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.build import build
 from pipework.export.config import ExportSettings
+from pipework.export.convert import onnx2tensorrt
 from pipework.export.convert.checkpoint2onnx import (
     PackedClassifier,
     checkpoint_to_onnx,
@@ -111,6 +112,36 @@ def test_float32_products_are_built_without_turing(trained_run, tmp_path, noting
     assert built(Precision.FP16, 75, 89) == "compute capabilities 7.5, 8.9"
     with pytest.raises(ConfigError, match=r"no float32 products for compute capability 7\.5"):
         built(Precision.FP32, 75)
+
+
+class FakeConfig:
+    """TensorRT's timing caches: None for a damaged one, False for that of another device."""
+
+    def __init__(self):
+        self.used = []
+
+    def create_timing_cache(self, content):
+        return None if content == b"damaged" else content
+
+    def set_timing_cache(self, cache, *, ignore_mismatch):
+        assert not ignore_mismatch
+        if cache is None:  # as pybind
+            raise TypeError
+        self.used += [cache] if cache != b"other" else []
+        return cache != b"other"
+
+
+@pytest.mark.parametrize("content", [None, b"damaged", b"other", b"good"])
+def test_timings_that_are_not_usable_are_measured_again(tmp_path, noting, content):
+    config, path = FakeConfig(), tmp_path / "cache/gpu.timings"
+    if content is not None:
+        path.parent.mkdir()
+        path.write_bytes(content)
+    expected = b"good" if content == b"good" else b""
+    assert onnx2tensorrt.timing_cache(config, path, noting) == expected
+    assert config.used == [expected]
+    note = f"TensorRT cannot use its timings in {path}: they are measured again"
+    assert noting.lines == ([note] if content in {b"damaged", b"other"} else [])
 
 
 @pytest.mark.slow
@@ -301,6 +332,15 @@ def test_an_unsupported_compute_capability_is_reported(run_rows, tmp_path):
             source(tmp_path / "any.onnx"), tmp_path / "model.engine", rows, NullProgress()
         )
     assert "80, 86, 89" in caught.value.hint
+
+
+def test_a_gpu_that_rtx_cannot_build_for_is_named(run_rows, tmp_path, noting, monkeypatch):
+    gpu = Gpu(name="NVIDIA H200", capability=90)
+    monkeypatch.setattr(onnx2tensorrt, "gpu_or_none", lambda: gpu)
+    built = build(variant(Precision.FP32), run_rows, tmp_path, accepted, noting)
+    assert built.built.target == "compute capabilities 8.9"
+    here = "NVIDIA H200 of compute capability 9.0"
+    assert noting.lines == [f"TensorRT-RTX cannot build for {here}: the engine is for other GPUs"]
 
 
 def test_ctrl_c_stops_a_build(run_rows, tmp_path):

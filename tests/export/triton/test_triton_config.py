@@ -16,6 +16,7 @@ from pipework.export.triton.triton_config import (
 )
 from pipework.run_folder.engine_record import EngineBuild, Layout, ShapeProfile
 from pipework.run_folder.manifest import read_manifest
+from pipework.serve.engines.onnxruntime import CUDA, PROVIDER_OPTIONS
 
 GOLDEN = Path(__file__).with_name("golden")
 PYTHON = TritonSettings()
@@ -77,6 +78,8 @@ def configs(manifest):
         "onnxruntime-packed-states",
         tensor_config("topics", every, ONNX),
     )
+    on_gpu = with_engine(manifest, parity=proven_on_gpu(manifest))
+    yield "onnxruntime-cuda", tensor_config("topics", on_gpu, ONNX)
     trt = with_engine(manifest, format="tensorrt", built=built(), parity=proven_on_gpu(manifest))
     yield "text-before-tensorrt", text_config("topics", trt, TENSORRT)
     yield "tensorrt", tensor_config("topics", trt, TENSORRT)
@@ -86,6 +89,16 @@ def test_the_configs_match_the_golden_files(manifest):
     written = {name: to_text(config) for name, config in configs(manifest)}
     golden = {path.stem: path.read_text() for path in sorted(GOLDEN.glob("*.pbtxt"))}
     assert written == golden
+
+
+def test_the_cuda_provider_of_triton_gets_the_options_of_the_server(manifest):
+    config = dict(configs(manifest))["onnxruntime-cuda"]
+    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert accelerator.name == "cuda"
+    assert dict(accelerator.parameters) == PROVIDER_OPTIONS[CUDA]
+    assert accelerator.parameters["use_tf32"] == "0"
+    # The backend overrides the accelerator by 0, EXHAUSTIVE, if this parameter is missing.
+    assert config.parameters["cudnn_conv_algo_search"].string_value == "1"
 
 
 def test_a_config_survives_a_round_trip(manifest):
@@ -102,6 +115,8 @@ def test_the_signature_ignores_instances_but_not_inputs(manifest):
     assert (
         differing_fields(signature(mine), signature(text_config("topics", manifest, PYTHON))) == []
     )
+    on_gpu = tensor_config("topics", with_engine(manifest, parity=proven_on_gpu(manifest)), ONNX)
+    assert signature(on_gpu) == signature(tensor_config("topics", manifest, ONNX))
     pair = text_config("topics", with_fields(manifest, "text", "text_pair"), PYTHON)
     assert differing_fields(signature(mine), signature(pair)) == ["input"]
 

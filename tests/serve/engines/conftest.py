@@ -42,7 +42,12 @@ class FakeCuda:
     class cudaError_t(Enum):  # noqa: N801  (as in CUDA)
         cudaSuccess = 0
         cudaErrorMemoryAllocation = 2
+        cudaErrorStubLibrary = 34
         cudaErrorInsufficientDriver = 35
+        cudaErrorNoDevice = 100
+        cudaErrorECCUncorrectable = 214
+        cudaErrorIllegalAddress = 700
+        cudaErrorSystemNotReady = 802
 
     cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice="up", cudaMemcpyDeviceToHost="down")
 
@@ -57,11 +62,17 @@ class FakeCuda:
     def cudaGetDeviceCount(self):  # noqa: N802
         return self.cudaError_t.cudaSuccess, 1
 
+    def cudaDeviceSynchronize(self):  # noqa: N802
+        return (self.cudaError_t.cudaSuccess,)
+
     def cudaGetDeviceProperties(self, _device):  # noqa: N802
         return self.cudaError_t.cudaSuccess, self._device
 
     def cudaGetErrorName(self, error):  # noqa: N802
         return self.cudaError_t.cudaSuccess, error.name.encode()
+
+    def cudaGetErrorString(self, error):  # noqa: N802
+        return self.cudaError_t.cudaSuccess, f"error {error.value}".encode()
 
     def cudaMalloc(self, size):  # noqa: N802
         if size > self._room:

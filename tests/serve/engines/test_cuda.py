@@ -8,7 +8,15 @@ import pytest
 
 from pipework.errors import MissingDependencyError
 from pipework.serve.engines import cuda
-from pipework.serve.engines.cuda import DeviceArrays, Gpu, NoGpuError, checked, find_gpu
+from pipework.serve.engines.cuda import (
+    DeviceArrays,
+    Gpu,
+    NoGpuError,
+    check_driver,
+    checked,
+    find_gpu,
+    lost_gpu,
+)
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 
 
@@ -65,6 +73,65 @@ def test_an_old_driver_is_not_reported_as_a_missing_gpu(gpu, monkeypatch, tmp_pa
     with pytest.raises(MissingDependencyError, match=r"driver 470\.82\.01 is too old") as caught:
         find_gpu()
     assert not isinstance(caught.value, NoGpuError)
+    assert "pip install 'pipework[cuda12]'" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("driver", "version", "supported"),
+    [
+        ("580.65.06", "13.0", True),
+        ("570.86.15", "13.0", False),
+        ("570.86.15", "12.8", True),
+        ("525.60.13", "12.0", True),
+        ("515.48.07", "12.8", False),
+        ("470.82.01", "14.0", True),  # not known
+    ],
+)
+def test_the_driver_is_compared_with_the_cuda_of_a_package(
+    monkeypatch, tmp_path, driver, version, supported
+):
+    monkeypatch.setattr(cuda, "NVIDIA_VERSION", tmp_path / "version")
+    check_driver(version)
+    (tmp_path / "version").write_text(f"{driver}\n")
+    if supported:
+        check_driver(version)
+        return
+    expected = rf"CUDA {version[:2]} needs the NVIDIA driver 5\d\d or later, found {driver}"
+    with pytest.raises(MissingDependencyError, match=expected) as caught:
+        check_driver(version)
+    assert "pip install 'pipework[cuda12]'" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["cudaErrorNoDevice", "cudaErrorStubLibrary", "cudaSuccess"])
+def test_only_a_machine_without_a_device_or_a_driver_has_no_gpu(gpu, monkeypatch, name):
+    monkeypatch.setattr(gpu.cuda, "cudaGetDeviceCount", lambda: (gpu.cuda.cudaError_t[name], 0))
+    with pytest.raises(NoGpuError, match=rf"there is no NVIDIA GPU here \({name}\)"):
+        find_gpu()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("cudaErrorSystemNotReady", "start nvidia-fabricmanager"),
+        ("cudaErrorECCUncorrectable", "check it with `nvidia-smi`"),
+    ],
+)
+@pytest.mark.parametrize("call", ["cudaGetDeviceCount", "cudaGetDeviceProperties"])
+def test_a_gpu_that_fails_is_not_reported_as_a_missing_one(gpu, monkeypatch, name, hint, call):
+    error = gpu.cuda.cudaError_t[name]
+    monkeypatch.setattr(gpu.cuda, call, lambda *_: (error, None))
+    expected = f"the NVIDIA GPU cannot be used: CUDA: {name}: error {error.value}"
+    with pytest.raises(MissingDependencyError, match=expected) as caught:
+        find_gpu()
+    assert not isinstance(caught.value, NoGpuError)
+    assert caught.value.hint.startswith(hint)
+
+
+def test_a_gpu_is_lost_if_an_error_stays(gpu, monkeypatch):
+    assert lost_gpu() == ""
+    illegal = gpu.cuda.cudaError_t.cudaErrorIllegalAddress
+    monkeypatch.setattr(gpu.cuda, "cudaDeviceSynchronize", lambda: (illegal,))
+    assert lost_gpu() == "CUDA: cudaErrorIllegalAddress: error 700"
 
 
 @pytest.mark.parametrize("present", [False, True])

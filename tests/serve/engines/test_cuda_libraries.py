@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import onnxruntime as ort
@@ -59,7 +60,9 @@ def packages(tmp_path, monkeypatch):
         path = tmp_path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    monkeypatch.setattr(cuda_libraries.sysconfig, "get_path", lambda _: str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in ("nvidia", "torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(ort, "cuda_version", "13.0", raising=False)
     return tmp_path
 
@@ -76,6 +79,24 @@ def test_the_order_is_system_then_wheels_of_nvidia_then_torch(packages, monkeypa
         f"torch/lib/{NAMES[4]}",
         f"nvidia/cudnn/lib/{NAMES[6]}",
     ]
+
+
+@pytest.mark.parametrize("regular", [False, True])
+def test_libraries_are_found_wherever_packages_are_installed(tmp_path, monkeypatch, regular):
+    """The first folder is a user site, the second that of `pip install --target`."""
+    folders = [tmp_path / name / "nvidia" for name in ("user", "target")]
+    for number, name in enumerate(NAMES):
+        library = folders[number % 2] / f"wheel{number}/lib" / name
+        library.parent.mkdir(parents=True)
+        library.touch()
+    if regular:  # then Python finds no other folder of the package
+        (folders[0] / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(folder.parent) for folder in folders])
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    monkeypatch.setattr(ort, "__file__", str(tmp_path / "target/onnxruntime/__init__.py"))
+    monkeypatch.setattr(ort, "cuda_version", "13.0", raising=False)
+    monkeypatch.setattr(ctypes, "CDLL", Linker(map(str, tmp_path.rglob("*.so*"))))
+    assert load_cuda_libraries() == (DRIVER,)
 
 
 def test_only_the_driver_is_missing_in_a_complete_installation(packages, monkeypatch):

@@ -9,9 +9,11 @@ import pytest
 from pipework.data.examples import Example
 from pipework.errors import MissingDependencyError, RunFolderError
 from pipework.machine import NICE, cpu_limit
+from pipework.run_folder.engine_record import Precision
 from pipework.serve.engines import onnxruntime as module
-from pipework.serve.engines.cuda import Gpu
-from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntimeEngine, _check_provider
+from pipework.serve.engines.cuda import Gpu, NoGpuError
+from pipework.serve.engines.onnxruntime import CUDA, OnnxRuntime, OnnxRuntimeEngine, _check_provider
+from pipework.serve.engines.runtime import Usability
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.text.encoding import Encoding
 from tests.serve.conftest import encoded
@@ -79,7 +81,67 @@ def test_on_cuda_float32_is_not_computed_as_tf32(
     with pytest.raises(RunFolderError, match="seen"):
         OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
     options = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
-    assert asked == [{"providers": [CUDA], "provider_options": [options]}]
+    assert asked == [{"providers": [CUDA], "provider_options": [options], "enable_fallback": 0}]
+
+
+def test_on_a_gpu_fp16_is_worth_building_and_int8_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cuda_gpu", lambda: Gpu(name="Fake L4", capability=89))
+    assert OnnxRuntime().local_precisions() == (Precision.FP32, Precision.FP16)
+    with monkeypatch.context() as patches:
+        patches.setattr(ort, "get_available_providers", lambda: [CUDA])
+        patches.setattr(module, "load_cuda_libraries", tuple)
+        usable = [OnnxRuntime().examine(precision)[0] for precision in OnnxRuntime.precisions]
+    assert usable == [Usability.YES, Usability.YES, Usability.SLOW]  # fp32, fp16, int8
+    monkeypatch.setattr(module, "cuda_gpu", lambda: None)
+    assert OnnxRuntime().local_precisions() == (Precision.FP32, Precision.INT8)
+
+
+def test_a_failure_of_cuda_is_one_line_and_not_on_stdout(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create = ort.InferenceSession._create_inference_session  # noqa: SLF001
+
+    def fail_on_cuda(self: ort.InferenceSession, providers: list[str], *given: object) -> None:
+        if CUDA in providers:
+            message = "CUDA failure 2: out of memory ; GPU=0\nmore"
+            raise RuntimeError(message)
+        create(self, providers, *given)
+
+    monkeypatch.setattr(ort.InferenceSession, "_create_inference_session", fail_on_cuda)
+    monkeypatch.setattr(module, "cuda_gpu", lambda: Gpu(name="Fake L4", capability=89))
+    monkeypatch.setattr(module, "load_cuda_libraries", tuple)
+    expected = "cannot compute on the GPU: CUDA failure 2: out of memory ; GPU=0$"
+    with pytest.raises(MissingDependencyError, match=expected) as caught:
+        OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
+    assert "check it with `nvidia-smi`" in str(caught.value.hint)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("devices", "level"), [(None, "WARNING"), ("0", "WARNING"), ("", "INFO")])
+def test_a_package_with_cuda_that_computes_on_the_cpu_warns_once(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    devices: str | None,
+    level: str,
+) -> None:
+    def find_gpu() -> Gpu:
+        message = "there is no NVIDIA GPU here"
+        raise NoGpuError(message)
+
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [CUDA])
+    monkeypatch.setattr(module, "find_gpu", find_gpu)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if devices is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    module.report_cpu.cache_clear()
+    caplog.set_level("INFO")
+    assert module.cuda_gpu() is module.cuda_gpu() is None
+    assert [(one.levelname, one.message) for one in caplog.records] == [
+        (
+            level,
+            "onnxruntime supports CUDA, but computes on the CPU: there is no NVIDIA GPU here",
+        )
+    ]
 
 
 def test_missing_libraries_of_cuda_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,17 @@
 """Engines of a GPU: refused in words where there is none; run, on a GPU or on a fake of one."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import RunFolderError
+from pipework.run_folder.files import record_file
+from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
-from pipework.serve.engines.tensorrt import TensorRtEngine, fitting
+from pipework.serve.engines.tensorrt import TensorRt, TensorRtEngine, fitting
+from pipework.serve.models.open_models import open_predictor
 from tests.serve.conftest import TEXTS, encoded
 from tests.serve.engines.conftest import collate
 
@@ -74,6 +79,23 @@ def test_an_invalid_engine_file_is_reported_with_the_reason(gpu, tmp_path):
     expected = r"model\.engine is not a usable TensorRT engine: magic tag does not match"
     with pytest.raises(RunFolderError, match=expected):
         TensorRtEngine(tmp_path / "model.engine", COLLATE, gpu.built)
+
+
+def test_an_engine_in_place_of_one_of_a_gpu_is_served_as_on_a_cpu(gpu, run, tmp_path, monkeypatch):
+    folder = shutil.copytree(run, tmp_path / "run")
+    file = folder / "engines/tensorrt/model.engine"
+    file.parent.mkdir()
+    file.write_bytes(b"not an engine")
+    manifest = read_manifest(folder)
+    changes = {"name": "tensorrt", "format": "tensorrt", "built": gpu.built}
+    (record,) = manifest.engines
+    broken = record.model_copy(update={**changes, "files": (record_file(folder, file),)})
+    write_manifest(folder, manifest.model_copy(update={"engines": (broken, record)}))
+    monkeypatch.setattr(TensorRt, "fits_here", lambda *_: True)
+    monkeypatch.setattr("pipework.serve.engines.cpu_limit", lambda: 8)
+    with open_predictor(folder) as predictor:
+        assert predictor.engine == record.name
+        assert predictor.scheduler.load.engines == 2
 
 
 def test_a_failing_engine_frees_its_device_memory(gpu, graph, tmp_path):

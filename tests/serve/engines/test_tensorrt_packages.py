@@ -1,11 +1,16 @@
 """Which TensorRT package opens an engine, and whether an engine fits this machine."""
 
 import importlib.util
+from enum import Enum
+from types import SimpleNamespace
 
 import pytest
 
 from pipework.errors import MissingDependencyError, RunFolderError
+from pipework.run_folder.engine_record import Precision
+from pipework.serve.engines import tensorrt, tensorrt_packages
 from pipework.serve.engines.cuda import Gpu, NoGpuError
+from pipework.serve.engines.runtime import Usability
 from pipework.serve.engines.tensorrt import TensorRt
 from pipework.serve.engines.tensorrt_packages import (
     Flavour,
@@ -55,6 +60,31 @@ def test_without_a_package_nothing_is_built_and_no_engine_fits(gpu, monkeypatch)
     assert Flavour.RTX.install in caught.value.hint
     assert TensorRt().local_precisions() == ()
     assert not fits_here(gpu.built)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "capability", "builds"),
+    [
+        (Flavour.RTX, 89, True),
+        (Flavour.RTX, 121, True),
+        (Flavour.RTX, 90, False),
+        (Flavour.TENSORRT, 90, True),
+    ],
+)
+def test_auto_builds_only_if_the_package_supports_the_gpu(monkeypatch, flavour, capability, builds):
+    names = ("NONE", "CURRENT", "SM75", "SM80", "SM86", "SM89", "SM120", "SM121")
+    package = SimpleNamespace(
+        __version__=VERSION, ComputeCapability=Enum("ComputeCapability", names)
+    )
+    monkeypatch.setattr(tensorrt_packages, "_package", lambda _: package)
+    monkeypatch.setattr(tensorrt, "load", lambda _: package)
+    monkeypatch.setattr(tensorrt, "builder_flavour", lambda: flavour)
+    gpu = Gpu(name="Fake", capability=capability)
+    monkeypatch.setattr(tensorrt, "gpu_or_none", lambda: gpu)
+    assert bool(TensorRt().local_precisions()) is builds
+    usable, details = TensorRt().examine(Precision.FP16)
+    assert usable is (Usability.YES if builds else Usability.BUILD_ONLY)
+    assert details.endswith("builds engines for other machines") is not builds
 
 
 @pytest.mark.parametrize(("capability", "text"), [(89, "8.9"), (75, "7.5"), (120, "12.0")])

@@ -93,7 +93,7 @@ def test_the_limit_of_a_batch_follows_the_measured_batches(
 
 
 def running(batch: RunningBatch | None) -> SimpleNamespace:
-    scheduler = SimpleNamespace(oldest_batch=batch)
+    scheduler = SimpleNamespace(oldest_batch=batch, lost_gpu="")
     return SimpleNamespace(name="topics", version="1", scheduler=scheduler)
 
 
@@ -142,6 +142,19 @@ def test_a_stuck_version_ends_the_process_also_after_it_was_replaced(
     monkeypatch.setattr(watchdog, "ENDS", 0)
     with watchdog.watchdog(models(**{part: [stuck()]})):
         assert ended.wait(30)
+
+
+def test_the_process_ends_when_its_gpu_is_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(watchdog, "os", SimpleNamespace(_exit=ended.append))
+    monkeypatch.setattr(watchdog.logging, "shutdown", lambda: None)
+    model = running(None)
+    model.scheduler.lost_gpu = "CUDA: cudaErrorIllegalAddress: an illegal memory access"
+    end_if_stuck(model, 0.0)  # type: ignore[arg-type]
+    assert ended == [1]
+    assert "the GPU of topics 1 is lost: CUDA: cudaErrorIllegalAddress: an illegal" in caplog.text
 
 
 def test_an_idle_engine_is_not_stuck() -> None:

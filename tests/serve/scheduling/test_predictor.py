@@ -7,10 +7,11 @@ import pytest
 
 from pipework.data.examples import Example
 from pipework.errors import DeadlineError, InputError, NotReadyError, RunFolderError
-from pipework.machine import cpu_limit
+from pipework.machine import cpu_limit, processor
 from pipework.run_folder.manifest import read_manifest
 from pipework.serve.config import QueueSettings
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
+from pipework.serve.models import open_models
 from pipework.serve.models.open_models import open_predictor
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.request.statistics import RefusalReason
@@ -207,9 +208,41 @@ def test_a_machine_with_several_cpus_has_two_engines(
     run: Path, monkeypatch: pytest.MonkeyPatch, processors: int, engines: int
 ) -> None:
     monkeypatch.setattr("pipework.serve.engines.cpu_limit", lambda: processors)
-    monkeypatch.setattr("pipework.serve.models.open_models.computes_on_gpu", lambda *_: False)
     with open_predictor(run) as predictor:
         assert predictor.scheduler.load.engines == engines
+
+
+def test_a_gpu_has_one_engine(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipework.serve.engines.cpu_limit", lambda: 8)
+    monkeypatch.setattr(OnnxRuntimeEngine, "on_gpu", True)
+    with open_predictor(run) as predictor:
+        assert predictor.scheduler.load.engines == 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "level", "idle"),
+    [
+        ("3", "INFO", ""),
+        ("01234567", "WARNING", "; 7 other GPUs are idle: --workers auto uses all"),
+    ],
+)
+def test_the_gpu_that_computes_and_the_idle_ones_are_reported_once(
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    devices: str,
+    level: str,
+    idle: str,
+) -> None:
+    monkeypatch.setattr(OnnxRuntimeEngine, "on_gpu", True)
+    monkeypatch.setattr(open_models, "cuda_devices", lambda: [*devices])
+    caplog.set_level("INFO")
+    for _ in range(2):
+        with open_predictor(run):
+            pass
+    records = [(one.levelname, one.message) for one in caplog.records]
+    report = f"engines compute on GPU {devices[0]} ({processor()}){idle}"
+    assert [record for record in records if "GPU" in record[1]] == [(level, report)]
 
 
 def test_a_deadline_that_has_passed_before_the_queue_is_counted(predictor: Predictor) -> None:

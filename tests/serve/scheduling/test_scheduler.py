@@ -1,6 +1,6 @@
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Self
 
@@ -10,6 +10,7 @@ import pytest
 import pipework.serve.scheduling.scheduler
 from pipework.errors import DeadlineError, NotReadyError, TooBusyError
 from pipework.serve.config import QueueSettings
+from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
 from pipework.serve.request.context import RequestOptions
 from pipework.serve.scheduling.in_flight import ComputedBatch
 from pipework.serve.scheduling.job import Job, JobResult
@@ -490,3 +491,47 @@ def test_an_engine_that_cannot_be_closed_is_not_reopened(engine: HeldEngine) -> 
     scheduler = Scheduler([engine], reopen=HeldEngine)
     scheduler.close()
     assert scheduler.load.crashes == 0
+
+
+class GpuEngine(CollatedEngine):
+    """An engine on a GPU that fails with every batch, and may have lost the GPU."""
+
+    def __init__(self, lost: str) -> None:
+        self.lost = lost
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def lost_gpu(self) -> str:
+        return self.lost
+
+    def start(self, encodings: Sequence[Encoding]) -> Callable[[], Outputs]:
+        del encodings
+        return self._fail
+
+    def _fail(self) -> Outputs:
+        self.entered.set()
+        assert self.go.wait(TIMEOUT_S)
+        message = "CUDA failure"
+        raise RuntimeError(message)
+
+    def _start(self, arrays: Arrays) -> Callable[[], Logits]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("lost", ["", "CUDA: cudaErrorIllegalAddress: an illegal memory access"])
+def test_requests_are_refused_after_the_gpu_is_lost_and_no_engine_is_reopened(lost: str) -> None:
+    engine, reopened = GpuEngine(lost), free_engine()
+    with Scheduler([engine], reopen=lambda: reopened) as scheduler:
+        futures = [submit(scheduler, inputs(0))]
+        assert engine.entered.wait(TIMEOUT_S)
+        futures += [submit(scheduler, inputs(id_)) for id_ in (1, 2)]
+        engine.go.set()
+        kind, message = (NotReadyError, lost) if lost else (RuntimeError, "CUDA failure")
+        for future in futures:
+            with pytest.raises(kind, match=message):
+                future.result(TIMEOUT_S)
+        assert scheduler.lost_gpu == lost
+        assert scheduler.ready is not bool(lost)
+    assert reopened.batches == []

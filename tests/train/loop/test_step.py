@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sysconfig
 
 import numpy as np
 import pytest
@@ -209,7 +210,22 @@ def test_any_of_the_default_compilers_is_enough(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     (tmp_path / "clang").touch(0o755)
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
     check_compiler("cuda")
+
+
+@pytest.mark.parametrize(("device", "compiler"), [("cpu", "g++"), ("cuda", "gcc")])
+def test_missing_headers_of_python_are_reported(monkeypatch, tmp_path, device, compiler):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / compiler).touch(0o755)
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    header = f"train.compile = true needs {tmp_path / 'Python.h'}, which is not installed"
+    with pytest.raises(ConfigError, match=re.escape(header)) as error:
+        check_compiler(device)
+    assert "set train.compile = false" in error.value.hint
 
 
 def test_an_optimizer_on_the_cpu_gives_the_same_steps():

@@ -110,6 +110,18 @@ def test_a_text_shorter_than_every_filter_has_its_own_logits():
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("type_", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [Head.LSTM, Head.GRU])
+def test_a_recurrent_head_computes_in_float32_in_autocast(kind, type_):
+    head = make_head(HeadSettings(head=kind, dropout=0), width=8, classes=3, cls_last=False)
+    states_BTH = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).to(type_)
+    mask_BT = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    expected_BC = head(states_BTH.float(), mask_BT, None)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits_BC = head(states_BTH, mask_BT, None)
+    torch.testing.assert_close(logits_BC, expected_BC, rtol=0, atol=1e-6)
+
+
 def test_the_entity_head_reads_the_entities_and_the_text_token():
     states, mask, spans = batch()
     row = 1  # nine tokens, entities at 1..4 and 5..8
