@@ -134,8 +134,9 @@ def _local_layouts(runtime: Runtime, family: str) -> tuple[Layout, ...]:
     from pipework.train.model.packed_encoder import PACKABLE, VARLEN  # noqa: PLC0415  (torch)
 
     packed = (Layout.PACKED,) if family in PACKABLE else ()
-    varlen = Layout.VARLEN in runtime.layouts and family in VARLEN and runtime.computes_on_gpu()
-    return (Layout.PADDED, *packed, *((Layout.VARLEN,) if varlen else ()))
+    # A runtime of the varlen layout builds float16 where it computes on a GPU.
+    varlen = Layout.VARLEN in runtime.layouts and Precision.FP16 in runtime.local_precisions()
+    return (Layout.PADDED, *packed, *((Layout.VARLEN,) if varlen and family in VARLEN else ()))
 
 
 def _scalings(runtime: Runtime, manifest: Manifest) -> tuple[Scaling, ...]:

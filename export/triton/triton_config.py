@@ -29,6 +29,7 @@ from pipework.serve.inference_protocol.metadata import (
     input_specs,
     output_specs,
 )
+from pipework.text import packing
 from pipework.text.padding import Padding
 from pipework.wire.text_tensors import TEXT, TEXT_PAIR
 
@@ -233,8 +234,10 @@ def _dims(tensor: str, collate: Collate) -> Sequence[int]:
     match tensor:
         case "entity_spans":
             return (-1, 4)
-        case "text_index" if collate.layout is Layout.PACKED and collate.first_only:
+        case "text_index" if collate.first_only:
             return (-1, 1)
+        case packing.LENGTHS:
+            return (-1,)
         case _:
             return (-1, -1)
 

@@ -103,7 +103,7 @@ class RayExecutor:
         Raises:
             NotReadyError: the cluster has no processors, or no GPU for an engine that needs it.
         """
-        needed = runtime_of(record.format).gpu_only
+        needed = runtime_of(record.format).needs_gpu(record)
         checked = record.parity is not None and record.parity.on_gpu
         gpus = int(needed or (checked and bool(_slots(ray, 1))))
         slots = _slots(ray, gpus)

@@ -111,6 +111,10 @@ class OnnxRuntime(Runtime):
         varlen_int8 = layout is Layout.VARLEN and precision is Precision.INT8
         return super().supports(precision, layout) and not varlen_int8
 
+    def needs_gpu(self, variant: Variant) -> bool:
+        """Return whether an engine computes on a GPU only: in the varlen layout."""
+        return variant.layout is Layout.VARLEN
+
     def version(self) -> str:
         """Return name and version of the runtime."""
         import onnxruntime as ort  # noqa: PLC0415  (optional)
@@ -124,10 +128,8 @@ class OnnxRuntime(Runtime):
         """
         if find_spec("onnxruntime") is None:
             return ()
-        with suppress(MissingDependencyError):  # then it cannot use the GPU
-            if cuda_gpu() is not None:
-                return (Precision.FP32, Precision.FP16)
-        return (Precision.FP32, Precision.INT8)
+        lower = Precision.INT8 if _usable_gpu() is None else Precision.FP16
+        return (Precision.FP32, lower)
 
     def open(
         self,
@@ -139,16 +141,16 @@ class OnnxRuntime(Runtime):
     ) -> CollatedEngine:
         """Open an ONNX graph; it contains its precision."""
         check_installed("onnxruntime", self.extra)
-        if built is not None and variant.layout is Layout.VARLEN and not self.computes_on_gpu():
+        if built is not None and self.needs_gpu(variant) and _usable_gpu() is None:
             message = "onnxruntime computes the varlen layout on an NVIDIA GPU only"
             raise NoGpuError(message, "use another engine: pipe export RUN --to onnx")
         fixed = built is not None and built.first_only and variant.precision is Precision.FP16
-        graphs = fixed and variant.layout is Layout.VARLEN
+        graphs = fixed and self.needs_gpu(variant)
         return OnnxRuntimeEngine(path, collate, threads=threads, graphs=graphs)
 
     def fits_here(self, built: EngineBuild) -> bool:
         """Return whether there is a GPU if an engine needs one."""
-        return built.target != GPU_TARGET or self.computes_on_gpu()
+        return built.target != GPU_TARGET or _usable_gpu() is not None
 
 
 class OnnxRuntimeEngine(CollatedEngine):
@@ -188,12 +190,7 @@ class OnnxRuntimeEngine(CollatedEngine):
             raise
         except Exception as error:  # the runtime's errors share no narrower base
             self.close()
-            reason = str(error).splitlines()[0]
-            if provider == CUDA and "CUDA" in reason.replace(str(path), ""):
-                message = f"onnxruntime cannot compute on the GPU: {reason}"
-                raise MissingDependencyError(message, HINT) from error
-            message = f"{path} is not a usable ONNX graph: {reason}"
-            raise RunFolderError(message, "export it again: pipe export RUN --to onnx") from error
+            raise _opening_error(path, str(error).splitlines()[0], provider) from error
 
     def _open(self, path: Path, threads: int | None, provider: str) -> "ort.InferenceSession":
         import onnxruntime as ort  # noqa: PLC0415  (optional)
@@ -267,12 +264,27 @@ def cuda_gpu() -> Gpu | None:
     return gpu
 
 
+def _usable_gpu() -> Gpu | None:
+    """Return the GPU to compute on; None also if it cannot be used."""
+    with suppress(MissingDependencyError):
+        return cuda_gpu()
+    return None
+
+
 @cache
 def report_cpu(reason: str) -> None:
     """Report once that a package with CUDA computes on the CPU; a warning if this is not wanted."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}
     level = logging.INFO if wanted else logging.WARNING
     log.log(level, "onnxruntime supports CUDA, but computes on the CPU: %s", reason)
+
+
+def _opening_error(path: Path, reason: str, provider: str) -> PipeError:
+    """Return the error for a graph that cannot be opened, or for a GPU that cannot be used."""
+    if provider == CUDA and "CUDA" in reason.replace(str(path), ""):
+        return MissingDependencyError(f"onnxruntime cannot compute on the GPU: {reason}", HINT)
+    message = f"{path} is not a usable ONNX graph: {reason}"
+    return RunFolderError(message, "export it again: pipe export RUN --to onnx")
 
 
 def _check_provider(providers: Sequence[str], provider: str) -> None:

@@ -58,7 +58,6 @@ class Runtime(ABC):
         layouts: supported layouts.
         scalings: supported scalings of int8.
         hub_files: paths in a published folder by precision; engines of other layouts have none.
-        gpu_only: whether its engines compute on a GPU only.
         triton: form for the backend of Triton that runs its engines, if there is one.
     """
 
@@ -70,7 +69,6 @@ class Runtime(ABC):
     layouts: ClassVar[tuple[Layout, ...]] = (Layout.PADDED, Layout.PACKED)
     scalings: ClassVar[tuple[Scaling, ...]] = (Scaling.STATIC,)
     hub_files: ClassVar[Mapping[Precision, str]] = MappingProxyType({})
-    gpu_only: ClassVar[bool] = False
     triton: ClassVar[TritonForm | None] = None
 
     @abstractmethod
@@ -84,6 +82,11 @@ class Runtime(ABC):
     def supports(self, precision: Precision, layout: Layout) -> bool:
         """Return whether there are engines of a precision in a layout."""
         return precision in self.precisions and layout in self.layouts
+
+    def needs_gpu(self, variant: Variant) -> bool:
+        """Return whether an engine computes on a GPU only."""
+        del variant
+        return False
 
     @abstractmethod
     def local_precisions(self) -> tuple[Precision, ...]:

@@ -48,8 +48,12 @@ class TensorRt(Runtime):
     model_file = "model.engine"
     extra = "gpu"
     precisions = (Precision.FP32, Precision.FP16, Precision.INT8)
-    gpu_only = True
     triton = TritonForm(backend="tensorrt", platform="tensorrt_plan", model_file="model.plan")
+
+    def needs_gpu(self, variant: Variant) -> bool:
+        """Return True."""
+        del variant
+        return True
 
     def examine(self, precision: Precision) -> tuple[Usability, str]:
         """Return the package that builds engines, and whether they run here."""

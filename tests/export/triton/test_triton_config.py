@@ -80,6 +80,8 @@ def configs(manifest):
     )
     on_gpu = with_engine(manifest, parity=proven_on_gpu(manifest))
     yield "onnxruntime-cuda", tensor_config("topics", on_gpu, ONNX)
+    varlen = with_engine(manifest, layout=Layout.VARLEN, parity=proven_on_gpu(manifest))
+    yield "onnxruntime-varlen", tensor_config("topics", varlen, ONNX)
     trt = with_engine(manifest, format="tensorrt", built=built(), parity=proven_on_gpu(manifest))
     yield "text-before-tensorrt", text_config("topics", trt, TENSORRT)
     yield "tensorrt", tensor_config("topics", trt, TENSORRT)

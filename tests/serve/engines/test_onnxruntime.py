@@ -65,6 +65,7 @@ def test_a_fallback_from_the_gpu_to_the_cpu_is_an_error() -> None:
         _check_provider(["CPUExecutionProvider"], CUDA)
 
 
+@pytest.mark.usefixtures("gpu")
 def test_on_cuda_float32_is_not_computed_as_tf32(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +81,12 @@ def test_on_cuda_float32_is_not_computed_as_tf32(
     monkeypatch.setattr(ort, "InferenceSession", session)
     with pytest.raises(RunFolderError, match="seen"):
         OnnxRuntimeEngine(run / "engines/onnx/model.onnx", collate())
-    options = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+    options = {
+        "use_tf32": "0",
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "arena_extend_strategy": "kSameAsRequested",
+        "user_compute_stream": "7",
+    }
     assert asked == [{"providers": [CUDA], "provider_options": [options], "enable_fallback": 0}]
 
 
@@ -96,6 +102,7 @@ def test_on_a_gpu_fp16_is_worth_building_and_int8_is_not(monkeypatch: pytest.Mon
     assert OnnxRuntime().local_precisions() == (Precision.FP32, Precision.INT8)
 
 
+@pytest.mark.usefixtures("gpu")
 def test_a_failure_of_cuda_is_one_line_and_not_on_stdout(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
