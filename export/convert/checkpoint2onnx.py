@@ -121,26 +121,23 @@ class VarlenClassifier(PackedClassifier):
 
     token_axes = MappingProxyType({1: "length"})
 
-    def forward(  # type: ignore[override]  # noqa: PLR0913  (the inputs of the graph)
+    def forward(  # type: ignore[override]
         self,
         input_ids: torch.Tensor,
         position_ids: torch.Tensor,
-        *,
-        token_offset: torch.Tensor,
-        cumulative_lengths: torch.Tensor,
         text_index: torch.Tensor,
         token_type_ids: torch.Tensor | None = None,
         entity_spans: torch.Tensor | None = None,
+        **lengths: torch.Tensor,
     ) -> torch.Tensor:
-        """Return logits [N, C]."""
+        """Return logits [N, C]; `lengths` are the inputs that attention takes."""
         unused = torch.zeros(1, 1, 1, 1)  # a bias of four dimensions is passed on as it is
         states_1TH = self.read.states(
             input_ids,
             position_ids,
             unused if self.read.window is None else {"full_attention": unused, SLIDING: unused},
             token_type_ids,
-            token_offset=token_offset,
-            cumulative_lengths=cumulative_lengths,
+            **lengths,
         )
         return self.from_packed(states_1TH, text_index, entity_spans)
 

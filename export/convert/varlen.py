@@ -129,24 +129,22 @@ class _Operator(torch.autograd.Function):
         return typed
 
 
-def attend(  # noqa: PLR0913  (the arguments of `AttentionInterface`)
+def attend(
     module: nn.Module,
-    query_1ATD: torch.Tensor,
-    key_1ATD: torch.Tensor,
-    value_1ATD: torch.Tensor,
-    attention_mask: object,
-    *,
+    *states_1ATD: torch.Tensor,
     scaling: float,
     token_offset: torch.Tensor,
     cumulative_lengths: torch.Tensor,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """Return the attention of each text to itself, [1, T, A, D], while a model is traced."""
-    del module, attention_mask
-    heads, width = int(query_1ATD.shape[1]), int(query_1ATD.shape[3])
+    """Return the attention of each text to itself, [1, T, A, D], while a model is traced.
+
+    The states are query, key and value; a mask follows them. See `AttentionInterface`.
+    """
+    del module
+    heads, width = int(states_1ATD[0].shape[1]), int(states_1ATD[0].shape[3])
     query, key, value = (
-        states.transpose(1, 2).reshape(-1, heads * width)
-        for states in (query_1ATD, key_1ATD, value_1ATD)
+        states.transpose(1, 2).reshape(-1, heads * width) for states in states_1ATD[:3]
     )
     offset, lengths = token_offset.to(torch.int32), cumulative_lengths.to(torch.int32)
     arguments = (query, key, value, offset, lengths, heads, scaling)

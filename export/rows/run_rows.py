@@ -14,10 +14,10 @@ from pipework.data.splits import split_source
 from pipework.errors import DataError
 from pipework.export.config import TOLERANCES, ExportSettings
 from pipework.export.rows.edge_cases import Row, WordRows, edge_case_rows, encoded_rows
-from pipework.run_folder.engine_record import Layout, Precision, Tolerance
+from pipework.run_folder.engine_record import Precision, Tolerance
 from pipework.run_folder.manifest import Input, Manifest
 from pipework.scoring.evaluation import label_array
-from pipework.serve.engines.collate import INPUTS, Collate
+from pipework.serve.engines.collate import Collate, layout_of
 from pipework.text.encoding import Encoding, TextEncoder, open_encoder
 from pipework.text.padding import Padding
 from pipework.train.config.run_config import SAMPLE
@@ -220,7 +220,7 @@ def graph_feeds(
         batch: number of inputs per call.
     """
     collate = Collate(
-        layout=_layout(graph),
+        layout=layout_of([input_.name for input_ in _inputs(graph)]),
         padding=Padding.of(run_rows.manifest.input),
         spans=run_rows.manifest.model.takes_spans,
         first_only=reads_first_only(graph),
@@ -233,12 +233,6 @@ def graph_feeds(
     ]
 
 
-def _layout(graph: Path) -> Layout:
-    """Return the layout of a graph, by its inputs."""
-    inputs = {input_.name for input_ in onnx.load(graph, load_external_data=False).graph.input}
-    return next(layout for layout, names in INPUTS.items() if inputs.issuperset(names))
-
-
 def reads_first_only(graph: Path) -> bool:
     """Return whether a packed graph reads only the first token of each text; True for others."""
     index = _text_index(graph)
@@ -247,5 +241,9 @@ def reads_first_only(graph: Path) -> bool:
 
 def _text_index(graph: Path) -> onnx.ValueInfoProto | None:
     """Return the input with the positions of the texts in packed rows; None if padded."""
-    inputs = onnx.load(graph, load_external_data=False).graph.input
-    return next((input_ for input_ in inputs if input_.name == "text_index"), None)
+    return next((input_ for input_ in _inputs(graph) if input_.name == "text_index"), None)
+
+
+def _inputs(graph: Path) -> Sequence[onnx.ValueInfoProto]:
+    inputs: Sequence[onnx.ValueInfoProto] = onnx.load(graph, load_external_data=False).graph.input
+    return inputs

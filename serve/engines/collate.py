@@ -7,7 +7,7 @@ machine when an engine is loaded.
 Shapes: N inputs of a batch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from time import perf_counter
@@ -48,6 +48,11 @@ INPUTS = {
     Layout.PACKED: ("position_ids", "segment_ids", "text_index"),
     Layout.VARLEN: ("position_ids", "text_index", LENGTHS, OFFSET),
 }
+
+
+def layout_of(names: Collection[str]) -> Layout:
+    """Return the layout of a graph with inputs of these names."""
+    return next(layout for layout, inputs in INPUTS.items() if {*inputs} <= {*names})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html
 Shapes: R rows of the inputs of a call, C logits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from pipework.closeable import Closeable
 from pipework.serve.engines.cuda import DeviceArrays
-from pipework.text.packing import OFFSET, Bucket
+from pipework.text.packing import LENGTHS, OFFSET, Bucket
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+Arrays = Mapping[str, NDArray[np.int64]]
 DEVICE, NUMBER = "cuda", 0  # CUDA_VISIBLE_DEVICES selects the GPU
 LOGITS = "logits"
 # Memory of larger calls is returned to the GPU: servers and bulk jobs make none.
@@ -45,40 +46,42 @@ def graph_buckets(longest: int) -> tuple[Bucket, ...]:
 
 
 class CudaCalls(Closeable):
-    """The buffers of a session, and its calls. Not thread-safe."""
+    """The buffers of a session, and its calls. Not thread-safe.
 
-    def __init__(self, *, graphs: bool = False) -> None:
-        """Create the stream; with `graphs` the session captures calls.
+    Attributes:
+        buckets: sizes of the calls that the session captures.
+    """
+
+    def __init__(self, buckets: Sequence[Bucket] = ()) -> None:
+        """Create the stream.
 
         Raises:
             RuntimeError: the GPU has too little memory.
         """
         self._arrays = DeviceArrays({})
-        self._graphs = graphs
+        self.buckets = tuple(buckets)
         self._bindings: dict[int, ort.IOBinding] = {}
         self._columns = 0  # C, after the first call
 
     @property
     def options(self) -> dict[str, str]:
         """Options of the CUDA provider of the session."""
-        graphs = {"enable_cuda_graph": "1"} if self._graphs else {}
+        graphs = {"enable_cuda_graph": "1"} if self.buckets else {}
         return {"user_compute_stream": str(self._arrays.stream)} | graphs
 
-    def run(
-        self, session: "ort.InferenceSession", arrays: Mapping[str, NDArray[np.int64]], graph: int
-    ) -> NDArray[np.float32]:
-        """Return the logits [R, C] of a call.
+    def run(self, session: "ort.InferenceSession", arrays: Arrays) -> NDArray[np.float32]:
+        """Return the logits [R, C] of a call; in a bucket, those of the inputs that are not empty.
 
         Args:
             session: the session.
             arrays: the inputs of its graph.
-            graph: number of the CUDA graph, one for each size of calls, or `NO_GRAPH`.
         """
+        graph = self._graph(arrays)
+        filled = np.count_nonzero(np.diff(arrays[LENGTHS])) if graph != NO_GRAPH else None
         if not self._columns:
             graph = NO_GRAPH
-        binding, first = self._bindings.get(graph), graph not in self._bindings
-        if binding is None:
-            binding = self._bindings[graph] = session.io_binding()
+        first = graph not in self._bindings
+        binding = session.io_binding() if first else self._bindings[graph]
         for name, array in arrays.items():
             if first or graph == NO_GRAPH or name not in UNREAD:
                 buffer = self._buffer(graph, name, array.nbytes)
@@ -92,7 +95,16 @@ class CudaCalls(Closeable):
             address = self._arrays.address(self._buffer(graph, LOGITS, 4 * shape[0] * shape[1]))
             binding.bind_output(LOGITS, DEVICE, NUMBER, np.float32, shape, address)
         session.run_with_iobinding(binding, self._run_options(arrays["input_ids"].size, graph))
-        return self._logits(binding, graph)
+        self._bindings[graph] = binding
+        return self._logits(binding, graph)[:filled]
+
+    def _graph(self, arrays: Arrays) -> int:
+        """Return the number of the CUDA graph of a call, one for each bucket, or `NO_GRAPH`."""
+        tokens = arrays["input_ids"].size
+        for number, bucket in enumerate(self.buckets):
+            if (tokens, arrays[LENGTHS].size) == (bucket.tokens, bucket.inputs + 1):
+                return number
+        return NO_GRAPH
 
     def _logits(self, binding: "ort.IOBinding", graph: int) -> NDArray[np.float32]:
         """Wait for the logits [R, C] of a call."""
@@ -118,7 +130,7 @@ class CudaCalls(Closeable):
         options = ort.RunOptions()
         options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         options.add_run_config_entry("gpu_graph_id", str(graph))
-        if tokens > LARGE_TOKENS and not self._graphs:  # CUDA graphs use the same memory
+        if tokens > LARGE_TOKENS and not self.buckets:  # CUDA graphs use the same memory
             shrinkage = f"gpu:{NUMBER}"
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", shrinkage)
         return options

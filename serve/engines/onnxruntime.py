@@ -25,7 +25,7 @@ from pipework.run_folder.engine_record import EngineBuild, Layout, Precision, Sc
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import HINT, Gpu, NoGpuError, check_driver, find_gpu
-from pipework.serve.engines.cuda_calls import NO_GRAPH, CudaCalls, graph_buckets
+from pipework.serve.engines.cuda_calls import CudaCalls, graph_buckets
 from pipework.serve.engines.cuda_libraries import DRIVER, load_cuda_libraries
 from pipework.serve.engines.runtime import (
     Runtime,
@@ -34,7 +34,6 @@ from pipework.serve.engines.runtime import (
     check_installed,
     cpu_usability,
 )
-from pipework.text.packing import LENGTHS
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -176,8 +175,8 @@ class OnnxRuntimeEngine(CollatedEngine):
         self._thread = LowPriorityThread()
         try:
             if provider == CUDA:
-                self._calls = CudaCalls(graphs=graphs)
-                collate = replace(collate, buckets=graph_buckets(collate.longest) if graphs else ())
+                self._calls = CudaCalls(graph_buckets(collate.longest) if graphs else ())
+                collate = replace(collate, buckets=self._calls.buckets)
             self._session = self._thread.call(lambda: self._open(path, threads, provider))
             inputs = {node.name: node for node in self._session.get_inputs()}
             outputs = {node.name for node in self._session.get_outputs()}
@@ -222,20 +221,8 @@ class OnnxRuntimeEngine(CollatedEngine):
 
     def _run(self, arrays: Arrays) -> Logits:
         if self._calls is not None:
-            graph, texts = self._graph(arrays)
-            return self._calls.run(self._session, arrays, graph)[:texts]
+            return self._calls.run(self._session, arrays)
         return np.asarray(self._session.run(["logits"], dict(arrays))[0], np.float32)
-
-    def _graph(self, arrays: Arrays) -> tuple[int, int | None]:
-        """Return the number of the CUDA graph of a call, and how many of its inputs are not empty.
-
-        Without a CUDA graph all logits of the call are kept.
-        """
-        sizes = arrays["input_ids"].size, arrays[LENGTHS].size - 1 if LENGTHS in arrays else 0
-        for number, bucket in enumerate(self.collate.buckets):
-            if sizes == (bucket.tokens, bucket.inputs):
-                return number, int(np.count_nonzero(np.diff(arrays[LENGTHS])))
-        return NO_GRAPH, None
 
     def close(self) -> None:
         """Free the graph, its threads and buffers. Closing twice is allowed."""

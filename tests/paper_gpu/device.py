@@ -29,6 +29,9 @@ LIBRARIES = (
 PROGRAM = """
 import json, sys
 from pkgutil import resolve_name
+from pipework.serve.engines import cuda
+from tests.paper_gpu import cuda_runtime
+cuda._runtime = lambda: cuda_runtime
 print(json.dumps(resolve_name(sys.argv[1])(*json.loads(sys.argv[2]))))
 """
 
@@ -67,7 +70,7 @@ class PaperGpu:
 
         The arguments and the result are values of JSON.
         """
-        paths = (PACKAGES, HERE / "bindings", ROOT)
+        paths = (PACKAGES, ROOT)
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "LD_LIBRARY_PATH": str(self.folder),
