@@ -118,12 +118,12 @@ def test_with_the_wheels_of_nvidia_and_without_torch_only_the_driver_is_missing(
         pytest.skip("onnxruntime-gpu is absent: set ONNXRUNTIME_GPU_PYTHON to a Python with it")
     program = "\n".join(
         (
-            "import ctypes, importlib.util, json, sys",
+            "import ctypes, importlib.util, json, onnxruntime",
             f"spec = importlib.util.spec_from_file_location('m', {cuda_libraries.__file__!r})",
             "module = importlib.util.module_from_spec(spec)",
             "spec.loader.exec_module(module)",
             "missing = module.load_cuda_libraries()",
-            "for name in module._names(module.ort.cuda_version): ctypes.CDLL(name)",
+            "for name in module._names(onnxruntime.cuda_version): ctypes.CDLL(name)",
             "maps = open('/proc/self/maps').read()",
             "print(json.dumps([missing, importlib.util.find_spec('torch') is None, maps]))",
         )
