@@ -37,10 +37,9 @@ def count(events, kind, part=""):
 @pytest.mark.parametrize(("family", "layout"), FAMILIES)
 def test_only_shapes_are_computed_on_the_cpu(paper_gpu, engine_file, family, layout):
     file = engine_file(family, layout)
-    placed = paper_gpu.call("tests.paper_gpu.traces:placed", file)
+    placed, events = paper_gpu.call("tests.paper_gpu.traces:examined", file, layout, LENGTHS)
     assert placed["CUDAExecutionProvider"]["LayerNormalization"] > 0
     assert placed.get("CPUExecutionProvider", {}).keys() <= OF_SHAPES
-    events = paper_gpu.call("tests.paper_gpu.traces:call_events", file, layout, LENGTHS)
     assert [name for _, name, _ in events].count("download") == 1  # of the logits
 
 
@@ -119,6 +118,13 @@ def test_attention_in_float32_is_not_fused(layer_events):
     two, three = layer_events(Layout.VARLEN, 12, half=False)
     assert count(three, "kernel", FLASH) == 0
     assert count(three, "sync") > count(two, "sync")  # so `auto` builds float16 only
+
+
+def test_a_misspelt_option_of_the_provider_is_refused(paper_gpu, engine_file):
+    file = engine_file(EncoderFamily.BERT, Layout.PACKED)
+    option = "cudnn_conv_algo_serch"
+    message = paper_gpu.call("tests.paper_gpu.traces:refused", file, option)
+    assert f'Unknown provider option: "{option}"' in message
 
 
 def test_the_packed_layout_takes_more_launches(layer_events):

@@ -39,6 +39,22 @@ def placed(graph):
     return providers
 
 
+def examined(graph, layout, lengths):
+    """Return the results of `placed` and `call_events`."""
+    return placed(graph), call_events(graph, layout, lengths)
+
+
+def refused(graph, option):
+    """Return the error of a session with an option of its provider."""
+    assert load_cuda_libraries() == ()
+    options = [PROVIDER_OPTIONS[CUDA] | {option: "0"}]
+    try:
+        ort.InferenceSession(graph, providers=[CUDA], provider_options=options, enable_fallback=0)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 def call_events(graph, layout, lengths):
     """Return the events of the second of two calls with texts of these lengths."""
     inputs = {one.name for one in onnx.load(graph).graph.input}
