@@ -76,12 +76,14 @@ cluster: .cluster/ready
 		-e '.[cpu,ray,s3]' 'dask[dataframe]' 'moto[server]' pyspark 'ray[data]'
 	touch $@
 
-# ONNX Runtime for CUDA and CUDA's headers. Tests compile stubs of CUDA's libraries, so that it runs without a GPU.
+# ONNX Runtime for CUDA, CUDA's headers, and the bindings of TensorRT 11 and 10. Tests compile stubs of the libraries of
+# CUDA and TensorRT, so that they run without a GPU.
 paper-gpu: .paper-gpu/ready
 
 .paper-gpu/ready: constraints-paper-gpu.txt | .venv/ready-dev
 	rm -rf .paper-gpu
-	$(PIP) install --no-deps -c constraints-paper-gpu.txt --target .paper-gpu onnxruntime-gpu nvidia-cuda-runtime nvidia-cuda-crt
+	$(PIP) install --no-deps -c constraints-paper-gpu.txt --target .paper-gpu onnxruntime-gpu nvidia-cuda-runtime nvidia-cuda-crt tensorrt-cu13-bindings
+	$(PIP) install --no-deps -c constraints-paper-gpu.txt --target .paper-gpu/tensorrt-10 tensorrt-cu12-bindings
 	touch $@
 
 clean:

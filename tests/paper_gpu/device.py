@@ -26,6 +26,9 @@ LIBRARIES = (
     *("libcuda.so.1", "libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"),
     *("libcurand.so.10", "libnvrtc.so.13", "libcufft.so.12", "libcudnn.so.9"),
 )
+# TensorRT's libraries of `tensorrt_stub.c`, with the bindings of each version.
+TENSORRT = {10: PACKAGES / "tensorrt-10", 11: PACKAGES}
+PARTS = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
 PROGRAM = """
 import json, sys
 from pkgutil import resolve_name
@@ -62,6 +65,9 @@ class PaperGpu:
         source.write_text(f"{text}\n{functions}\n", encoding="utf-8")
         command = ("cc", "-w", "-O1", "-shared", "-fPIC", "-I", HEADERS, source)
         for name in LIBRARIES:
+            subprocess.run([*command, f"-Wl,-soname,{name}", "-o", folder / name], check=True)
+        command = ("cc", "-O1", "-shared", "-fPIC", HERE / "tensorrt_stub.c")
+        for name in (f"lib{part}.so.{version}" for part in PARTS for version in TENSORRT):
             subprocess.run([*command, f"-Wl,-soname,{name}", "-o", folder / name], check=True)
         return cls(folder=folder)
 
