@@ -1,7 +1,7 @@
 """Start `pipe serve` for a study and wait until it is ready.
 
-`python -m pipework.benchmarks.studies.pipe_serve RUN [OPTIONS]` serves a run and measures it; the
-options are as in `pipe bench`.
+`python -m pipework.benchmarks.studies.pipe_serve RUN [OPTIONS] [-- SERVER OPTIONS]` serves a run and
+measures it; the options are those of `pipe bench`, and of `pipe serve` after `--`.
 """
 
 import signal
@@ -61,13 +61,15 @@ def _exit(number: int, _: FrameType | None) -> None:
 @report_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start `pipe serve RUN` and run `pipe bench URL OPTIONS`; return its exit code."""
-    words = sys.argv[1:] if arguments is None else arguments
+    words = [*(sys.argv[1:] if arguments is None else arguments), "--"]
+    end = words.index("--")
+    words, server_options = words[:end], words[end + 1 : -1]
     if not words or words[0].startswith("-"):
         found = " ".join(words) or "nothing"
         sys.stderr.write(f"expected a run folder as first argument, found {found}\n")
         return 2
     try:
-        with running_server(Path(words[0])) as url:
+        with running_server(Path(words[0]), *server_options) as url:
             pipe = Path(sys.executable).with_name("pipe")
             command = [str(pipe), "bench", url, *words[1:]]
             return subprocess.run(command, check=False).returncode  # noqa: S603  (our own program)

@@ -69,7 +69,7 @@ def score(config: Config) -> float:
         [_words(row, tokens=tokens) for row in sources[split].rows()] for split in ("train", "test")
     )
     tags = sorted({tag for row in train for tag in row.tags})
-    model_name = _weights(str(config.model.name))
+    model_name = weights_folder(str(config.model.name))
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_name)
     with TemporaryDirectory() as folder:
         trainer = transformers.Trainer(
@@ -102,7 +102,7 @@ def score(config: Config) -> float:
     return _micro_f1(test, [_read_words(row, tokenizer, config) for row in test], read)
 
 
-def _weights(name: str) -> str:
+def weights_folder(name: str) -> str:
     """Return the folder of the weights, which a run has in its checkpoint."""
     checkpoint = Path(name) / "checkpoint"
     return str(checkpoint if checkpoint.is_dir() else name)
