@@ -21,9 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the report; return the exit code."""
     parser = study_parser("gpu_report", __doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder of `make gpu`")
-    parser.add_argument("steps", nargs="+")
+    parser.add_argument("--left-out", action="append", default=[], help="step without a run")
+    parser.add_argument("steps", nargs="*")
     options = parser.parse_args(arguments)
     states = {step: state(options.work, step) for step in options.steps}
+    states |= dict.fromkeys(options.left_out, f"{SKIPPED}: a step with the same command ran")
     results = sorted((options.work / "results").glob("*.json"))
     text = "\n".join([*(f"{step}: {states[step]}" for step in states), "", *figures(results)])
     options.out.write_text(f"{text}\n", encoding="utf-8")
