@@ -7,7 +7,7 @@ STUDIES = tests/benchmarks/studies
 # The tests start hundreds of Python processes: each would compile the modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-others test-all lint check results tables triton cluster paper-gpu clean
+.PHONY: demo test test-others test-all lint check results tables gpu gpu-join gpu-wheels triton cluster paper-gpu clean
 
 demo: .venv/ready-run
 	.venv/bin/python -P -m pipework.benchmarks.demo
@@ -38,6 +38,13 @@ results: .venv/ready-run
 
 tables: .venv/ready-dev
 	$(MAKE) -f benchmarks/studies/tables.mk tables
+
+# On a machine with a GPU, and the packages for it from another machine: see benchmarks/README.md.
+gpu gpu-join:
+	$(MAKE) -f benchmarks/studies/gpu.mk $@
+
+gpu-wheels: .venv/ready-run
+	$(MAKE) -f benchmarks/studies/gpu.mk $@
 
 .venv/ready-run: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

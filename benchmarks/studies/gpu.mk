@@ -18,11 +18,7 @@ SHELL := /bin/bash
 
 WORK ?= runs/gpu
 PYTHON ?= python3
-ifdef DRY
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
-else
-export PATH := $(abspath $(WORK))/venv/bin:$(PATH)
-endif
+export PATH := $(if $(DRY),,$(abspath $(WORK))/venv/bin:)$(CURDIR)/.venv/bin:$(PATH)
 export HF_HUB_OFFLINE := 1
 # Threads of OpenMP that wait would take the processors from other threads; pipe sets this itself.
 export OMP_WAIT_POLICY := PASSIVE
@@ -65,10 +61,10 @@ STEPS := doctor gpu-tests $(PRECISIONS:%=train-minilm-%) $(PRECISIONS:%=trainer-
 	$(SHAPES:%=train-%) export-$(MINILM_RUN)-fp32-padded export-$(MINILM_RUN)-fp32-packed \
 	$(foreach model,$(MODELS),$(ENGINES:%=export-$(model)-%)) $(if $(DRY),paper-export) measure-$(MINILM_RUN) \
 	$(foreach model,$(MODELS),$(LENGTHS:%=speed-$(model)-%) torch-$(model)) served-1 served-32 served-workers
-# The dry run leaves out steps whose commands differ from another step in numbers only.
-LEFT_OUT := $(if $(DRY),trainer-minilm-fp16 trainer-minilm-bf16 %-bert-large %-bert-large-fp16-padded %-bert-large-fp16-packed \
-	%-bert-large-fp16-varlen $(LENGTHS:%=speed-bert-large-%) $(LENGTHS:%=speed-bert-base-%) torch-bert-base %-fp32-packed \
-	%-128-tokens %-bert-base-fp16-packed %-bert-base-fp16-varlen served-32)
+# The dry run leaves out steps whose commands differ from another step in values only.
+LEFT_OUT := $(if $(DRY),train-minilm-bf16 trainer-minilm-bf16 trainer-minilm-fp16 train-bert-large %-fp32-packed \
+	export-minilm-fp16-fp16-padded %-128-tokens %-log-normal torch-bert-base torch-bert-large served-32 \
+	$(foreach model,$(SHAPES),$(ENGINES:%=export-$(model)-%) $(LENGTHS:%=speed-$(model)-%)))
 ONLY ?= $(STEPS)
 
 ifneq ($(filter-out gpu-wheels gpu-join,$(or $(MAKECMDGOALS),gpu)),)
@@ -81,8 +77,9 @@ $(error expected WHEELS, DATA and MINILM, the folders of the packages, the data 
 endif
 endif
 
+comma := ,
 .PHONY: gpu steps gpu-wheels gpu-join
-gpu:
+gpu: $(if $(DRY),,$(WORK)/venv/ready)
 	@$(MAKE) --no-print-directory -k -f benchmarks/studies/gpu.mk steps || true
 	$(STUDY).gpu_report --work $(WORK) --out $(RESULTS)/report.txt $(filter-out $(LEFT_OUT),$(ONLY)) \
 		$(addprefix --left-out=,$(filter $(LEFT_OUT),$(ONLY)))
@@ -105,27 +102,26 @@ trap finish EXIT
 endef
 skip = { echo "$(1)" > $(WORK)/skipped/$(@F); exit 0; }
 
-ifndef DRY
-$(STEPS:%=$(DONE)/%): | $(WORK)/venv/ready
-endif
-
 # A virtual environment does not see the packages of the environment whose Python creates it, if that is virtual too.
 $(WORK)/venv/ready:
 	@$(PYTHON) -m venv --clear --system-site-packages $(@D)
 	$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' \
 		> "$$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
-	python -m pip install -q --no-index --find-links $(WHEELS) -e '.[cuda,train,export,bench]' accelerate psutil pytest
+	python -m pip install -q --no-index --find-links $(WHEELS) -e '.[train,export,bench]' \
+		'onnxruntime-gpu$(if $(CUDA),[cuda$(comma)cudnn])' cuda-python accelerate pytest
 	touch $@
 
 $(DONE)/doctor:
 	$(begin)
 	$(PAPER) pipe doctor --json > $(RESULTS)/doctor.json
 	$(if $(DRY),$(if $(PAPER),,$(call skip,there is no paper GPU)))
-	python -c 'import json, sys; sys.exit(json.load(sys.stdin)["devices"][1]["usable"] != "yes")' < $(RESULTS)/doctor.json
+	python -c 'import json, sys; print(*(found := [part["details"] for part in json.load(sys.stdin)["engines"]]), sep="\n"); \
+		sys.exit(not any("on CUDA" in details for details in found))' < $(RESULTS)/doctor.json
 
 $(DONE)/gpu-tests:
 	$(begin)
 	python -m pytest -m gpu -W default --junitxml=$(RESULTS)/gpu-tests.xml $$(grep -rl 'mark[.]gpu' tests --include='test_*.py')
+	$(if $(DRY),$(call skip,the tests exist; they need a CUDA device))
 
 train = pipe train sst2 --set data.root=$(DATA)/sst2 --set model.max_length=384
 minilm = $(train) --set model.name=$(MINILM) $(TRAINED)
@@ -172,6 +168,7 @@ define export
 $(DONE)/export-$(1)-$(2)-$(3): $(DONE)/train-$(1)
 	$$(begin)
 	pipe export $(RUNS)/$(1) --to onnx --precision $(2) --layout $(3) --set keep=0 --set speed_s=0 $(4)
+	if grep 'built, not run' $(WORK)/logs/$$(@F).log; then $(if $(DRY),$$(call skip,built; the engine needs a GPU),false); fi
 endef
 exports = $(foreach engine,$(2),$(eval $(call export,$(1),$(word 1,$(subst -, ,$(engine))),$(word 2,$(subst -, ,$(engine))),$(3))))
 $(call exports,$(MINILM_RUN),fp32-padded fp32-packed $(ENGINES),$(if $(DRY),$(ANY_SCORE)))
@@ -222,7 +219,8 @@ $(DONE)/served-%: $(DONE)/train-$(MINILM_RUN) $(FILES)/log-normal.tsv
 # Packages of a machine with Python 3.12, without torch, transformers and the CUDA libraries that torch installs. CUDA=1 adds the latter.
 PLATFORMS := manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_24_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 \
 	manylinux1_x86_64
-TARGET := --only-binary=:all: --python-version 3.12 --implementation cp $(PLATFORMS:%=--platform %)
+TARGET_PYTHON := 3.12
+TARGET := --only-binary=:all: --python-version $(TARGET_PYTHON) --implementation cp $(PLATFORMS:%=--platform %)
 needed = import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	lists = [project["optional-dependencies"][extra] for extra in ("cuda", "train", "export", "bench")]; \
 	names = [name for names in [project["dependencies"], *lists] for name in names]; \
@@ -233,9 +231,9 @@ gpu-wheels:
 	@$(if $(PARTS),,$(error expected PARTS, a folder for the parts: make gpu-wheels PARTS=DIR))
 	rm -rf $(PARTS)/wheels $(PARTS)/wheels.tar.*
 	mkdir -p $(PARTS)/wheels
-	.venv/bin/python -c '$(needed)' > $(PARTS)/packages.txt
-	.venv/bin/python -m pip download -q $(TARGET) -c constraints.txt -d $(PARTS)/wheels -r $(PARTS)/packages.txt
-	.venv/bin/python -m pip download -q $(TARGET) -c constraints.txt -d $(PARTS)/wheels --no-deps accelerate
+	python -c '$(needed)' > $(PARTS)/packages.txt
+	python -m pip download -q $(TARGET) -c constraints.txt -d $(PARTS)/wheels -r $(PARTS)/packages.txt
+	python -m pip download -q $(TARGET) -c constraints.txt -d $(PARTS)/wheels --no-deps accelerate
 	tar c -C $(PARTS)/wheels . | split -b 60M - $(PARTS)/wheels.tar.
 	rm -r $(PARTS)/wheels
 	cd $(PARTS)

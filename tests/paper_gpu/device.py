@@ -32,9 +32,6 @@ PARTS = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
 PROGRAM = """
 import json, sys
 from pkgutil import resolve_name
-from pipework.serve.engines import cuda
-from tests.paper_gpu import cuda_runtime
-cuda._runtime = lambda: cuda_runtime
 print(json.dumps(resolve_name(sys.argv[1])(*json.loads(sys.argv[2]))))
 """
 
@@ -69,23 +66,31 @@ class PaperGpu:
         command = ("cc", "-O1", "-shared", "-fPIC", HERE / "tensorrt_stub.c")
         for name in (f"lib{part}.so.{version}" for part in PARTS for version in TENSORRT):
             subprocess.run([*command, f"-Wl,-soname,{name}", "-o", folder / name], check=True)
+        bindings = folder / "cuda" / "bindings"  # in place of cuda-python
+        bindings.mkdir(parents=True)
+        (bindings / "__init__.py").touch()
+        shutil.copyfile(HERE / "cuda_runtime.py", bindings / "runtime.py")
         return cls(folder=folder)
 
-    def call(self, function: str, *arguments: object) -> object:
-        """Return the result of a function, `package.module:name`, in a process with the GPU.
-
-        The arguments and the result are values of JSON.
-        """
-        paths = (PACKAGES, ROOT)
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables of a process with the GPU."""
+        paths = (PACKAGES, self.folder, ROOT)
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "LD_LIBRARY_PATH": str(self.folder),
             "PAPER_GPU_LOG": str(self.folder / "log"),
         }
         environment.pop("CUDA_VISIBLE_DEVICES", None)
+        return environment
+
+    def call(self, function: str, *arguments: object) -> object:
+        """Return the result of a function, `package.module:name`, in a process with the GPU.
+
+        The arguments and the result are values of JSON.
+        """
         command: Sequence[str] = (sys.executable, "-c", PROGRAM, function, json.dumps(arguments))
         done = subprocess.run(
-            command, env=environment, check=False, capture_output=True, text=True, cwd=ROOT
+            command, env=self.environment(), check=False, capture_output=True, text=True, cwd=ROOT
         )
         assert done.returncode == 0, done.stderr[-4000:]
         return json.loads(done.stdout.splitlines()[-1])
