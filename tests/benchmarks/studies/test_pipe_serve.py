@@ -91,3 +91,9 @@ def test_sigterm_stops_the_server(proven):
         while not all(map(gone, started)):
             assert time.monotonic() < deadline
             time.sleep(0.1)
+
+
+def test_options_after_two_dashes_are_those_of_the_server(exported_run, tmp_path):
+    words = [str(exported_run), *QUICK, "--json", str(tmp_path / "result.json"), "--"]
+    assert main([*words, "--engine", "onnx-fp32"]) == 0
+    assert main([*words, "--engine", "none-such"]) == 2

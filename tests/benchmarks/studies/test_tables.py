@@ -1,24 +1,20 @@
 """`make tables` measures all tables again with the commands of benchmarks/studies/tables.mk."""
 
-import io
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from contextlib import redirect_stdout
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 from pipework.benchmarks.studies.documents.readme import RESULTS, SCHEMA
 from pipework.benchmarks.studies.records.stored_results import read_stored
-from pipework.cli import app
 from pipework.train.config.run_config import load_config
+from tests.benchmarks.studies.make_options import options, options_of
 
 ROOT = Path(__file__).parents[3]
 PLACES = ("DATA=data", "MINILM=weights", "WORK=work")
@@ -49,23 +45,6 @@ def result_names():
     """Return the names of the results that make would write."""
     [line] = [line for line in commands() if line.endswith(" benchmarks/studies/results/")]
     return {Path(word).stem for word in line.split()[1:-1]}
-
-
-def options(text):
-    return set(re.findall(r"(?<!\S)--[a-z-]+", text))
-
-
-@cache
-def options_of(program):
-    """Return the options of `pipe COMMAND` or of a module."""
-    if program.endswith(".pipe_serve"):  # it passes its options on to pipe bench
-        return options_of("bench")
-    if not program.startswith("pipework."):
-        return {name for each in get_command(app).commands[program].params for name in each.opts}
-    shown = io.StringIO()
-    with redirect_stdout(shown), pytest.raises(SystemExit):
-        import_module(program).main(["--help"])
-    return options(re.sub(r"[\[,]", " ", shown.getvalue()))
 
 
 def test_every_stored_result_has_a_command_or_is_of_another_machine():

@@ -3,14 +3,17 @@
 import re
 import shutil
 import sysconfig
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import distributed
 
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.tasks.single_label import SingleLabelTask
 from pipework.train.config.train import TrainSettings
+from pipework.train.data.batches import rank_share
 from pipework.train.loop.distributed import World, join
 from pipework.train.loop.losses import label_losses
 from pipework.train.loop.optim import schedule
@@ -116,6 +119,24 @@ def test_the_number_of_processes_does_not_change_a_step(processes, windows):
         np.testing.assert_allclose(rank_weights, expected, atol=1e-5, rtol=0)
     parts = [sum(step) for step in zip(*(losses for _, _, losses in results), strict=True)]
     assert parts == pytest.approx(losses, abs=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["gloo", pytest.param("nccl", marks=pytest.mark.gpu)])
+def test_a_backend_exchanges_the_gradients(backend, tmp_path):
+    """As the only process, the first of two learns its own rows."""
+    if backend == "nccl" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    world = World.alone()
+    rows = rank_share(np.arange(ROWS), 0, 2).tolist()
+    store = f"file://{tmp_path / 'store'}"
+    distributed.init_process_group(backend, init_method=store, rank=0, world_size=1)
+    try:
+        with world.device:
+            expected, _ = after([[rows]], world, **BARE)
+            found, _ = after([[list(range(ROWS))]], replace(world, size=2), **BARE)
+    finally:
+        distributed.destroy_process_group()
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 def test_the_gradient_is_clipped_after_it_is_unscaled():
