@@ -45,7 +45,7 @@ BATCH := 512
 SECONDS := 3
 CLIENTS := 16,64,256
 TRAINED := --set train.batch_size=64 --set train.learning_rate=1e-4 --set train.epochs=1
-RANDOM := --set train.max_steps=20 --set data.dev_rows=400
+RANDOM := --set train.max_steps=20 --set data.dev= --set data.dev_rows=400
 BACKEND := inductor
 ifdef DRY
 bert-base := 32 2 2 64
@@ -53,7 +53,7 @@ BATCH := 4
 SECONDS := 0.1
 CLIENTS := 1,2
 TRAINED := --set train.max_steps=4 --set train.batch_size=8
-RANDOM := --set train.max_steps=2
+RANDOM := --set train.max_steps=2 --set data.dev= --set data.dev_rows=20
 BACKEND := eager
 endif
 
@@ -150,6 +150,7 @@ $(DONE)/resume:
 	kill -KILL $$training
 	wait $$training || test $$? -eq 137
 	$(minilm) --set train.save_every=2 --set train.max_steps=200 --out $(RUNS)/resumed --resume $(if $(DRY),$(UNLEARNED))
+	grep -q 'resuming after step' $(WORK)/logs/$(@F).log
 
 shape = import sys; from transformers import AutoConfig, AutoModel, AutoTokenizer; source, out, *sizes = sys.argv[1:]; \
 	names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"); \
@@ -168,7 +169,7 @@ define export
 $(DONE)/export-$(1)-$(2)-$(3): $(DONE)/train-$(1)
 	$$(begin)
 	pipe export $(RUNS)/$(1) --to onnx --precision $(2) --layout $(3) --set keep=0 --set speed_s=0 $(4)
-	if grep 'built, not run' $(WORK)/logs/$$(@F).log; then $(if $(DRY),$$(call skip,built; the engine needs a GPU),false); fi
+	if grep -q 'built, not run' $(WORK)/logs/$$(@F).log; then $(if $(DRY),$$(call skip,built; the engine needs a GPU),false); fi
 endef
 exports = $(foreach engine,$(2),$(eval $(call export,$(1),$(word 1,$(subst -, ,$(engine))),$(word 2,$(subst -, ,$(engine))),$(3))))
 $(call exports,$(MINILM_RUN),fp32-padded fp32-packed $(ENGINES),$(if $(DRY),$(ANY_SCORE)))

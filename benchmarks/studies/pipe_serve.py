@@ -1,6 +1,6 @@
 """Start `pipe serve` for a study and wait until it is ready.
 
-`python -m pipework.benchmarks.studies.pipe_serve RUN [OPTIONS] [-- SERVER OPTIONS]` serves a run and
+`python -m pipework.benchmarks.studies.pipe_serve RUN [OPTIONS] [-- OPTIONS]` serves a run and
 measures it; the options are those of `pipe bench`, and of `pipe serve` after `--`.
 """
 

@@ -21,6 +21,7 @@ from pipework.benchmarks.studies.script import report_errors, stored, study_pars
 from pipework.data.examples import Example
 from pipework.record import Record
 from pipework.run_folder.manifest import read_manifest
+from pipework.tasks.kinds import Metric
 from pipework.train.config.run_config import Config, run_config
 from pipework.train.loop.step import autocast_type
 from pipework.train.report.curves import lines
@@ -63,7 +64,7 @@ def compare(run: Path) -> TrainerResult:
     config = run_config(run)
     cuda = torch.cuda.is_available()
     rates = [line["examples_per_s"] for line in lines(run) if "examples_per_s" in line]
-    accuracy = read_manifest(run).data.metrics["dev"].scores["accuracy"]
+    accuracy = read_manifest(run).data.metrics["dev"].scores[Metric.ACCURACY]
     return TrainerResult(
         run=run.name,
         device=torch.cuda.get_device_name() if cuda else "cpu",
@@ -81,7 +82,7 @@ def train(config: Config, device: torch.device) -> TrainingSpeed:
     sources, folder = config.sources(), weights_folder(str(config.model.name))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = {split: list(sources[split].rows()) for split in ("train", "dev")}
-    labels = sorted({row.label for row in rows["train"]})
+    labels = sorted({str(row.label) for row in rows["train"]})
     data = {split: _encoded(rows[split], labels, tokenizer, config) for split in rows}
     kind, settings = autocast_type(config.train, device), config.train
     with TemporaryDirectory() as output:
@@ -117,7 +118,10 @@ def train(config: Config, device: torch.device) -> TrainingSpeed:
 
 
 def _encoded(
-    rows: Sequence[Example], labels: Sequence[Any], tokenizer: Any, config: Config  # noqa: ANN401
+    rows: Sequence[Example],
+    labels: Sequence[str],
+    tokenizer: Any,  # noqa: ANN401
+    config: Config,
 ) -> list[dict[str, Any]]:
     texts, pairs = [row.text for row in rows], [row.text_pair for row in rows]
     encoded = tokenizer(
@@ -126,7 +130,7 @@ def _encoded(
         truncation=True,
         max_length=config.model.max_length,
     )
-    numbers = [{"labels": labels.index(row.label)} for row in rows]
+    numbers = [{"labels": labels.index(str(row.label))} for row in rows]
     values = zip(*encoded.values(), strict=True)
     return [
         dict(zip(encoded, row, strict=True)) | number

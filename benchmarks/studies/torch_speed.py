@@ -11,6 +11,7 @@ Shapes: T tokens of all texts, A attention heads, D width of a head.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -99,9 +100,9 @@ def engines(run: Path, manifest: Manifest, backend: str) -> Iterator[tuple[str, 
     else:
         sys.stdout.write(f"not measured: {STAGES[Layout.VARLEN]}: it needs CUDA and torch 2.10\n")
     for layout in layouts:
-        module: nn.Module = open_saved(run / FOLDER, ATTENTION if layout is Layout.VARLEN else "sdpa")
-        if layout is Layout.VARLEN:
-            module = VarlenClassifier(module)
+        varlen = layout is Layout.VARLEN
+        model = open_saved(run / FOLDER, ATTENTION if varlen else "sdpa")
+        module = VarlenClassifier(model) if varlen else model
         module.to(device, dtype).eval().compile(dynamic=True, backend=backend)
         padding = Padding.of(manifest.input)
         engine = TorchEngine(module, device, Collate(layout=layout, padding=padding, spans=False))
@@ -159,9 +160,10 @@ def attend(  # noqa: PLR0913  (the arguments of `AttentionInterface`)
     from torch.nn.attention import varlen  # noqa: PLC0415  (since torch 2.10)
 
     del module, attention_mask
-    states_TAD = (states[0].transpose(0, 1) for states in (query_1ATD, key_1ATD, value_1ATD))
+    query, key, value = (states[0].transpose(0, 1) for states in (query_1ATD, key_1ATD, value_1ATD))
     lengths, longest = cumulative_lengths.to(torch.int32), token_offset.shape[1]
-    attended_TAD = varlen.varlen_attn(*states_TAD, lengths, lengths, longest, longest)
+    places = (lengths, lengths, longest, longest)  # of the queries and of the keys
+    attended_TAD = cast("torch.Tensor", varlen.varlen_attn(query, key, value, *places))
     return attended_TAD[None], None
 
 

@@ -5,7 +5,11 @@ import pytest
 from pipework.benchmarks.studies.documents.readme import RESULTS
 from pipework.benchmarks.studies.gpu_report import main
 
-STATES = {"passed": ("done", "12\n"), "without": ("skipped", "one GPU\n"), "wrong": ("failed", "2\n")}
+STATES = {
+    "passed": ("done", "12\n"),
+    "without": ("skipped", "one GPU\n"),
+    "wrong": ("failed", "2\n"),
+}
 
 
 @pytest.fixture

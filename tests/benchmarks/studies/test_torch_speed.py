@@ -5,12 +5,12 @@ from torch.nn import functional
 
 from pipework.benchmarks.studies import torch_speed
 from pipework.benchmarks.studies.records.stored_results import read_stored
+from pipework.benchmarks.studies.tiny_encoders import sample_examples
 from pipework.benchmarks.studies.torch_speed import STAGES, engines, main
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import read_classifier
 from pipework.text.encoding import open_encoder
 from pipework.train.model.checkpoint_engine import open_reference
-from pipework.benchmarks.studies.tiny_encoders import sample_examples
 
 
 @pytest.fixture
@@ -50,11 +50,15 @@ def test_both_layouts_compute_the_logits_of_the_checkpoint(trained_run):
 def test_each_file_has_a_result(trained_run, tmp_path, capsys):
     files = [tmp_path / "short.tsv", tmp_path / "long.tsv"]
     for words, file in enumerate(files, start=1):
-        file.write_text("\n".join(["text\tlabel", *["rain\tweather" for _ in range(4 * words)], ""]))
+        file.write_text(
+            "\n".join(["text\tlabel", *["rain\tweather" for _ in range(4 * words)], ""])
+        )
     options = ("--batch", "2", "--seconds", "0.05", "--backend", "eager", "--out", str(tmp_path))
     assert main(["--run", str(trained_run), *options, *map(str, files)]) == 0
     for file in files:
         result = read_stored(tmp_path / f"torch-{trained_run.name}-{file.stem}.json")
         assert result.workload.source == file.name
         assert [level.stage for level in result.offline] == [STAGES[Layout.PADDED]]
-    assert "not measured: torch, compiled, varlen attention: it needs CUDA" in capsys.readouterr().out
+    assert (
+        "not measured: torch, compiled, varlen attention: it needs CUDA" in capsys.readouterr().out
+    )
