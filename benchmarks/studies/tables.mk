@@ -1,6 +1,6 @@
 # Measure the results of all tables: make tables DATA=DIR MINILM=FOLDER
 #
-#   DATA    folder of the data sets thucnews_headlines, mrpc, semeval2010_task8, sst2, stsb, wnut17 and presidio_pii
+#   DATA    folder of the data sets thucnews_headlines, mrpc, semeval2010_task8, sst2, stsb, wnut17, presidio_pii and resume_ner_zh
 #   MINILM  folder of all-MiniLM-L6-v2
 #   ONLY    a selection of results: ONLY="sst2-engines sst2-roofline"
 #   WORK    folder of runs, environments and results in progress; a second start resumes from it
@@ -47,10 +47,15 @@ sst2-student = pipe train sst2 --out runs/sst2-student --set data.root=DIR/sst2 
 semeval-linear = $(call minilm-run,semeval-linear,semeval2010-task8,semeval2010_task8) --set train.learning_rate=1e-4 --set train.epochs=4 \
 	--set model.head=linear
 
-# Spans: three seeds, and the same training with transformers.
-spans = --set 'train.seeds=[1,2,3]' --set train.batch_size=16 --set train.learning_rate=1e-4
+# Spans: three seeds, and the same training with transformers. The Chinese encoder is pretrained on the headlines.
+seeds = --set 'train.seeds=[1,2,3]' --set train.batch_size=16
+spans = $(seeds) --set train.learning_rate=1e-4
 wnut17 = $(call minilm-run,wnut17,wnut17,wnut17) $(spans)
 presidio = $(call minilm-run,presidio,presidio,presidio_pii) $(spans)
+resume-pretrained = pipe train thucnews-pretrain --out runs/resume-pretrained --set data.root=DIR/thucnews_headlines --set train.epochs=4 \
+	--set train.batch_size=16 --set model.max_length=192 --set train.report=false
+resume-ner = pipe train resume-ner --out runs/resume-ner --set data.root=DIR/resume_ner_zh --set model.name=runs/resume-pretrained $(seeds) \
+	--set train.learning_rate=4e-4
 
 # The steps of training from scratch, in the order of their dependencies. Pretraining is not scored. Adam's second moment decays faster
 # than usual (betas of the recipe): the embedding of an n-gram that occurs once changes by 6 times the learning rate in total, with
@@ -86,6 +91,8 @@ semeval-entity-name = SemEval-2010 task 8 (MiniLM-L6, entity head)
 semeval-linear-name = SemEval-2010 task 8 (MiniLM-L6, linear head)
 wnut17-name = WNUT-17 (spans, MiniLM-L6)
 presidio-name = Presidio's synthetic texts (spans, split by template, MiniLM-L6)
+resume-ner-name = resumes in Chinese (spans, 4 layers of 256, pretrained on headlines)
+resume-ner-before = --command "$(resume-pretrained)"
 sample-floors = --floor "naive Bayes=65.2"
 thucnews-floors = --floor "naive Bayes=88.87" --floor "TF-IDF and linear SVM=90.36"
 $(foreach head,linear cnn lstm gru,$(eval thucnews-$(head)-floors = $$(thucnews-floors)))
@@ -109,7 +116,7 @@ sst2-student-cascades = $(sst2-cascades) --first $(WORK)/runs/sst2-student --fir
 	--command "$(sst2-student)"
 loaded = --run $(WORK)/runs/sst2-300 --name "SST-2 (MiniLM-L6, 300 steps)"
 
-SPANS = wnut17 presidio
+SPANS = wnut17 presidio resume-ner
 SCORED = sample thucnews thucnews-linear thucnews-cnn thucnews-lstm thucnews-gru mrpc-seeds sst2 stsb semeval-entity semeval-linear $(SPANS)
 NAMES = $(SCORED:%=%-accuracy) imports engines-matrix-tiny engines-matrix-minilm \
 	sst2-engines mrpc-engines thucnews-linear-engines thucnews-cnn-engines mrpc-offline thucnews-linear-offline \
@@ -165,11 +172,13 @@ $(RESULTS)/%-accuracy.json: $(WORK)/trained/%
 
 $(SPANS:%=$(RESULTS)/%-accuracy.json): $(RESULTS)/%-accuracy.json: $(WORK)/parts/%-run-ner.txt $(WORK)/trained/%
 	$(begin)
-	python -m pipework.benchmarks.studies.accuracy --run $(WORK)/runs/$* --name "$($*-name)" --floor "$$(cat $<)" --command "$($*)" --out $(part)
+	python -m pipework.benchmarks.studies.accuracy --run $(WORK)/runs/$* --name "$($*-name)" --floor "$$(cat $<)" $($*-before) --command "$($*)" --out $(part)
 	$(end)
 
 $(WORK)/parts/%-run-ner.txt: $(WORK)/trained/% $(WORK)/run-ner/ready
 	python -m pipework.benchmarks.studies.run_ner --run $(WORK)/runs/$* --packages $(WORK)/run-ner --out $@
+
+$(WORK)/trained/resume-ner: $(WORK)/trained/resume-pretrained
 
 $(WORK)/run-ner/ready:
 	pip install -q --no-deps --target $(@D) accelerate==1.15.0 psutil==7.2.2

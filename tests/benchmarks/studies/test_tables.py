@@ -67,7 +67,7 @@ def test_its_commands_use_existing_options():
 
 def test_its_training_commands_use_existing_settings():
     trained = [shlex.split(line) for line in commands() if line.startswith("pipe train")]
-    assert len(trained) == 27
+    assert len(trained) == 29
     for words in trained:
         load_config(words[2], [words[n + 1] for n, word in enumerate(words) if word == "--set"])
 
