@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -140,5 +141,8 @@ def _open_as_served(run: Path, record: EngineRecord, manifest: Manifest) -> Coll
     _, threads = server_engines(on_gpu=False)
     path = run / record.files[0].path
     engine = open_engine(path, record, manifest, built=record.built, threads=threads)
-    engine.learn_costs(manifest.input.max_length)
+    with ExitStack() as on_error:
+        on_error.callback(engine.close)
+        engine.learn_costs(manifest.input.max_length)
+        on_error.pop_all()
     return engine

@@ -190,8 +190,8 @@ def checkpoint_to_onnx(
             check_varlen(family)
             model = VarlenClassifier(open_saved(run / FOLDER, varlen.ATTENTION))
             _check_window(model.read.window, manifest)
+            varlen.check_heads(model.classifier.config)
             trace_packed(model, path, type_ids=type_ids, spans=spans)
-            varlen.add_function(path)
 
 
 def _check_window(window: int | None, manifest: Manifest) -> None:
@@ -242,6 +242,8 @@ def trace_packed(model: PackedClassifier, path: Path, *, type_ids: bool, spans: 
         inputs["entity_spans"] = torch.tensor([[0, 1, 2, 3], [1, 2, 2, 4], [3, 5, 0, 2]])
         axes["entity_spans"] = {0: "texts"}
     _write(model, inputs, axes, path)
+    if isinstance(model, VarlenClassifier):
+        varlen.add_function(path, model.width)
     if model.first_only:
         prune_last_layer(path)
 

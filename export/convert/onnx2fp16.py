@@ -4,7 +4,7 @@ Inputs and outputs keep their types. Casts connect float16 and float32 nodes, on
 `pipework.export.convert.fp16_overflow` selects the nodes that stay in float32.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from pipework.export.convert.fp16_overflow import (
     float32_tensors,
     uses_float32,
 )
+from pipework.export.convert.prune_last_layer import readers_of
 from pipework.run_folder.engine_record import FallbackLayer, Precision
 
 FLOAT, HALF = int(TensorProto.FLOAT), int(TensorProto.FLOAT16)
@@ -73,7 +74,7 @@ def _convert(model: onnx.ModelProto, fp32_nodes: set[int], floating: set[str]) -
     converted: list[NodeProto] = []
     for index, node in enumerate(nodes):
         type_ = FLOAT if index in fp32_nodes else HALF
-        for reader in _readers(node):
+        for reader in readers_of(node):
             for number, name in enumerate(reader.input):
                 if name in floating:
                     reader.input[number] = typed.tensor(name, type_)
@@ -116,15 +117,6 @@ class _Typed:
         """Return the casts created since the last call."""
         casts, self._casts = self._casts, []
         return casts
-
-
-def _readers(node: NodeProto) -> Iterator[NodeProto]:
-    """Yield a node and the nodes of its subgraphs, which may read outer tensors."""
-    yield node
-    for attribute in node.attribute:
-        if attribute.type == attribute.GRAPH:
-            for inner in attribute.g.node:
-                yield from _readers(inner)
 
 
 def _set_half_outputs(node: NodeProto) -> None:

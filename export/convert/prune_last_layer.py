@@ -70,7 +70,7 @@ class _Graph:
     def has_all_tokens(self, name: str) -> bool:
         """Return whether the inferred shape of a tensor is [R, T, D] without broadcasting."""
         shape = self._shapes.get(name, ())
-        known = 1 not in shape[:2] or shape[:2] == self._shapes["input_ids"]
+        known = 1 not in shape[:2] or shape[:2] == self._shapes.get("input_ids")
         return len(shape) == len("RTD") and known
 
     def find_gather(self) -> _Gather | None:
@@ -150,6 +150,7 @@ def _shapes(model: ModelProto) -> dict[str, list[int | str]]:
     graph = light.graph
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
+    graph.value_info.extend(model.graph.value_info)
     graph.node.extend(model.graph.node)
     for tensor in model.graph.initializer:
         if len(tensor.dims) > 1:
@@ -162,6 +163,15 @@ def _shapes(model: ModelProto) -> dict[str, list[int | str]]:
         tensor.name: [dim.dim_value or dim.dim_param for dim in tensor.type.tensor_type.shape.dim]
         for tensor in (*inferred.input, *inferred.value_info, *inferred.output)
     }
+
+
+def readers_of(node: NodeProto) -> Iterator[NodeProto]:
+    """Yield a node and the nodes of its subgraphs, which may read outer tensors."""
+    yield node
+    for attribute in node.attribute:
+        if attribute.type == attribute.GRAPH:
+            for inner in attribute.g.node:
+                yield from readers_of(inner)
 
 
 def _gathers(gathered: dict[str, str], index: str) -> Iterator[NodeProto]:

@@ -22,8 +22,10 @@ import torch
 from onnx import NodeProto, helper, numpy_helper
 from onnx.parser import parse_function
 from torch import nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedConfig
 
+from pipework.errors import ConfigError
+from pipework.export.convert.prune_last_layer import readers_of
 from pipework.text.packing import LENGTHS, OFFSET
 from pipework.train.model.packed_encoder import MASKED_BIAS
 
@@ -37,6 +39,7 @@ LAYERS = {"Add", "Gemm", "MatMul"}
 HEADS = [0, 2, 1, 3]  # the order of axes that exchanges tokens and heads
 SAME: tuple[list[list[int]], ...] = ([], [HEADS, HEADS])
 ROW = "axis of the row"
+WIDTH_STEP, MAX_WIDTH = 8, 256  # of the heads of FlashAttention
 # The operator in float32 or float16. Texts are computed as rows of the length of the longest: the
 # tokens of a text are gathered, and attend to each other but not to those after its end.
 FUNCTION = f"""
@@ -155,8 +158,21 @@ def attend(
 AttentionInterface.register(ATTENTION, attend)
 
 
-def add_function(path: Path) -> None:
-    """Add the function to the graph at `path`, which has nodes of `DOMAIN`.
+def check_heads(config: PreTrainedConfig) -> None:
+    """Check that the kernel computes attention heads of a model.
+
+    Raises:
+        ConfigError: it does not, because of their width.
+    """
+    width = config.hidden_size // config.num_attention_heads
+    if width % WIDTH_STEP or width > MAX_WIDTH:
+        message = f"attention heads of {width} values have no varlen layout: expected a multiple "
+        message += f"of {WIDTH_STEP}, at most {MAX_WIDTH}"
+        raise ConfigError(message, "use --layout packed")
+
+
+def add_function(path: Path, width: int) -> None:
+    """Add the function to the graph at `path`, which has nodes of `DOMAIN` with H = `width`.
 
     The states of all heads stay together, [1, T, H] and [T, H], where nothing reads single heads:
     the runtime fuses the layers around the operator only if it can infer these shapes.
@@ -165,6 +181,11 @@ def add_function(path: Path) -> None:
     opset = next(opset.version for opset in model.opset_import if not opset.domain)
     model.functions.append(parse_function(FUNCTION % opset))
     _join_heads(model.graph)
+    states = (node.output[0] for node in model.graph.node if node.domain == DOMAIN)
+    shape = ("length", width)
+    model.graph.value_info.extend(
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in states
+    )
     onnx.save(model, path)
 
 
@@ -214,7 +235,7 @@ def _needed(nodes: Sequence[NodeProto], graph: onnx.GraphProto) -> list[NodeProt
     for node in reversed(nodes):
         if not needed.isdisjoint(node.output):
             found.insert(0, node)
-            needed.update(node.input)
+            needed.update(*(reader.input for reader in readers_of(node)))
     return found
 
 

@@ -97,7 +97,7 @@ class CheckedRows:
         if not rows:
             return
         tokens = (GPU if on_gpu else CPU).most_tokens
-        if layout is Layout.PACKED:
+        if layout is not Layout.PADDED:
             tokens = round(PACKED_SLACK * tokens)
         usual = min(CHUNK, tokens // len(self.short.rows[0].encoding))
         for count in text_counts(usual):
@@ -120,12 +120,12 @@ class CheckedRows:
             ),
         )
 
-    def as_in_server(self) -> Iterator[ProofBatch]:
-        """Yield rows of dev in batches of the size that a server gives to an engine."""
+    def as_in_server(self, tokens: int = BATCH_TOKENS) -> Iterator[ProofBatch]:
+        """Yield rows of dev in batches of the tokens that a server gives to an engine."""
         count = min(SERVED_ROWS, len(self.dev.rows))
         chosen = np.linspace(0, len(self.dev.rows) - 1, count).astype(np.int64).tolist()
         lengths = [len(self.dev.rows[index].encoding) for index in chosen]
-        batches = np.cumsum(lengths) // BATCH_TOKENS
+        batches = np.cumsum(lengths) // tokens
         starts = [*np.flatnonzero(np.diff(batches, prepend=-1)).tolist(), count]
         for start, stop in pairwise(starts):
             yield self.dev.batch(chosen[start:stop], "as in the server", whole=False)

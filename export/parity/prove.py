@@ -35,6 +35,7 @@ from pipework.run_folder.engine_record import (
 )
 from pipework.scoring.evaluation import CHUNK, infer_all
 from pipework.scoring.logit_diff import Breach, Comparison
+from pipework.serve.config import BATCH_TOKENS, QueueSettings
 from pipework.serve.engines import server_engines
 from pipework.serve.engines.base import CollatedEngine
 from pipework.tasks.outputs import Outputs
@@ -194,7 +195,8 @@ def _run_as_server(
         engines[0].learn_costs(longest)
         for engine in engines:
             engine.collate = engines[0].collate
-        return done + _run(engines, [*rows.as_in_server()], progress)
+        tokens = QueueSettings().for_engine(engines[0]).batch_tokens or BATCH_TOKENS
+        return done + _run(engines, [*rows.as_in_server(tokens)], progress)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

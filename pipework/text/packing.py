@@ -59,6 +59,14 @@ def even_bins(lengths_N: Sequence[int], capacity: int) -> list[list[int]]:
     return filled
 
 
+def full_bins(lengths_N: Sequence[int], capacity: int) -> list[list[int]]:
+    """Distribute inputs over bins of up to `capacity` tokens, sorted by length.
+
+    All but the last are as full as possible. A longer input has its own bin.
+    """
+    return _cut(lengths_N, _longest_first(lengths_N), capacity, target=inf)
+
+
 def _cut(
     lengths_N: Sequence[int], order: Sequence[int], capacity: int, target: float
 ) -> list[list[int]]:

@@ -25,6 +25,7 @@ from pipework.text.packing import (
     concatenate,
     even_bins,
     even_rows,
+    full_bins,
     pack,
 )
 from pipework.text.padding import Padding, pad
@@ -187,8 +188,9 @@ class Collate:
             return [[*range(len(lengths_N))]]
         if self.layout is Layout.PADDED:
             return plan(lengths_N, self.costs)
-        largest = max((bucket.tokens for bucket in self.buckets), default=None)
-        return even_bins(lengths_N, largest or round(PACKED_SLACK * self.costs.most_tokens))
+        if self.buckets:
+            return full_bins(lengths_N, self.buckets[-1].tokens)
+        return even_bins(lengths_N, round(PACKED_SLACK * self.costs.most_tokens))
 
     def _arrays(self, encodings: Sequence[Encoding]) -> dict[str, NDArray[np.int64]]:
         match self.layout:

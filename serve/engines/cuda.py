@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from pipework.closeable import Closeable
 from pipework.errors import MissingDependencyError
 
+CAPTURE_ERRORS = range(900, 909)  # another thread captures a CUDA graph
 NVIDIA_VERSION = Path("/sys/module/nvidia/version")
 DRIVERS = {12: 525, 13: 580}  # the oldest driver of a major version of CUDA
 OLD_DRIVER = "install driver 580 or later, or for one from 525 on: pip install 'pipework[cuda12]'"
@@ -123,8 +124,11 @@ def lost_gpu() -> str:
     https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
     """
     cuda = _runtime()
+    answer = cuda.cudaDeviceSynchronize()
+    if answer[0].value in CAPTURE_ERRORS:
+        return ""
     try:
-        checked(cuda, cuda.cudaDeviceSynchronize())
+        checked(cuda, answer)
     except RuntimeError as error:
         return str(error)
     return ""
@@ -158,7 +162,9 @@ class DeviceArrays(Closeable):
         self._resources = ExitStack()
         try:
             destroy = self._cuda.cudaStreamDestroy
-            self.stream = self._allocate(self._resources, self._cuda.cudaStreamCreate(), destroy)
+            # Work on other streams, as on CUDA's default stream, does not wait for this one.
+            created = self._cuda.cudaStreamCreateWithFlags(self._cuda.cudaStreamNonBlocking)
+            self.stream = self._allocate(self._resources, created, destroy)
             for name, size in sizes.items():
                 self.reserve(name, size)
         except BaseException:

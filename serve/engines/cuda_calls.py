@@ -12,6 +12,7 @@ https://onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html
 Shapes: R rows of the inputs of a call, C logits.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ LARGE_TOKENS = 32_768
 GRAPH_TOKENS = (512, 1024, 2048, 4096, 8192, 16_384)
 TOKENS_PER_TEXT = 8  # at least, so that the number of texts is fixed, too
 NO_GRAPH = -1
+# Held while a session captures a graph: then no thread of the process may allocate or free memory
+# of the GPU, which launches, opening and closing do.
+ALLOCATING = threading.RLock()
 UNREAD = {OFFSET}  # the kernels of a CUDA graph read its shape only
 
 
@@ -80,6 +84,20 @@ class CudaCalls(Closeable):
         filled = np.count_nonzero(np.diff(arrays[LENGTHS])) if graph != NO_GRAPH else None
         if not self._columns:
             graph = NO_GRAPH
+        with ALLOCATING:
+            binding = self._bind(session, arrays, graph)
+            session.run_with_iobinding(binding, self._run_options(arrays["input_ids"].size, graph))
+            self._bindings[graph] = binding
+            (logits,) = binding.get_outputs()
+            rows, self._columns = shape = tuple(logits.shape())
+            buffer = self._buffer(graph, LOGITS, 4 * rows * self._columns)
+        found: NDArray[Any] = self._arrays.download_from(
+            logits.data_ptr(), buffer, shape, np.float32
+        )
+        return found[:filled]
+
+    def _bind(self, session: "ort.InferenceSession", arrays: Arrays, graph: int) -> "ort.IOBinding":
+        """Copy the inputs of a call to the GPU; return the addresses of inputs and output."""
         first = graph not in self._bindings
         binding = session.io_binding() if first else self._bindings[graph]
         for name, array in arrays.items():
@@ -94,9 +112,7 @@ class CudaCalls(Closeable):
             shape = (len(arrays["text_index"]), self._columns)
             address = self._arrays.address(self._buffer(graph, LOGITS, 4 * shape[0] * shape[1]))
             binding.bind_output(LOGITS, DEVICE, NUMBER, np.float32, shape, address)
-        session.run_with_iobinding(binding, self._run_options(arrays["input_ids"].size, graph))
-        self._bindings[graph] = binding
-        return self._logits(binding, graph)[:filled]
+        return binding
 
     def _graph(self, arrays: Arrays) -> int:
         """Return the number of the CUDA graph of a call, one for each bucket, or `NO_GRAPH`."""
@@ -105,17 +121,6 @@ class CudaCalls(Closeable):
             if (tokens, arrays[LENGTHS].size) == (bucket.tokens, bucket.inputs + 1):
                 return number
         return NO_GRAPH
-
-    def _logits(self, binding: "ort.IOBinding", graph: int) -> NDArray[np.float32]:
-        """Wait for the logits [R, C] of a call."""
-        (logits,) = binding.get_outputs()
-        rows, self._columns = logits.shape()
-        buffer = self._buffer(graph, LOGITS, 4 * rows * self._columns)
-        shape = (rows, self._columns)
-        found: NDArray[Any] = self._arrays.download_from(
-            logits.data_ptr(), buffer, shape, np.float32
-        )
-        return found
 
     def _buffer(self, graph: int, name: str, size: int) -> str:
         """Return the name of a buffer, which has the same address in all calls of a CUDA graph."""
@@ -135,7 +140,11 @@ class CudaCalls(Closeable):
             options.add_run_config_entry("memory.enable_memory_arena_shrinkage", shrinkage)
         return options
 
+    def release(self) -> None:
+        """Release what refers to the session, so that it can be freed before its stream."""
+        self._bindings.clear()
+
     def close(self) -> None:
         """Free the buffers. Closing twice is allowed."""
-        self._bindings.clear()
+        self.release()
         self._arrays.close()

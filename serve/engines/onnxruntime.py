@@ -9,7 +9,7 @@ Shapes: B inputs of one call, C classes.
 import logging
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ from pipework.run_folder.engine_record import EngineBuild, Layout, Precision, Sc
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits, check_names
 from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda import HINT, Gpu, NoGpuError, check_driver, find_gpu
-from pipework.serve.engines.cuda_calls import CudaCalls, graph_buckets
+from pipework.serve.engines.cuda_calls import ALLOCATING, CudaCalls, graph_buckets
 from pipework.serve.engines.cuda_libraries import DRIVER, load_cuda_libraries
 from pipework.serve.engines.runtime import (
     Runtime,
@@ -50,6 +50,7 @@ PROVIDER_OPTIONS: dict[str, dict[str, str]] = {
         "arena_extend_strategy": "kSameAsRequested",
     },
 }
+AMPERE = 80  # the first compute capability, times ten, for which attention is one kernel
 GPU_TARGET = "NVIDIA GPUs"  # of engines in the varlen layout
 CUDA_HINT = (
     "pip install 'pipework[cuda]', for drivers below 580 'pipework[cuda12]', or hide the GPU: "
@@ -127,7 +128,7 @@ class OnnxRuntime(Runtime):
         """
         if find_spec("onnxruntime") is None:
             return ()
-        lower = Precision.INT8 if _usable_gpu() is None else Precision.FP16
+        lower = Precision.INT8 if usable_gpu() is None else Precision.FP16
         return (Precision.FP32, lower)
 
     def open(
@@ -140,16 +141,20 @@ class OnnxRuntime(Runtime):
     ) -> CollatedEngine:
         """Open an ONNX graph; it contains its precision."""
         check_installed("onnxruntime", self.extra)
-        if built is not None and self.needs_gpu(variant) and _usable_gpu() is None:
-            message = "onnxruntime computes the varlen layout on an NVIDIA GPU only"
-            raise NoGpuError(message, "use another engine: pipe export RUN --to onnx")
-        fixed = built is not None and built.first_only and variant.precision is Precision.FP16
-        graphs = fixed and self.needs_gpu(variant)
+        if built is None or not self.needs_gpu(variant):
+            return OnnxRuntimeEngine(path, collate, threads=threads)
+        gpu = cuda_gpu()
+        if gpu is None:
+            message = "onnxruntime computes the varlen layout on an NVIDIA GPU only, with CUDA"
+            hint = "pip install 'pipework[cuda]', or use another engine: pipe export RUN --to onnx"
+            raise NoGpuError(message, hint)
+        fused = variant.precision is Precision.FP16 and gpu.capability >= AMPERE
+        graphs = fused and built.first_only
         return OnnxRuntimeEngine(path, collate, threads=threads, graphs=graphs)
 
     def fits_here(self, built: EngineBuild) -> bool:
         """Return whether there is a GPU if an engine needs one."""
-        return built.target != GPU_TARGET or _usable_gpu() is not None
+        return built.target != GPU_TARGET or usable_gpu() is not None
 
 
 class OnnxRuntimeEngine(CollatedEngine):
@@ -195,15 +200,30 @@ class OnnxRuntimeEngine(CollatedEngine):
         import onnxruntime as ort  # noqa: PLC0415  (optional)
 
         buffers = {} if self._calls is None else self._calls.options
-        session = ort.InferenceSession(
-            str(path),
-            session_options(threads or cpu_limit()),
-            providers=[provider],
-            provider_options=[PROVIDER_OPTIONS[provider] | buffers],
-            enable_fallback=0,  # it would print to stdout, and compute on the CPU
-        )
+        with ALLOCATING if self._calls else nullcontext():
+            session = ort.InferenceSession(
+                str(path),
+                session_options(threads or cpu_limit()),
+                providers=[provider],
+                provider_options=[PROVIDER_OPTIONS[provider] | buffers],
+                enable_fallback=0,  # it would print to stdout, and compute on the CPU
+            )
         _check_provider(session.get_providers(), provider)
         return session
+
+    def learn_costs(self, longest: int) -> None:
+        """Measure the cost of calls as `CollatedEngine` does; with CUDA graphs, capture calls.
+
+        Raises:
+            MissingDependencyError: CUDA fails.
+        """
+        try:
+            super().learn_costs(longest)
+        except Exception as error:  # the runtime's errors share no narrower base
+            if self._calls is None:
+                raise
+            message = f"onnxruntime cannot compute on the GPU: {str(error).splitlines()[0]}"
+            raise MissingDependencyError(message, HINT) from error
 
     @property
     def processor(self) -> str:
@@ -227,8 +247,12 @@ class OnnxRuntimeEngine(CollatedEngine):
     def close(self) -> None:
         """Free the graph, its threads and buffers. Closing twice is allowed."""
         self._thread.close()
-        self._session = None
-        if self._calls is not None:
+        if self._calls is None:
+            self._session = None
+            return
+        with ALLOCATING:
+            self._calls.release()
+            self._session = None
             self._calls.close()
 
 
@@ -251,7 +275,7 @@ def cuda_gpu() -> Gpu | None:
     return gpu
 
 
-def _usable_gpu() -> Gpu | None:
+def usable_gpu() -> Gpu | None:
     """Return the GPU to compute on; None also if it cannot be used."""
     with suppress(MissingDependencyError):
         return cuda_gpu()

@@ -23,6 +23,7 @@ from pipework.tasks.task import Task
 from pipework.text.encoding import Encoding
 
 BATCH_SIZES = (1, 32)
+BUCKET_SHARE = 0.75  # of the tokens of a captured call; half of them would fit into a smaller one
 HINT = "it is not served; export again on this machine: pipe export RUN --to auto"
 log = logging.getLogger(__name__)
 
@@ -74,12 +75,12 @@ def prove_here(
     record: EngineRecord,
     rows: ReferenceRows,
     task: Task,
-    sizes: Sequence[int] = BATCH_SIZES,
+    sizes: Sequence[int] = (),
 ) -> PredictionChange:
     """Check that an engine reproduces the checkpoint's logits of the reference rows.
 
-    The rows are computed in batches of two sizes. All limits of the record apply except that of
-    the score, which needs labels.
+    The rows are computed in batches of `sizes`, by default of those of `batch_sizes`. All limits of
+    the record apply except that of the score, which needs labels.
 
     Returns:
         How far the predictions changed, within the limits of the record.
@@ -88,6 +89,7 @@ def prove_here(
         CheckFailedError: logits differ, depend on the batch size, or the engine fails.
         NotReadyError: the model is not reachable.
     """
+    sizes = sizes or batch_sizes(engine, rows)
     found = [_outputs(engine, record, rows, size) for size in sizes]
     comparison = Comparison.of(
         task,
@@ -118,6 +120,13 @@ def prove_here(
         task.describe_change(change),
     )
     return change
+
+
+def batch_sizes(engine: CollatedEngine, rows: ReferenceRows) -> list[int]:
+    """Return two sizes of batches, and one for each size of calls that an engine captures."""
+    mean = np.mean([len(encoding) for encoding in rows.encodings])
+    filled = [round(BUCKET_SHARE * bucket.tokens / mean) for bucket in engine.collate.buckets]
+    return sorted({*BATCH_SIZES, *(min(size, len(rows.encodings)) for size in filled if size)})
 
 
 def _figures(comparison: Comparison, tolerance: Tolerance, unit: float) -> str:

@@ -280,14 +280,15 @@ class Scheduler(Closeable):
             with self._lock:
                 self._running -= 1
                 self._crashes += crash is not None
+            if crash is not None and (lost := _lost_gpu(current)):
+                log.error("an engine crashed", exc_info=crash)
+                self.lost_gpu = lost  # the process ends; CUDA would abort it if this was closed
+                self._fail_all(lost)
+                break
             _close(current)
             if crash is None:
                 break
             log.error("an engine crashed", exc_info=crash)
-            if lost := _lost_gpu(current):
-                self.lost_gpu = lost
-                self._fail_all(lost)
-                break
             failures = 1 if batches else failures + 1
             current = self._replacement(failures)
 

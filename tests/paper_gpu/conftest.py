@@ -69,8 +69,6 @@ def write_engine(folder, layout, *, half):
         packed = CLASSES[layout](model)
         first_only = packed.first_only
         trace_packed(packed, plain, type_ids=padding.type_ids, spans=False)
-    if layout is Layout.VARLEN:
-        varlen.add_function(plain)
     if half:
         texts = SampleRows.of(EncoderFamily(model.config.model_type)).encodings(
             type_ids=padding.type_ids, marked=False

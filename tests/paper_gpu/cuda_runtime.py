@@ -54,8 +54,11 @@ def _created(function, *arguments):
     return cudaError_t(error), address.value
 
 
-def cudaStreamCreate():  # noqa: N802
-    return _created(_LIBRARY.cudaStreamCreate)
+cudaStreamNonBlocking = 1  # noqa: N816
+
+
+def cudaStreamCreateWithFlags(flags):  # noqa: N802
+    return _created(_LIBRARY.cudaStreamCreateWithFlags, flags)
 
 
 def cudaMalloc(size):  # noqa: N802

@@ -33,7 +33,7 @@ COLLATE = Collate(layout=Layout.PADDED, padding=Padding(pad_id=0, type_ids=True)
 
 def use(bindings):
     """Import the bindings in a folder; return the module that checks calls with them."""
-    sys.path.insert(0, bindings)
+    sys.path[:0] = [bindings, str(HERE / "bindings")]
     module = import_module("tests.paper_gpu.checked_tensorrt")
     pytest.MonkeyPatch().setattr(cuda, "_runtime", lambda: module.CUDA)
     return module

@@ -103,8 +103,6 @@ def trace(family, head, folder, layout=Layout.PACKED, **config):
     else:
         packed = PackedClassifier(open_checkpoint(folder, attention="eager"))
     trace_packed(packed, path, type_ids=padding.type_ids, spans=spans)
-    if layout is Layout.VARLEN:
-        varlen.add_function(path)
     return TracedGraph(path, layout, padding, spans, encodings, expected_NC)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state
+from transformers import AutoConfig
 
 from pipework.errors import CheckFailedError, ConfigError
 from pipework.export.config import ExportSettings
@@ -16,8 +17,10 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout, Precision, Variant
 from pipework.run_folder.manifest import read_manifest
+from pipework.scoring.reference_rows import ReferenceRows
 from pipework.serve.engines import onnxruntime, open_proven, runs_here
 from pipework.serve.engines.cuda import Gpu, NoGpuError
+from pipework.serve.engines.reproof import batch_sizes
 from pipework.text.encoding import Encoding
 from pipework.text.packing import LENGTHS, OFFSET, concatenate
 from pipework.text.padding import Padding
@@ -31,6 +34,23 @@ HALF, FULL = (
 
 def attention_nodes(graph):
     return [node for node in graph.node if node.op_type == varlen.OPERATOR]
+
+
+@pytest.mark.gpu
+def test_with_a_gpu_calls_of_every_size_answer_as_the_checkpoint(run):
+    if onnxruntime.usable_gpu() is None:
+        pytest.skip("needs a CUDA device and onnxruntime-gpu")
+    (record,) = export(run, NullProgress(), [HALF], settings=QUICK)
+    assert record.parity.on_gpu
+    assert record.parity.passed
+    manifest = read_manifest(run)
+    rows = ReferenceRows.read(run / record.files[1].path)
+    with open_proven(run, manifest, HALF.label) as engine:
+        for size in (1, *batch_sizes(engine, rows)):
+            for _ in range(2):  # captured, and launched again
+                texts = [rows.encodings[place % len(rows.encodings)] for place in range(size)]
+                expected = rows.outputs.values[np.arange(size) % len(rows.encodings)]
+                np.testing.assert_allclose(engine.infer(texts).values, expected, atol=0.05)
 
 
 @pytest.fixture
@@ -111,6 +131,26 @@ def test_texts_must_fit_into_attention_windows(trained_run, tmp_path, monkeypatc
         checkpoint_to_onnx(trained_run, manifest, tmp_path / "graph.onnx", Layout.VARLEN)
     monkeypatch.setattr("pipework.train.model.packed_encoder._window", lambda _: longest - 1)
     checkpoint_to_onnx(trained_run, manifest, tmp_path / "graph.onnx", Layout.VARLEN)
+
+
+def test_heads_must_have_a_width_that_the_kernel_computes():
+    for width, heads in ((312, 12), (520, 2)):
+        config = AutoConfig.for_model("bert", hidden_size=width, num_attention_heads=heads)
+        message = f"attention heads of {width // heads} values have no varlen layout"
+        with pytest.raises(ConfigError, match=message):
+            varlen.check_heads(config)
+    varlen.check_heads(AutoConfig.for_model("bert", hidden_size=768, num_attention_heads=12))
+
+
+def test_the_last_layer_computes_the_first_token_of_each_text_only(trained_run, tmp_path):
+    path = tmp_path / "graph.onnx"
+    checkpoint_to_onnx(trained_run, read_manifest(trained_run), path, Layout.VARLEN)
+    graph = onnx.load(path).graph
+    gathers = [node for node in graph.node if node.output[0].startswith("first_tokens_")]
+    operators = [node.op_type for node in graph.node]
+    last = len(operators) - 1 - operators[::-1].index(varlen.OPERATOR)
+    assert {node.op_type for node in gathers} == {"Flatten", "Gather"}
+    assert operators[last:].index("Gather") < operators[last:].index("MatMul")
 
 
 def test_auto_builds_float16_where_there_is_a_gpu(trained_run, monkeypatch):

@@ -16,7 +16,7 @@ from pipework.export.run import export
 from pipework.progress import NullProgress
 from pipework.run_folder.engine_record import Layout
 from pipework.run_folder.manifest import read_manifest
-from pipework.serve.config import QueueSettings
+from pipework.serve.config import BATCH_TOKENS
 from pipework.serve.engines.onnxruntime import OnnxRuntimeEngine
 from pipework.tasks.outputs import Outputs
 from pipework.text.encoding import Encoding
@@ -84,7 +84,7 @@ def test_rows_of_the_packed_layout_have_all_widths():
 def test_calls_with_short_texts_have_every_number_of_texts(layout):
     batches = [*checked_rows().whole_calls(layout, on_gpu=False)]
     short = [batch for batch in batches if "short texts" in batch.rule]
-    tokens = {Layout.PADDED: 1024, Layout.PACKED: 1280}[layout]
+    tokens = 1024 if layout is Layout.PADDED else 1280
     assert [len(batch.rows) for batch in short] == text_counts(tokens // 3)
     assert all(len(batch.inputs) == len(batch.expected) for batch in short)
 
@@ -95,7 +95,7 @@ def test_batches_of_dev_are_as_large_as_those_of_a_server():
     assert not any(batch.whole for batch in batches)
     tokens = [sum(len(row.encoding) for row in batch.rows) for batch in batches]
     assert sum(len(batch.rows) for batch in batches) == 256
-    assert all(0 <= QueueSettings().batch_tokens - size < 2 * 15 for size in tokens[:-1])
+    assert all(0 <= BATCH_TOKENS - size < 2 * 15 for size in tokens[:-1])
     assert all(batch.inputs[0] >= rows.dev.first for batch in batches)
 
 

@@ -90,7 +90,9 @@ class FakeCuda:
 
     cudaFreeHost = cudaFree
 
-    def cudaStreamCreate(self):  # noqa: N802
+    cudaStreamNonBlocking = 1
+
+    def cudaStreamCreateWithFlags(self, _flags):  # noqa: N802
         return self.cudaError_t.cudaSuccess, 7
 
     def cudaStreamDestroy(self, _stream):  # noqa: N802

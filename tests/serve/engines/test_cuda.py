@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def test_whatever_of_the_memory_is_refused_the_rest_is_given_back(gpu, monkeypat
     with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
         DeviceArrays({"x": 64})
     assert gpu.cuda.kept == {}
-    monkeypatch.setattr(gpu.cuda, "cudaStreamCreate", lambda: refused)
+    monkeypatch.setattr(gpu.cuda, "cudaStreamCreateWithFlags", lambda _flags: refused)
     with pytest.raises(RuntimeError, match="cudaErrorMemoryAllocation"):
         DeviceArrays({"x": 64})
 
@@ -132,6 +133,8 @@ def test_a_gpu_is_lost_if_an_error_stays(gpu, monkeypatch):
     illegal = gpu.cuda.cudaError_t.cudaErrorIllegalAddress
     monkeypatch.setattr(gpu.cuda, "cudaDeviceSynchronize", lambda: (illegal,))
     assert lost_gpu() == "CUDA: cudaErrorIllegalAddress: error 700"
+    monkeypatch.setattr(gpu.cuda, "cudaDeviceSynchronize", lambda: (SimpleNamespace(value=900),))
+    assert lost_gpu() == ""  # another thread captures a CUDA graph
 
 
 @pytest.mark.parametrize("present", [False, True])

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pipework.run_folder.engine_record import Layout
+from pipework.serve.engines.collate import Collate
 from pipework.serve.engines.cuda_calls import LARGE_TOKENS, CudaCalls, graph_buckets
 from pipework.text.encoding import Encoding
 from pipework.text.packing import OFFSET, concatenate
@@ -88,6 +90,19 @@ def expected(texts):
 @pytest.fixture
 def session(gpu):
     return FakeSession(gpu.cuda)
+
+
+def test_a_batch_is_cut_into_full_calls():
+    buckets = graph_buckets(LONGEST)
+    collate = Collate(
+        layout=Layout.VARLEN,
+        padding=Padding(pad_id=0, type_ids=False),
+        spans=False,
+        buckets=buckets,
+    )
+    texts = [Encoding(ids=np.ones(10, np.int32), type_ids=None)] * 1700  # 17,000 tokens
+    sizes = [feed.arrays["input_ids"].size for feed in collate.feeds(texts)]
+    assert sizes == [16_384, 1024]
 
 
 def test_calls_of_any_size_return_their_logits(session):

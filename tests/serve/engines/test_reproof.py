@@ -2,6 +2,7 @@
 
 import shutil
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from pipework.run_folder.files import record_file
 from pipework.run_folder.manifest import read_manifest, write_manifest
 from pipework.scoring.reference_rows import REFERENCE_ROWS_FILE
 from pipework.serve.engines import choose_engine, open_engine, open_first, open_proven
-from pipework.serve.engines.reproof import prove_here
+from pipework.serve.engines.reproof import batch_sizes, prove_here
 from pipework.serve.engines.tensorrt_packages import gpu_or_none
 from pipework.tasks.outputs import Outputs
 from tests.serve.conftest import reference_rows
@@ -161,6 +162,7 @@ class Failing:
     """An engine whose runtime raises an error in each call."""
 
     processor = "a processor"
+    collate = SimpleNamespace(buckets=())
 
     def infer(self, _encodings):
         message = "out of memory\nand more"
@@ -267,3 +269,12 @@ def test_a_built_engine_is_refused_in_words_where_there_is_no_gpu(built):
     expected = "engine tensorrt-fp16 was built, not run, and it cannot run here: there is no NVIDIA"
     with pytest.raises(MissingDependencyError, match=expected):
         open_proven(built, read_manifest(built))
+
+
+def test_each_size_of_calls_that_are_captured_has_its_batches():
+    rows = SimpleNamespace(encodings=[range(10)] * 500)
+    buckets = [SimpleNamespace(tokens=tokens) for tokens in (512, 1024, 16_384)]
+    engine = SimpleNamespace(collate=SimpleNamespace(buckets=buckets))
+    assert batch_sizes(engine, rows) == [1, 32, 38, 77, 500]
+    engine.collate.buckets = ()
+    assert batch_sizes(engine, rows) == [1, 32]

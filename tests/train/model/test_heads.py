@@ -122,6 +122,7 @@ def test_a_recurrent_head_computes_in_float32_in_autocast(kind, type_):
     torch.testing.assert_close(logits_BC, expected_BC, rtol=0, atol=1e-6)
 
 
+@torch.inference_mode()
 def test_the_entity_head_reads_the_entities_and_the_text_token():
     states, mask, spans = batch()
     row = 1  # nine tokens, entities at 1..4 and 5..8
