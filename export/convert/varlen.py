@@ -2,7 +2,7 @@
 
 Their attention is the operator PackedMultiHeadAttention of ONNX Runtime, which only its CUDA
 provider computes, in float16 with FlashAttention-2 (Dao 2023, https://arxiv.org/abs/2307.08691) if
-query, key and value are separate and there is no bias:
+query, key and value are separate, there is no bias, and the compute capability is 8.0 or more:
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 The exported graph has an ONNX function in its place, with the same inputs and attributes, which any
 provider computes; `use_kernel` writes the engine. The check of a graph on the CPU covers everything
