@@ -40,7 +40,10 @@ tables: .venv/ready-dev
 	$(MAKE) -f benchmarks/studies/tables.mk tables
 
 # On a machine with a GPU, and the packages for it from another machine: see benchmarks/README.md.
-gpu gpu-join:
+gpu:
+	$(MAKE) -f benchmarks/studies/gpu.mk $@
+
+gpu-join:
 	$(MAKE) -f benchmarks/studies/gpu.mk $@
 
 gpu-wheels: .venv/ready-run

@@ -162,7 +162,16 @@ RUN_FOLDERS = (
 OF_A_RUN = (*RUN_FOLDERS, "config.toml", "report.html")
 OF_A_SEARCH = ("trials/", "final/config/seed-N/", "final/trial-NNNN/seed-N/", "locks/")
 PUBLISHED = ("onnx/", "openvino/")
-ELSEWHERE = ("shared/", "runs/", ".triton/", ".cluster/", *OF_A_RUN, *OF_A_SEARCH, *PUBLISHED)
+ELSEWHERE = (
+    "shared/",
+    "runs/",
+    "WORK/",
+    ".triton/",
+    ".cluster/",
+    *OF_A_RUN,
+    *OF_A_SEARCH,
+    *PUBLISHED,
+)
 README_LINES, LINE_LENGTH = 200, 120
 
 

@@ -221,6 +221,7 @@ $(DONE)/served-%: $(DONE)/train-$(MINILM_RUN) $(FILES)/log-normal.tsv
 PLATFORMS := manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_24_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 \
 	manylinux1_x86_64
 TARGET_PYTHON := 3.12
+PART_SIZE := 60M
 TARGET := --only-binary=:all: --python-version $(TARGET_PYTHON) --implementation cp $(PLATFORMS:%=--platform %)
 needed = import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	lists = [project["optional-dependencies"][extra] for extra in ("cuda", "train", "export", "bench")]; \
@@ -235,7 +236,7 @@ gpu-wheels:
 	python -c '$(needed)' > $(PARTS)/packages.txt
 	python -m pip download -q $(TARGET) -c constraints.txt -d $(PARTS)/wheels -r $(PARTS)/packages.txt
 	python -m pip download -q $(TARGET) -c constraints.txt -d $(PARTS)/wheels --no-deps accelerate
-	tar c -C $(PARTS)/wheels . | split -b 60M - $(PARTS)/wheels.tar.
+	tar c -C $(PARTS)/wheels . | split -b $(PART_SIZE) - $(PARTS)/wheels.tar.
 	rm -r $(PARTS)/wheels
 	cd $(PARTS)
 	sha256sum wheels.tar.* > SHA256SUMS

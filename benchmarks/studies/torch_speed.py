@@ -30,6 +30,7 @@ from pipework.run_folder.manifest import Manifest, TrainingReadOptions, read_cla
 from pipework.serve.engines.base import Arrays, CollatedEngine, Logits
 from pipework.serve.engines.collate import Collate
 from pipework.text.encoding import open_encoder
+from pipework.text.packing import LENGTHS, OFFSET
 from pipework.text.padding import Padding
 from pipework.train.model.checkpoint import FOLDER
 from pipework.train.model.combined import open_saved
@@ -145,23 +146,23 @@ class TorchEngine(CollatedEngine):
         """Do nothing: the module belongs to the caller."""
 
 
-def attend(  # noqa: PLR0913  (the arguments of `AttentionInterface`)
+def attend(
     module: nn.Module,
     query_1ATD: torch.Tensor,
     key_1ATD: torch.Tensor,
     value_1ATD: torch.Tensor,
     attention_mask: object,
-    *,
-    token_offset: torch.Tensor,
-    cumulative_lengths: torch.Tensor,
-    **_: object,
+    **arguments: torch.Tensor,
 ) -> tuple[torch.Tensor, None]:
-    """Return the attention of each text to itself, [1, T, A, D]."""
+    """Return the attention of each text to itself, [1, T, A, D], as `AttentionInterface` calls it.
+
+    `arguments` has the inputs of `VarlenClassifier` that describe the texts.
+    """
     from torch.nn.attention import varlen  # noqa: PLC0415  (since torch 2.10)
 
     del module, attention_mask
     query, key, value = (states[0].transpose(0, 1) for states in (query_1ATD, key_1ATD, value_1ATD))
-    lengths, longest = cumulative_lengths.to(torch.int32), token_offset.shape[1]
+    lengths, longest = arguments[LENGTHS].to(torch.int32), arguments[OFFSET].shape[1]
     places = (lengths, lengths, longest, longest)  # of the queries and of the keys
     attended_TAD = cast("torch.Tensor", varlen.varlen_attn(query, key, value, *places))
     return attended_TAD[None], None
