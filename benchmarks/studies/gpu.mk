@@ -6,7 +6,7 @@
 #   WORK    folder of the environment, runs, logs and results; a second start repeats only the steps that have not passed
 #   ONLY    a selection of steps: ONLY="doctor gpu-tests"
 #   DRY=1   run the commands with few steps and texts, on any machine and without WHEELS; on the CPU where there is no GPU
-#   PAPER   with DRY, the command `env ...` that gives a process the paper GPU of tests/paper_gpu
+#   PAPER   with DRY, the command that runs `pipe` on the paper GPU of tests/paper_gpu
 #
 # Packages for a machine without network: make gpu-wheels PARTS=DIR here, make gpu-join PARTS=DIR WHEELS=DIR there.
 # Paths must not contain spaces. A step that fails does not stop the others; `make -n gpu` prints the commands.
@@ -63,7 +63,7 @@ STEPS := doctor gpu-tests $(PRECISIONS:%=train-minilm-%) $(PRECISIONS:%=trainer-
 	$(foreach model,$(MODELS),$(LENGTHS:%=speed-$(model)-%) torch-$(model)) served-1 served-32 served-workers
 # The dry run leaves out steps whose commands differ from another step in values only.
 LEFT_OUT := $(if $(DRY),train-minilm-bf16 trainer-minilm-bf16 trainer-minilm-fp16 train-bert-large %-fp32-packed \
-	export-minilm-fp16-fp16-padded %-128-tokens %-log-normal torch-bert-base torch-bert-large served-32 \
+	export-minilm-fp16-fp16-padded export-minilm-fp16-fp16-packed %-128-tokens %-log-normal torch-bert-base torch-bert-large served-1 served-32 \
 	$(foreach model,$(SHAPES),$(ENGINES:%=export-$(model)-%) $(LENGTHS:%=speed-$(model)-%)))
 ONLY ?= $(STEPS)
 
@@ -113,10 +113,10 @@ $(WORK)/venv/ready:
 
 $(DONE)/doctor:
 	$(begin)
-	$(PAPER) pipe doctor --json > $(RESULTS)/doctor.json
+	$(or $(PAPER),pipe) doctor --json > $(RESULTS)/doctor.json
 	$(if $(DRY),$(if $(PAPER),,$(call skip,there is no paper GPU)))
 	python -c 'import json, sys; print(*(found := [part["details"] for part in json.load(sys.stdin)["engines"]]), sep="\n"); \
-		sys.exit(not any("on CUDA" in details for details in found))' < $(RESULTS)/doctor.json
+		sys.exit(not any(details.endswith("on CUDA") and "CPU" not in details for details in found))' < $(RESULTS)/doctor.json
 
 $(DONE)/gpu-tests:
 	$(begin)
@@ -182,7 +182,7 @@ $(DONE)/paper-export: $(DONE)/train-$(MINILM_RUN)
 	rm -rf $(RUNS)/paper
 	cp -r $(RUNS)/$(MINILM_RUN) $(RUNS)/paper
 	code=0
-	$(PAPER) pipe export $(RUNS)/paper --to onnx --precision fp16 --layout varlen --set keep=0 || code=$$?
+	$(PAPER) export $(RUNS)/paper --to onnx --precision fp16 --layout varlen --set keep=0 || code=$$?
 	test $$code -eq 3
 
 # The default engine, which is served, is the fastest.
