@@ -24,13 +24,13 @@ LARGE_FILE_LINES = 350  # a file with more can probably be split by meaning
 STUDIES = "benchmarks/studies"
 # Most lines of each package. CONTRIBUTING.md gives the reason for each change.
 BUDGETS = {
-    "pipework": 12_864,
-    "train": 12_326,
-    "export": 10_956,
-    "serve": 14_420,
+    "pipework": 12_946,
+    "train": 12_355,
+    "export": 11_339,
+    "serve": 14_742,
     "benchmarks": 4_207,  # without studies
-    STUDIES: 5_115,
-    "tests": 52_242,
+    STUDIES: 5_508,
+    "tests": 54_091,
 }
 OWN_NAMES = 30  # most names of the project that a file may import
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -112,7 +112,7 @@ FUNCTION = f"""
 
 
 class _Operator(torch.autograd.Function):
-    """Stands for the operator while a model is traced; it computes nothing."""
+    """Replaces the operator while a model is traced; it computes nothing."""
 
     @staticmethod
     def forward(ctx: Any, query_TH: torch.Tensor, *_: object) -> torch.Tensor:  # noqa: ANN401

@@ -162,7 +162,7 @@ class DeviceArrays(Closeable):
         self._resources = ExitStack()
         try:
             destroy = self._cuda.cudaStreamDestroy
-            # Work on other streams, as on CUDA's default stream, does not wait for this one.
+            # Work on other streams, also on CUDA's default stream, does not wait for this stream.
             created = self._cuda.cudaStreamCreateWithFlags(self._cuda.cudaStreamNonBlocking)
             self.stream = self._allocate(self._resources, created, destroy)
             for name, size in sizes.items():

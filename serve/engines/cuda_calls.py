@@ -141,7 +141,7 @@ class CudaCalls(Closeable):
         return options
 
     def release(self) -> None:
-        """Release what refers to the session, so that it can be freed before its stream."""
+        """Release the bindings of the session, so that it can be freed before its stream."""
         self._bindings.clear()
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ def places(tmp_path_factory):
         (folder / "paper").mkdir()
         environment = PaperGpu.compile(folder / "paper").environment()
         names = ("PYTHONPATH", "LD_LIBRARY_PATH", "PAPER_GPU_LOG")
-        program = (sys.executable, "-m", "tests.paper_gpu.pipe")
+        program = (sys.executable, "-m", "pipework")
         paper = shlex.join(["env", *(f"{name}={environment[name]}" for name in names), *program])
     work = folder / "work"
     return (
