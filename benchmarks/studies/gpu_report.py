@@ -52,7 +52,8 @@ def figures(results: Sequence[Path]) -> Iterator[str]:
         if path.name.startswith("trainer-"):
             result = TrainerResult.model_validate_json(content)
             for name, speed in (("pipework", result.pipework), ("Trainer", result.trainer)):
-                rate, score = speed.examples_per_s, speed.dev_accuracy
+                rate = speed.examples_per_s
+                score = speed.dev_accuracy
                 yield f"{path.stem}: {name}: {rate:,.0f} examples/s, dev accuracy {score:.2f} %"
         elif path.name.startswith(("speed-", "torch-", "served-")):
             yield from _speeds(path.stem, BenchResult.model_validate_json(content))

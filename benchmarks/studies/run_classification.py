@@ -79,12 +79,14 @@ def train(config: Config, device: torch.device) -> TrainingSpeed:
     """Return the speed of the Trainer and the accuracy of its model."""
     import transformers  # noqa: PLC0415  (slow)
 
-    sources, folder = config.sources(), weights_folder(str(config.model.name))
+    sources = config.sources()
+    folder = weights_folder(str(config.model.name))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = {split: list(sources[split].rows()) for split in ("train", "dev")}
     labels = sorted({str(row.label) for row in rows["train"]})
     data = {split: _encoded(rows[split], labels, tokenizer, config) for split in rows}
-    kind, settings = autocast_type(config.train, device), config.train
+    settings = config.train
+    kind = autocast_type(settings, device)
     with TemporaryDirectory() as output:
         trainer = transformers.Trainer(
             model_init=lambda: transformers.AutoModelForSequenceClassification.from_pretrained(

@@ -51,7 +51,6 @@ FUNCTION = f"""
     zero = Constant <value_ints = [0]> ()
     one = Constant <value_ints = [1]> ()
     two = Constant <value_ints = [2]> ()
-    three = Constant <value_ints = [3]> ()
 
     limit_N1 = Cast <to = 7> ({LENGTHS})
     count = Shape (limit_N1)
